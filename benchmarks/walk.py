@@ -2,8 +2,11 @@
 
 Runs the installed `nplt-server` in this process under a profiler, sends one prompt to
 `offline/echo` over a socket, and prints the files of the product in the order in which
-they are first entered, then how many there are. A reader of the code opens about as many
-files to follow a prompt.
+they are first entered, then how many there are, then the hops. A reader of the code opens about
+as many files to follow a prompt, and turns from one to another about as often as there are hops.
+
+A hop is a function that is entered on the event loop's thread after a function of another
+module. Hops within a package are counted among the functions of that package alone.
 
 What counts: every entry of a function, in any thread, between the sending of PROMPT and
 the departure of TURN_FINISHED. Going on with a coroutine or a generator is an entry too,
@@ -23,6 +26,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from itertools import count
@@ -33,6 +37,7 @@ from benchmarks.processes import PATIENCE_SECONDS, clean_environment, server_com
 from benchmarks.scratch import scratch_directory
 from benchmarks.wire import ERROR, PROMPT, TURN_FINISHED, Caller, Refused, encode, split
 
+CONVERSATIONS = f"{os.sep}conversations{os.sep}"
 PACKAGES = ("nplt_protocol", "nplt_storage", "nplt_server")
 QUIET_SECONDS = 0.5
 """After HELLO: whatever the server still does for it is over by then."""
@@ -53,6 +58,9 @@ class Walk:
         self._unreported: dict[int, dict[str, int]] = {}
         """The same for each thread beside the event loop's, since it last reported."""
         self._entries = count()
+        self._last_entered: dict[str, str] = {}
+        self.hops: Counter[str] = Counter()
+        """By package; the empty name stands for all of them."""
         self._lock = threading.Lock()
         self._caller: Caller | None = None
         self._rest = b""
@@ -73,6 +81,7 @@ class Walk:
             path, name = frame.f_code.co_filename, frame.f_code.co_name
             if path.startswith(self._roots):
                 self._note(path)
+                self._count_hops(path)
         elif event == "c_call":  # of an event loop that is not written in Python
             name = getattr(called, "__name__", "")
         else:
@@ -88,6 +97,14 @@ class Walk:
         is_loop = thread == threading.main_thread().ident
         of_thread = self._order if is_loop else self._unreported.setdefault(thread, {})
         of_thread[path] = next(self._entries)
+
+    def _count_hops(self, path: str) -> None:
+        if threading.get_ident() != threading.main_thread().ident or self.is_over():
+            return
+        for package in ("", CONVERSATIONS):
+            if package in path and self._last_entered.get(package) != path:
+                self._last_entered[package] = path
+                self.hops[package] += 1
 
     def is_over(self) -> bool:
         with self._lock:
@@ -118,6 +135,7 @@ def main() -> int:
         root = next(root for root in roots if root in Path(path).parents)
         print(Path(path).relative_to(root.parent))
     print(len(files))
+    print(f"hops: {walk.hops['']}, of them in conversations: {walk.hops[CONVERSATIONS]}")
     return 0 if files else 1
 
 

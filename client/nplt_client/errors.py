@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # slow to load, and needed only once there is a connection
     from nplt_protocol.json_text import JsonObject, JsonValue
     from nplt_protocol.messages import ErrorReport
 

@@ -5,7 +5,8 @@ Order: the command line, then the environment (`NPLT_SERVER`, `NPLT_TOKEN`,
 runs on this machine (`server.json`), then where its settings say that it would listen.
 The file's token belongs to the file's server and is never sent to another one. Without an
 address a server may be started (`Address.is_default`). How long a lost server is looked for
-is in `NPLT_RECONNECT_SECONDS`. Only reads; nothing here opens a connection. The short
+is in `NPLT_RECONNECT_SECONDS`. The rules for naming a conversation on the command line are
+here too. Nothing here writes or opens a connection. The short
 commands load this module, so `tomllib` and `yaml` are imported only when there is a file to
 read, and `pathlib` never.
 """
@@ -23,7 +24,7 @@ from typing import Literal, TypeAlias
 from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
-from nplt_client.errors import ConfigurationError
+from nplt_client.errors import ConfigurationError, RequestRefused
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9999
@@ -31,11 +32,13 @@ DEFAULT_URL = f"nplt://{DEFAULT_HOST}:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_SECONDS = 30.0
 DEFAULT_CLIENT_NAME = "nplt-client/1"
 COMMAND_NAME = "nplt/1"
-"""What the commands and chats of `nplt` call themselves."""
+"""The client name of the commands and chats of `nplt`."""
 LAST = "@last"
 """Given in place of an id: the conversation that was used last. The server knows which."""
+DELETE_PREFIX_MIN = 8
+"""So many characters of an id are enough to delete its conversation."""
 RECONNECT_SECONDS_MAX = 60.0
-"""For commands such as `nplt ask`."""
+"""How long commands such as `nplt ask` look for a lost server."""
 SILENCE_SECONDS_MAX = 30.0
 """A server that is silent for so long is sent a PING; after twice that it counts as gone."""
 
@@ -99,6 +102,19 @@ def find_address(argument: str | None, environ: Mapping[str, str] = os.environ) 
     if (running := find_server(environ)) is not None:
         return running.address
     return default_address(environ)
+
+
+def check_delete_target(wanted: str, *, session_id: str, name: str) -> None:
+    """Refuses to delete the conversation that `wanted` led to if `wanted` is a prefix of its
+    id that is too short to be meant."""
+    by_prefix = wanted not in (session_id, name, LAST)
+    if by_prefix and len(wanted) < DELETE_PREFIX_MIN:
+        raise RequestRefused(
+            f"to delete {name!r}, give its name or at least {DELETE_PREFIX_MIN} "
+            f"characters of its id ({session_id})",
+            code="ambiguous",
+            field="session_id",
+        )
 
 
 def default_address(environ: Mapping[str, str] = os.environ) -> Address:
@@ -190,7 +206,7 @@ def find_reconnect_seconds(
 def find_token(
     argument: str | None, environ: Mapping[str, str] = os.environ, *, address: Address | None = None
 ) -> str | None:
-    """For the server at that address."""
+    """Finds the token for the server at that address."""
     if argument:
         return argument
     if token := environ.get("NPLT_TOKEN"):

@@ -71,8 +71,9 @@ if TYPE_CHECKING:
         encode_frame,
         encode_message,
     )
-    from nplt_protocol.json_text import JsonObject, JsonValue, dump_json, load_json
+    from nplt_protocol.json_text import JsonObject, JsonValue
     from nplt_protocol.messages import REPLY_TYPES
+    from nplt_protocol.payloads import dump_json, load_json
     from nplt_protocol.server_connection import ServerConnection
 
 PROTOCOL_VERSION = 3
@@ -141,6 +142,7 @@ _HOMES = (
     "errors",
     "codes",
     "frames",
+    "payloads",
     "codec",
     "connection",
     "client_connection",

@@ -1,9 +1,9 @@
 """The client's end of a connection, in either dialect: requests to bytes,
 bytes to replies and events.
 
-`connection` describes the states and the rules. A server may be newer than
-this code: unknown events are dropped, unknown words are taken. A reply that
-can't be read becomes an error for its request, never an exception.
+`connection` holds the states and the rules. A server may be newer than this
+code: unknown events are dropped, unknown words are accepted. A reply that can't
+be read becomes an error for its request, never an exception.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from nplt_protocol.codec import (
 )
 from nplt_protocol.codes import MORE, ErrorCode, MessageType
 from nplt_protocol.connection import (
+    CLIENT_STATES,
     Connection,
     ConnectionRefused,
     Dialect,
@@ -26,6 +27,7 @@ from nplt_protocol.connection import (
     Heard,
     ReplyReceived,
     State,
+    Step,
     TextReceived,
     ThoughtReceived,
 )
@@ -37,15 +39,23 @@ from nplt_protocol.frames import (
     encode_frame,
     encode_message,
 )
-from nplt_protocol.json_text import load_json
 from nplt_protocol.messages import ErrorReport, FileData, Hello, Request, Welcome
+from nplt_protocol.payloads import load_json
 
+_BEFORE_WELCOME: dict[int, Step] = {
+    MessageType.HELLO: Step.RECEIVE_WELCOME,
+    MessageType.ERROR: Step.RECEIVE_ERROR,
+    MessageType.CHAT_TEXT: Step.RECEIVE_TEXT,
+}
+"""The types that may come before WELCOME. All others are replies and events."""
 _SEQ_MAX = 0xFFFF
 _MESSAGE_BYTES_CEILING = 64 * 1024 * 1024
-"""More is not kept, however large a server says that messages may be."""
+"""Longer messages are refused, whatever limit the server announces."""
 
 
 class ClientConnection(Connection):
+    transitions = CLIENT_STATES
+
     __slots__ = ("_seq", "_waiting", "dialect", "greeting", "message_bytes_max", "welcome")
 
     def __init__(
@@ -56,7 +66,7 @@ class ClientConnection(Connection):
         super().__init__(State.PLAIN if dialect is Dialect.PLAIN else State.NEW, limits)
         self.dialect = dialect
         self.greeting: str | None = None
-        """The last text before WELCOME; if the server hangs up then, the reason."""
+        """The last text before WELCOME. If the server hangs up then, it is the reason."""
         self.welcome: Welcome | None = None
         self.message_bytes_max = limits.message_bytes_max
         self._waiting: dict[int, MessageType] = {}
@@ -69,38 +79,32 @@ class ClientConnection(Connection):
     # Sending.
 
     def send_hello(self, hello: Hello = Hello()) -> bytes:  # noqa: B008 (frozen)
-        """Again after a HELLO that was refused (another token)."""
-        if self.state is State.NEW:
-            self.state = State.AWAITING_WELCOME
-        elif (
-            self.state is not State.AWAITING_WELCOME or MessageType.HELLO in self._waiting.values()
-        ):
-            raise LocalProtocolError(f"HELLO can't be sent while {self.state.name}")
+        """May be sent again, with another token, after a HELLO that was refused."""
+        if MessageType.HELLO in self._waiting.values():
+            raise LocalProtocolError("HELLO can't be sent while another is unanswered")
+        self.state = self.after(Step.SEND_HELLO)
         seq = self._next_seq()
         data = encode_request(hello, seq, message_bytes_max=FRAME_PAYLOAD_BYTES_MAX)
         self._waiting[seq] = MessageType.HELLO
         return data
 
     def send(self, request: Request) -> tuple[int, bytes]:
-        """The seq that the reply will carry (of no meaning in plain), and the bytes."""
-        if self.state is State.PLAIN:
+        """Returns the seq that the reply will carry (of no meaning in plain), and the bytes."""
+        if self.allows(Step.SEND_PLAIN_REQUEST):
             seq = self._next_plain_seq()
             return seq, encode_plain_request(request, seq)
-        if self.state not in (State.AWAITING_WELCOME, State.STRUCTURED):
-            raise LocalProtocolError(f"a request can't be sent while {self.state.name}")
+        self.state = self.after(Step.SEND_REQUEST)
         if isinstance(request, Hello | FileData):
-            raise LocalProtocolError("send_hello and send_file_data are there for these")
+            raise LocalProtocolError("use send_hello and send_file_data for these")
         seq = self._next_seq()
         data = encode_request(request, seq, message_bytes_max=self.message_bytes_max)
         self._waiting[seq] = REQUEST_CODES[type(request)]
         return seq, data
 
     def send_file_data(self, seq: int, data: bytes) -> bytes:
-        """Pieces of the upload whose FileMetadata went out under this seq."""
-        if (
-            self.state is not State.PLAIN
-            and self._waiting.get(seq) is not MessageType.FILE_METADATA
-        ):
+        """Sends pieces of the upload whose FileMetadata was sent with this seq."""
+        is_open = self._waiting.get(seq) is MessageType.FILE_METADATA
+        if not is_open and not self.allows(Step.SEND_PLAIN_REQUEST):
             raise LocalProtocolError(f"no upload #{seq} is open")
         return b"".join(
             encode_frame(MessageType.FILE_DATA, seq, data[at : at + FRAME_PAYLOAD_BYTES_MAX])
@@ -108,8 +112,7 @@ class ClientConnection(Connection):
         )
 
     def send_heartbeat(self) -> bytes:
-        if self.state is not State.PLAIN:
-            raise LocalProtocolError("only the plain dialect has heartbeats")
+        self.state = self.after(Step.SEND_PLAIN_REQUEST)
         return encode_frame(MessageType.CHAT_TEXT, self._next_plain_seq(), HEARTBEAT)
 
     def _next_plain_seq(self) -> int:
@@ -163,15 +166,15 @@ class ClientConnection(Connection):
 
     def _receive_message(self, message: Frame, heard: list[Heard]) -> None:
         type_, seq, payload = message
-        if self.state is State.STRUCTURED:
-            if type_ == MessageType.PING:
-                self._answers.append(encode_message(MessageType.PONG, seq, payload))
-                return
-        elif type_ == MessageType.CHAT_TEXT:
+        allowed = CLIENT_STATES[self.state]
+        if Step.RECEIVE_REPLY not in allowed and _BEFORE_WELCOME.get(type_) not in allowed:
+            return
+        if type_ == MessageType.PING:
+            self._answers.append(encode_message(MessageType.PONG, seq, payload))
+            return
+        if type_ == MessageType.CHAT_TEXT and Step.RECEIVE_TEXT in allowed:
             self.greeting = payload.decode(errors="replace")
             heard.append(TextReceived(text=self.greeting))
-            return
-        elif type_ not in (MessageType.HELLO, MessageType.ERROR):
             return
         try:
             if seq != 0:
@@ -191,10 +194,11 @@ class ClientConnection(Connection):
             heard.append(ErrorReceived(seq=seq, report=reply))
             return
         if isinstance(reply, Welcome):
-            self.welcome, self.state = reply, State.STRUCTURED
-            told = reply.limits.get("message_bytes_max")
-            if isinstance(told, int) and told > 0:
-                self.message_bytes_max = min(told, _MESSAGE_BYTES_CEILING)
+            self.state = self.after(Step.RECEIVE_WELCOME)
+            self.welcome = reply
+            bytes_max = reply.limits.get("message_bytes_max")
+            if isinstance(bytes_max, int) and bytes_max > 0:
+                self.message_bytes_max = min(bytes_max, _MESSAGE_BYTES_CEILING)
                 self._joiner.message_bytes_max = self.message_bytes_max
         heard.append(ReplyReceived(seq=seq, request_type=request_type, reply=reply))
 

@@ -29,7 +29,7 @@ from nplt_protocol.frames import (
     encode_frame,
     encode_message,
 )
-from nplt_protocol.json_text import JsonObject, decode_text, dump_json, load_json
+from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import (
     EVENT_TYPES,
     NOT_BLANK,
@@ -50,6 +50,7 @@ from nplt_protocol.messages import (
     SessionEvent,
     SessionUpdate,
 )
+from nplt_protocol.payloads import decode_text, dump_json, load_json
 
 M = TypeVar("M", bound=Message)
 

@@ -1,4 +1,4 @@
-"""Connections without I/O: the states, the transitions, and what is received.
+"""Connections without I/O: the states, the table of transitions, and what is received.
 
 A connection is two state machines that never touch a socket. Bytes go in at
 `receive_data`, which returns values that say what was received. `send_…`
@@ -7,17 +7,20 @@ PONG). The owner of a connection moves the bytes and has the clock, so that
 every rule of the wire can be tested by joining a client to a server in memory,
 byte by byte.
 
-    client   NEW ───────HELLO────────▶ AWAITING_WELCOME ──WELCOME──▶ STRUCTURED
-    server   UNDECIDED ─HELLO────────▶ AWAITING_WELCOME ──WELCOME──▶ STRUCTURED
-             UNDECIDED ─plain frame──▶ PLAIN
-             any ───────close────────▶ CLOSED
+`SERVER_STATES` and `CLIENT_STATES` list what each end may send and receive in
+each state, and the state that follows. Both ends check what they do against
+these tables, and SPEC.md (4.7) shows the same ones. A step that a state does not
+list can't be taken there: sending raises LocalProtocolError, and what is
+received is dropped by a client and refused by a server. `close` leads from
+every state to CLOSED, which lists nothing.
 
 The server begins UNDECIDED: one port has two dialects, and the client's first
 frame tells which. Before that the server may greet with a text, which both
 dialects understand. The first byte is enough to refuse other protocols: it is
 HELLO, or a code that plain clients send, or something like `GET /`, whose
 "frame" might never be complete. A TLS hello looks like a plain SESSION_NEW, so
-that one frame is looked at more closely.
+that one frame is looked at more closely. A channel of a link begins STRUCTURED:
+its client has sent HELLO to another server.
 
 After HELLO the server is AWAITING_WELCOME. Requests may follow without
 waiting; they are received in order. Until WELCOME only an error or a greeting
@@ -25,32 +28,33 @@ can be sent, since a client drops everything else. A HELLO that was answered by
 an error may be followed by another. WELCOME makes the connection STRUCTURED. A
 first plain frame makes it PLAIN at once. Neither dialect turns into the other.
 
+The client begins NEW, or PLAIN if it was made for the plain dialect. HELLO makes
+it AWAITING_WELCOME: it keeps texts as the greeting, receives errors and drops
+all else. WELCOME makes it STRUCTURED.
+
 Three things can go wrong. One message is bad: RequestRefused; the owner sends
 an error, and the connection lives on. The bytes can't be framed, or belong to
 another protocol: ConnectionRefused; nothing is received any more, the owner
 may still send the reason, and closes. The owner sends something that can't be
 sent in this state: LocalProtocolError, and no bytes.
 
-A request of the structured dialect carries a number of the client's choice.
+A request of the structured dialect carries a number that the client chooses.
 The connection keeps the numbers of unanswered requests, so that none is used
 twice at a time and none is answered twice. A PING is answered here, at once,
 whatever its number. FILE_DATA carries the number of its upload. Events carry
 no number; they are encoded once for all clients, outside the connection.
-
-The client begins NEW (or PLAIN, if it was made so). HELLO makes it
-AWAITING_WELCOME: texts are kept as the greeting, errors are received, all else
-is dropped. WELCOME makes it STRUCTURED.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
 from nplt_protocol.codes import MessageType
-from nplt_protocol.errors import RequestError
+from nplt_protocol.errors import LocalProtocolError, RequestError
 from nplt_protocol.frames import FragmentJoiner, FrameDecoder, WireLimits
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import ErrorReport, Event, Reply, Request
@@ -69,9 +73,100 @@ class State(Enum):
     STRUCTURED = auto()
     CLOSED = auto()
 
+    __hash__ = object.__hash__  # the one of Enum is written in Python, and slow
+
+
+class Step(Enum):
+    """What an end sends or receives, in the words of SPEC.md."""
+
+    SEND_HELLO = "sends HELLO"
+    RECEIVE_HELLO = "receives HELLO"
+    SEND_WELCOME = "sends WELCOME"
+    RECEIVE_WELCOME = "receives WELCOME"
+    SEND_REQUEST = "sends a request"
+    RECEIVE_REQUEST = "receives a request"
+    SEND_REPLY = "sends a reply"
+    RECEIVE_REPLY = "receives a reply"
+    SEND_ERROR = "sends an error"
+    RECEIVE_ERROR = "receives an error"
+    SEND_EVENT = "sends an event"
+    RECEIVE_EVENT = "receives an event"
+    ANSWER_PING = "receives PING, sends PONG"
+    SEND_TEXT = "sends a text"
+    RECEIVE_TEXT = "receives a text"
+    SEND_THOUGHT = "sends a thought"
+    RECEIVE_THOUGHT = "receives a thought"
+    SEND_PLAIN_REQUEST = "sends a plain request"
+    RECEIVE_PLAIN_REQUEST = "receives a plain request"
+
+    __hash__ = object.__hash__
+
+
+Transitions: TypeAlias = Mapping[State, Mapping[Step, State]]
+"""The steps that each state allows, and the state that follows."""
+
+SERVER_STATES: Transitions = {
+    State.UNDECIDED: {
+        Step.SEND_TEXT: State.UNDECIDED,
+        Step.RECEIVE_HELLO: State.AWAITING_WELCOME,
+        Step.RECEIVE_PLAIN_REQUEST: State.PLAIN,
+    },
+    State.AWAITING_WELCOME: {
+        Step.RECEIVE_HELLO: State.AWAITING_WELCOME,
+        Step.RECEIVE_REQUEST: State.AWAITING_WELCOME,
+        Step.SEND_TEXT: State.AWAITING_WELCOME,
+        Step.SEND_ERROR: State.AWAITING_WELCOME,
+        Step.SEND_WELCOME: State.STRUCTURED,
+    },
+    State.STRUCTURED: {
+        Step.RECEIVE_REQUEST: State.STRUCTURED,
+        Step.ANSWER_PING: State.STRUCTURED,
+        Step.SEND_REPLY: State.STRUCTURED,
+        Step.SEND_ERROR: State.STRUCTURED,
+        Step.SEND_EVENT: State.STRUCTURED,
+    },
+    State.PLAIN: {
+        Step.RECEIVE_PLAIN_REQUEST: State.PLAIN,
+        Step.SEND_TEXT: State.PLAIN,
+        Step.SEND_THOUGHT: State.PLAIN,
+    },
+    State.CLOSED: {},
+}
+
+CLIENT_STATES: Transitions = {
+    State.NEW: {
+        Step.RECEIVE_TEXT: State.NEW,
+        Step.RECEIVE_ERROR: State.NEW,
+        Step.SEND_HELLO: State.AWAITING_WELCOME,
+    },
+    State.AWAITING_WELCOME: {
+        Step.SEND_HELLO: State.AWAITING_WELCOME,
+        Step.SEND_REQUEST: State.AWAITING_WELCOME,
+        Step.RECEIVE_TEXT: State.AWAITING_WELCOME,
+        Step.RECEIVE_ERROR: State.AWAITING_WELCOME,
+        Step.RECEIVE_WELCOME: State.STRUCTURED,
+    },
+    State.STRUCTURED: {
+        Step.SEND_REQUEST: State.STRUCTURED,
+        Step.ANSWER_PING: State.STRUCTURED,
+        Step.RECEIVE_REPLY: State.STRUCTURED,
+        Step.RECEIVE_ERROR: State.STRUCTURED,
+        Step.RECEIVE_EVENT: State.STRUCTURED,
+    },
+    State.PLAIN: {
+        Step.SEND_PLAIN_REQUEST: State.PLAIN,
+        Step.RECEIVE_TEXT: State.PLAIN,
+        Step.RECEIVE_THOUGHT: State.PLAIN,
+    },
+    State.CLOSED: {},
+}
+
 
 class Connection:
-    """What all ends have in common, those of a link too."""
+    """The base of all ends, also those of a link."""
+
+    transitions: ClassVar[Transitions] = {State.STRUCTURED: {}, State.CLOSED: {}}
+    """A link has one state while it is open."""
 
     __slots__ = ("_answers", "_decoder", "_input_ended", "_joiner", "_limits", "state")
 
@@ -83,13 +178,24 @@ class Connection:
         self._answers: list[bytes] = []
         self._input_ended = False
 
+    def allows(self, step: Step) -> bool:
+        return step in self.transitions[self.state]
+
+    def after(self, step: Step) -> State:
+        """The state that follows the step."""
+        follows = self.transitions[self.state].get(step)
+        if follows is None:
+            what = step.value.removeprefix("sends ")
+            raise LocalProtocolError(f"{what} can't be sent while {self.state.name}")
+        return follows
+
     @property
     def has_partial(self) -> bool:
         """A message was begun and not finished."""
         return self._decoder.has_partial or self._joiner.is_open
 
     def data_to_send(self) -> bytes:
-        """The answers that need no decision of the owner: PONGs."""
+        """Returns the answers that need no decision of the owner: PONGs."""
         if not self._answers:
             return b""
         answers = b"".join(self._answers)
@@ -102,7 +208,7 @@ class Connection:
         self.state = State.CLOSED
 
     def end_input(self) -> None:
-        """Nothing more is read: what was begun and not finished is dropped."""
+        """Reads nothing more, and drops what was begun and not finished."""
         self._input_ended = True
         self._joiner.reset()
         self._decoder = FrameDecoder()
@@ -115,7 +221,7 @@ class RequestReceived(Struct, frozen=True, kw_only=True):
 
 
 class RequestRefused(Struct, frozen=True, kw_only=True):
-    """One bad message. Answer it (`send_error` with this seq) and go on."""
+    """One message is bad. Answer it (`send_error` with this seq) and go on."""
 
     type: int
     seq: int
@@ -150,7 +256,7 @@ class EventReceived(Struct, frozen=True, kw_only=True):
 
 
 class TextReceived(Struct, frozen=True, kw_only=True):
-    """Plain, or a greeting before WELCOME. In plain an empty one ends a chat."""
+    """A text of the plain dialect, where an empty one ends a chat, or a greeting."""
 
     text: str
 

@@ -13,12 +13,9 @@ refuses: the code says who acts next, the message is a sentence for a person,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from nplt_protocol.codes import RETRYABLE, ErrorCode
-
-if TYPE_CHECKING:
-    from nplt_protocol.json_text import JsonValue
+from nplt_protocol.json_text import JsonValue
 
 
 class ProtocolError(Exception):

@@ -13,7 +13,7 @@ In JSON a field with its default value is left out, unless it is declared with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta, Raw, Struct, field
 
@@ -67,9 +67,9 @@ class Hello(Request, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()
     session_id: SessionReference | None = None
     create: bool | None = None
-    """Makes the conversation if there is none; not said: as the server is set."""
+    """Makes the conversation if there is none; not given: the server's settings decide."""
     history: Name | None = None
-    """The history (of the server's settings) in which a new one is kept."""
+    """The history of the server's settings that keeps a new conversation."""
     peer: Name | None = None
     """A server of the same cluster opens a link: its nonce."""
     proof: Name | None = None
@@ -99,9 +99,9 @@ class Prompt(Request, frozen=True, kw_only=True):
     options: JsonObject = {}
     replace_from: Positive | None = None
     create: bool | None = None
-    """Makes the conversation if there is none; not said: as the server is set."""
+    """Makes the conversation if there is none; not given: the server's settings decide."""
     history: Name | None = None
-    """The history (of the server's settings) in which a new one is kept."""
+    """The history of the server's settings that keeps a new conversation."""
 
 
 class Attach(Request, frozen=True, kw_only=True):
@@ -112,9 +112,9 @@ class Attach(Request, frozen=True, kw_only=True):
     offset: Count | None = None
     observer: bool = False
     create: bool | None = None
-    """Makes the conversation if there is none; not said: as the server is set."""
+    """Makes the conversation if there is none; not given: the server's settings decide."""
     history: Name | None = None
-    """The history (of the server's settings) in which a new one is kept."""
+    """The history of the server's settings that keeps a new conversation."""
 
 
 class Detach(Request, frozen=True, kw_only=True):
@@ -176,9 +176,9 @@ class SessionList(Request, frozen=True, kw_only=True):
 class SessionSwitch(Request, frozen=True, kw_only=True):
     session_id: SessionReference
     create: bool | None = None
-    """Makes the conversation if there is none; not said: as the server is set."""
+    """Makes the conversation if there is none; not given: the server's settings decide."""
     history: Name | None = None
-    """The history (of the server's settings) in which a new one is kept."""
+    """The history of the server's settings that keeps a new conversation."""
 
 
 class SessionNew(Request, frozen=True, kw_only=True):
@@ -193,7 +193,7 @@ class SessionDelete(Request, frozen=True, kw_only=True):
 
 
 class ClientNote(Request, frozen=True, kw_only=True):
-    """0x18 of version 2: a client's UDP port. Taken, and not answered."""
+    """0x18 of version 2: a client's UDP port. It is accepted and not answered."""
 
     udp_port: int | None = None
 
@@ -591,14 +591,9 @@ REPLY_TYPES = {code: shape for code, (_, shape) in _EXCHANGES.items() if shape i
 
 # Events. The same bytes go to every attached client: seq 0, `session_id` inside.
 
-if TYPE_CHECKING:
-    TurnState: TypeAlias = Literal["completed", "interrupted", "failed"]
-else:
-    TurnState = str  # a newer server may have more
-
 
 class Event(Message, frozen=True):
-    """What clients are told without having asked."""
+    """What clients are sent without a request."""
 
 
 class ErrorReport(Event, frozen=True, kw_only=True):
@@ -665,7 +660,8 @@ class ToolFinished(Event, frozen=True, kw_only=True):
 class TurnFinished(Event, frozen=True, kw_only=True):
     session_id: str
     turn_id: str
-    state: TurnState
+    state: str
+    """`completed`, `interrupted` or `failed`; a newer server may have more."""
     seq: int
     usage: JsonObject = sent({})
     error: JsonObject | None = None

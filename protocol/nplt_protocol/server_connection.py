@@ -1,6 +1,6 @@
 """The server's end of a connection: bytes to requests, replies to bytes.
 
-`connection` describes the states and the rules. Nothing here waits, reads a
+`connection` holds the states and the rules. Nothing here waits, reads a
 clock or a socket. PINGs of the structured dialect are answered here, a run of
 them without a value per frame.
 """
@@ -17,6 +17,7 @@ from nplt_protocol.codec import (
 )
 from nplt_protocol.codes import MORE, PLAIN_REQUESTS, ErrorCode, MessageType
 from nplt_protocol.connection import (
+    SERVER_STATES,
     Connection,
     ConnectionRefused,
     Dialect,
@@ -24,6 +25,7 @@ from nplt_protocol.connection import (
     RequestReceived,
     RequestRefused,
     State,
+    Step,
 )
 from nplt_protocol.errors import LocalProtocolError, RequestError
 from nplt_protocol.frames import (
@@ -35,16 +37,14 @@ from nplt_protocol.frames import (
     encode_frame,
     encode_message,
 )
-from nplt_protocol.json_text import JsonObject, dump_json
+from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import Reply, Welcome
+from nplt_protocol.payloads import dump_json
 
 HELLO, PING, PONG = int(MessageType.HELLO), int(MessageType.PING), int(MessageType.PONG)
 
 _FIRST_BYTES = frozenset({MessageType.HELLO, *PLAIN_REQUESTS})
 _OUTSIDE_NUMBERING = frozenset({MessageType.PING, MessageType.FILE_DATA})
-# Tuples: members of an enum are compared faster than hashed.
-_MAY_SEND_TEXT = (State.UNDECIDED, State.AWAITING_WELCOME, State.PLAIN)
-_MAY_SEND_ERROR = (State.STRUCTURED, State.AWAITING_WELCOME)
 
 NOT_OUR_PROTOCOL = "This port speaks NPLT, and what came is something else."
 NOT_TLS = "This port speaks NPLT without TLS, and what came is a TLS hello."
@@ -52,6 +52,8 @@ HELLO_IN_PIECES = "HELLO is never fragmented."
 
 
 class ServerConnection(Connection):
+    transitions = SERVER_STATES
+
     __slots__ = ("_hello_seq", "_text_seq", "_unanswered", "dialect")
 
     def __init__(self, limits: WireLimits = WireLimits()) -> None:  # noqa: B008 (frozen)
@@ -63,7 +65,7 @@ class ServerConnection(Connection):
 
     @property
     def frame_bytes_max(self) -> int:
-        """May be raised when the client has shown its token."""
+        """The owner may raise it when the client has shown its token."""
         return self._decoder.frame_bytes_max
 
     @frame_bytes_max.setter
@@ -71,7 +73,7 @@ class ServerConnection(Connection):
         self._decoder.frame_bytes_max = value
 
     def count_fragments_in(self, budget: ByteBudget) -> None:
-        """Of unfinished messages; of the user, once the client has shown its token."""
+        """Counts unfinished messages in the budget of the user, once the user is known."""
         self._joiner.move_to(budget)
 
     @property
@@ -79,7 +81,7 @@ class ServerConnection(Connection):
         return len(self._unanswered)
 
     def skip_handshake(self) -> None:
-        """For a channel of a link, whose client has said HELLO to another server."""
+        """Begins STRUCTURED: a channel of a link, whose client has greeted another server."""
         self.state, self.dialect = State.STRUCTURED, Dialect.STRUCTURED
 
     # Receiving.
@@ -87,13 +89,12 @@ class ServerConnection(Connection):
     def receive_data(self, data: bytes) -> list[Received]:
         if self._input_ended or not data:
             return []
-        if self.state is State.STRUCTURED:
-            if data[0] == PING and not self.has_partial:
-                pongs = _pongs_for(data, self.frame_bytes_max)
-                self._answers.append(pongs)
-                if len(pongs) == len(data):
-                    return []
-                data = data[len(pongs) :]
+        if data[0] == PING and self.allows(Step.ANSWER_PING) and not self.has_partial:
+            pongs = _pongs_for(data, self.frame_bytes_max)
+            self._answers.append(pongs)
+            if len(pongs) == len(data):
+                return []
+            data = data[len(pongs) :]
         elif self.state is State.UNDECIDED and not self.has_partial and data[0] not in _FIRST_BYTES:
             # The first byte decides: a frame of another protocol may never be complete.
             is_hello = data[0] == HELLO | MORE
@@ -106,9 +107,9 @@ class ServerConnection(Connection):
             if type_ == 0x16 and seq >> 8 == 3 and payload[:1] == b"\x01":
                 return [self._refuse_connection(NOT_TLS)]
             if type_ == HELLO:
-                self.state, self.dialect = State.AWAITING_WELCOME, Dialect.STRUCTURED
+                self.state, self.dialect = self.after(Step.RECEIVE_HELLO), Dialect.STRUCTURED
             else:
-                self.state, self.dialect = State.PLAIN, Dialect.PLAIN
+                self.state, self.dialect = self.after(Step.RECEIVE_PLAIN_REQUEST), Dialect.PLAIN
         if self.state is State.PLAIN:
             received = self._receive_plain(frames)
         else:
@@ -137,7 +138,7 @@ class ServerConnection(Connection):
 
     def _receive_structured(self, frames: list[Frame]) -> list[Received]:
         received: list[Received] = []
-        answers_pings = self.state is State.STRUCTURED
+        answers_pings = self.allows(Step.ANSWER_PING)
         for frame in frames:
             type_, seq, payload = frame
             if type_ & MORE or self._joiner.is_open:
@@ -158,7 +159,7 @@ class ServerConnection(Connection):
         type_, seq, payload = message
         if type_ == PONG:
             return
-        if type_ == PING and self.state is State.STRUCTURED:
+        if type_ == PING and self.allows(Step.ANSWER_PING):
             self._answers.append(encode_message(PONG, seq, payload))
             return
         refused = None
@@ -187,7 +188,7 @@ class ServerConnection(Connection):
     def _claim_hello(self, seq: int) -> RequestRefused | None:
         # HELLO may carry 0, which can't be claimed.
         usable = self._claim(seq) or seq == 0
-        if self.state is State.STRUCTURED or self._hello_seq is not None:
+        if not self.allows(Step.RECEIVE_HELLO) or self._hello_seq is not None:
             error = RequestError(ErrorCode.CONFLICT, "HELLO was sent before.")
             return RequestRefused(type=MessageType.HELLO, seq=seq if usable else 0, error=error)
         if not usable:
@@ -202,28 +203,27 @@ class ServerConnection(Connection):
     # Sending.
 
     def send_text(self, text: str) -> bytes:
-        """A greeting, the reason of a refusal, or anything in the plain dialect."""
-        self._need(_MAY_SEND_TEXT, "a text")
+        """Sends a greeting, the reason of a refusal, or any text of the plain dialect."""
+        self.state = self.after(Step.SEND_TEXT)
         return self._numbered(MessageType.CHAT_TEXT, text.encode())
 
     def send_thought(self, payload: JsonObject) -> bytes:
-        self._need((State.PLAIN,), "a thought")
+        self.state = self.after(Step.SEND_THOUGHT)
         return self._numbered(MessageType.AGENT_THOUGHT, dump_json(payload))
 
     def send_welcome(self, seq: int, welcome: Welcome) -> bytes:
-        self._need((State.AWAITING_WELCOME,), "WELCOME")
+        welcomed = self.after(Step.SEND_WELCOME)
         if seq != self._hello_seq:
             raise LocalProtocolError(f"no HELLO #{seq} waits for its WELCOME")
         bytes_max = self._limits.message_bytes_max
         data = encode_reply(MessageType.HELLO, seq, welcome, message_bytes_max=bytes_max)
+        self.state = welcomed
         self._answered(seq)
-        self.state = State.STRUCTURED
         return data
 
     def send_reply(self, type: MessageType, seq: int, reply: Reply | JsonObject) -> bytes:  # noqa: A002
-        """`type` is the request's; the reply's own follows from it."""
-        if self.state is not State.STRUCTURED:
-            self._need((State.STRUCTURED,), "a reply")
+        """`type` is the type of the request; that of the reply follows from it."""
+        self.state = self.after(Step.SEND_REPLY)
         if type != MessageType.PING and seq not in self._unanswered:
             raise LocalProtocolError(f"no request #{seq} waits for a reply")
         data = encode_reply(type, seq, reply, message_bytes_max=self._limits.message_bytes_max)
@@ -232,7 +232,7 @@ class ServerConnection(Connection):
 
     def send_error(self, seq: int, error: RequestError, session_id: str | None = None) -> bytes:
         """Answers the request with that seq; seq 0 answers none in particular."""
-        self._need(_MAY_SEND_ERROR, "an error")
+        self.state = self.after(Step.SEND_ERROR)
         data = encode_error(seq, error, session_id)
         self._answered(seq)
         return data
@@ -250,10 +250,6 @@ class ServerConnection(Connection):
         data = encode_frame(type_, self._text_seq, payload)
         self._text_seq = (self._text_seq + 1) % 0x10000
         return data
-
-    def _need(self, states: tuple[State, ...], what: str) -> None:
-        if self.state not in states:
-            raise LocalProtocolError(f"{what} can't be sent while {self.state.name}")
 
 
 def _bad_number(seq: int) -> RequestError:

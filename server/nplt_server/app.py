@@ -38,21 +38,13 @@ from nplt_protocol import (
     ServerConnection,
     WireLimits,
 )
-from nplt_protocol.messages import SessionEvent
 from nplt_protocol.stream import FrameStream
 from nplt_server import __version__
 from nplt_server.connections.admission import Admission, Arrival
 from nplt_server.connections.session import ServerState, Session
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
-from nplt_server.conversations.services import (
-    BackgroundTasks,
-    ContextServices,
-    Services,
-    TokenCounting,
-    TurnSlots,
-    begin_epoch_and_summarize,
-)
+from nplt_server.conversations.services import ContextServices, Services, begin_epoch_and_summarize
 from nplt_server.errors import ConfigurationError
 from nplt_server.extensions import check_tool_names, load_extensions
 from nplt_server.histories import Histories, utc_now
@@ -62,6 +54,8 @@ from nplt_server.providers.router import ProviderRouter, build_router
 from nplt_server.quotas import Quotas
 from nplt_server.requests import HANDLERS
 from nplt_server.settings import AnyProviderSettings, LocalSettings, OfflineSettings, Settings
+from nplt_server.tasks import BackgroundTasks, TurnSlots
+from nplt_server.tokens import TokenCounting
 from nplt_server.tools import Tool, ToolPolicy, unknown_tools
 from nplt_server.tools.builtin import builtin_tools
 from nplt_server.tools.mcp import McpServerConfig, McpServers
@@ -354,15 +348,14 @@ class Server(ServerState):
         conversations = list(self.registry)
         busy = sum(conversation.is_busy for conversation in conversations)
         log.info("shutting down: %d conversations are busy", busy)
+        for broadcast in self.registry.broadcasts():
+            broadcast.announce("shutdown")
         for conversation in conversations:
-            conversation.broadcast.emit(
-                SessionEvent(session_id=conversation.session_id, event="shutdown")
-            )
             conversation.queue.suspend("the server is shutting down")
         async with anyio.create_task_group() as handing_over:
             if self.peers is not None:
                 for conversation in conversations:
-                    if conversation.writer.lease is not None:
+                    if conversation.record.lease is not None:
                         handing_over.start_soon(self._hand_over, conversation)
             seconds = self.settings.limits.drain_seconds_max
             self._drain_scope.deadline = anyio.current_time() + seconds
@@ -394,7 +387,7 @@ class Server(ServerState):
             except Exception:
                 log.exception("%s could not be handed over", conversation.session_id)
         for session in (*self.admission, *(self.peers.sessions if self.peers else ())):
-            if session.conversation is conversation:
+            if session.is_in(conversation):
                 session.hand_over()
 
 

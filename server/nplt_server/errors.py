@@ -153,6 +153,12 @@ class ProviderRefused(ProviderError):
     """The form in which the same request may be accepted. The caller repeats the request in it
     at once (`ModelRequest.form`); this attempt does not count as a failed call."""
 
+    @property
+    def is_about_content(self) -> bool:
+        """Whether the provider rejects content without naming the message that holds it."""
+        is_named = self.message_index is not None or bool(self.entry_seqs)
+        return self.content_refused and not is_named
+
 
 class NoSuchModel(ProviderRefused):
     """404 for the model; a fallback may be tried."""

@@ -2,13 +2,15 @@
 
 `best_counter` picks the o200k vocabulary (the `tokens` extra) or the estimate from kinds
 of characters. Long texts are counted in samples, in bounded time. `Correction` adjusts
-counts to what a model's provider really charged.
+counts to what a model's provider really charged. `TokenCounting` is what conversations use: it
+loads the counter in a thread when it is first needed, and holds the correction.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -269,3 +271,47 @@ class Correction(Struct, frozen=True, kw_only=True):
     def budget_in_counted(self, model: str, budget: int) -> int:
         """How much may be counted so that what is charged stays within the budget."""
         return budget * EVEN // self.ratios.get(model, EVEN)
+
+
+TOOL_TOKENS: Final = 8
+"""For the format around each tool."""
+
+_COUNTED_CHARACTERS_MAX: Final = 50_000
+
+
+class TokenCounting:
+    """Counts tokens, and learns a correction from the counts that providers report."""
+
+    def __init__(self, own: TokenCounter | None = None) -> None:
+        self._loading: asyncio.Future[TokenCounter] | None = None
+        self._counter = own
+        self._tools: tuple[str, int] = ("", 0)
+        self.correction = Correction()
+
+    async def counter(self) -> TokenCounter:
+        if self._counter is None:
+            if self._loading is None or self._loading.done():
+                loop = asyncio.get_running_loop()
+                self._loading = loop.run_in_executor(None, best_counter)
+            # Shielded: one who stops waiting must not stop the others.
+            self._counter = await asyncio.shield(self._loading)
+        return self._counter
+
+    @property
+    def now(self) -> TokenCounter:
+        """The counter, once it is loaded."""
+        assert self._counter is not None
+        return self._counter
+
+    def estimate(self, text: str) -> int:
+        """Counts a long text by its beginning."""
+        counted = text[:_COUNTED_CHARACTERS_MAX]
+        return self.now.count(counted) * len(text) // len(counted) if counted else 0
+
+    def tokens_of_tools(self, digest: str, texts: Sequence[str]) -> int:
+        """The tokens of a tool offer, counted once for each digest."""
+        known, tokens = self._tools
+        if known != digest:
+            tokens = TOOL_TOKENS * len(texts) + sum(map(self.now.count, texts))
+            self._tools = (digest, tokens)
+        return tokens

@@ -37,7 +37,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
@@ -65,26 +65,24 @@ def always(value: _T) -> _T:
     return written
 
 
-# ------------------------------------------------------------------------------
-# An entry's text at three levels of detail
-#
-# *live* is all of it; *summary* and *gist* are shorter. Each level is a sequence of
-# named sections, made when the entry is written, so that a context that fits can
-# be built at any time without calling a model. An empty level is answered by the
-# next more detailed one. The widgets' state at that time is the live section
-# `[LiveScreen]`.
-
 LIVE_SCREEN: Final = "[LiveScreen]"
+"""The name of the live section that holds the widgets' state at that time."""
 
-if TYPE_CHECKING:
-    Section: TypeAlias = tuple[str, str]
-    """A name, which may be empty, and a text."""
-else:
-    Section = tuple[str, ...]  # in a line without the text, if it repeats the content
+Section: TypeAlias = tuple[str, ...]
+"""A name, which may be empty, and a text. A stored line leaves out a text that repeats the
+entry's content."""
 Sections: TypeAlias = tuple[Section, ...]
 
 
 class LevelOfDetailSections(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An entry's text at three levels of detail: *live* is all of it, *summary* and *gist*
+    are shorter.
+
+    Each level is a sequence of named sections, made when the entry is written, so that a
+    context that fits can be built at any time without calling a model. In place of an empty
+    level the next more detailed one is given.
+    """
+
     live: Sections = ()
     summary: Sections = ()
     gist: Sections = ()
@@ -116,10 +114,6 @@ class LevelOfDetailSections(Struct, frozen=True, kw_only=True, omit_defaults=Tru
             return self, None
         rest = tuple(section for section in self.live if section[0] != LIVE_SCREEN)
         return replace(self, live=rest), screens[0]
-
-
-# ------------------------------------------------------------------------------
-# Parts of entries
 
 
 class ToolCallRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -197,10 +191,6 @@ class OutputPart(Struct, frozen=True, kw_only=True, array_like=True, forbid_unkn
     size: int = 0
     """Characters; of a call its place among the calls."""
     data: Mapping[str, JsonValue] | None = None
-
-
-# ------------------------------------------------------------------------------
-# Entries
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -464,13 +454,8 @@ Entry: TypeAlias = (
 )
 
 
-# ------------------------------------------------------------------------------
-# Entries that name other entries by number
-#
-# The numbers are checked before an entry is written and after one is read, so
-# that code which follows them can rely on them.
-
-
+# Entries that name other entries by number. The numbers are checked before an entry is
+# written and after one is read, so that code which follows them can rely on them.
 _REFERRING = (RollbackEntry, EpochEntry, CompactionEntry, QuarantineEntry, ForkedEntry)
 
 

@@ -148,7 +148,8 @@ class EntriesSoFar(Sequence[Entry]):
         return islice(self._entries, self._length)
 
     def __reversed__(self) -> Iterator[Entry]:
-        return (self._entries[place] for place in range(self._length - 1, -1, -1))
+        # The list only grows, and the iterator begins at its end of this moment.
+        return islice(reversed(self._entries), len(self._entries) - self._length, None)
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...

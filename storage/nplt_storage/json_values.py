@@ -17,7 +17,9 @@ if TYPE_CHECKING:
         "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
     )
 else:
-    JsonValue = Any  # decoders take any JSON here, and know no type that holds itself
+    # No import, but two views of one type: msgspec reads annotations and knows no type
+    # that holds itself.
+    JsonValue = Any
 JsonObject: TypeAlias = dict[str, JsonValue]
 
 INTEGER_MIN = -(2**63)

@@ -31,7 +31,7 @@ from nplt_client.chat.changes import (
     other_participants,
 )
 from nplt_client.chat.chat_session import TurnStatus
-from nplt_client.lines.app import PrintedText
+from nplt_client.lines.printed_text import PrintedText
 from nplt_client.render.text import safe_json
 from nplt_client.wire.cursor import Cursor
 from nplt_protocol.json_text import JsonObject

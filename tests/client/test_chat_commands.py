@@ -15,10 +15,9 @@ from nplt_client.chat.commands import (
     COMMANDS,
     parse_command,
     parse_prompt,
-    remember_theme,
-    remembered_theme,
     run_command,
 )
+from nplt_client.chat.display import remember_theme, remembered_theme
 from nplt_client.errors import ConfigurationError, LimitExceeded, RequestRefused
 from nplt_client.render.reports import history_text
 

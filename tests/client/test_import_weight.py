@@ -31,7 +31,7 @@ def modules_after(statement: str) -> set[str]:
         "import nplt_client",
         "from nplt_client import *",
         "import nplt_client.sync",
-        "import nplt_client.lines.plain_terminal, nplt_client.lines.app",
+        "import nplt_client.lines.plain_terminal",
         "import nplt_client.cli.ask, nplt_client.cli.commands",
     ],
 )

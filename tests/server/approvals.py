@@ -93,7 +93,7 @@ class Asked:
         self.store = store
         self.workshop = workshop
         self.registry = Registry(services)
-        self.conversation = self.registry.fresh("ada")
+        self.conversation = self.registry.new("ada")
         self.ear = self.listen()
 
     def listen(self, guest: ConnectedClient = SOMEONE) -> EventRecorder:
@@ -144,7 +144,7 @@ class Asked:
     async def start_anew(self) -> Conversation:
         """As after a kill: what was in memory is out of reach, and nobody is there."""
         session_id = self.conversation.session_id
-        await self.conversation.writer.close()
+        await self.conversation.record.close()
         self.registry = Registry(self.services)
         self.conversation = await self.registry.get(session_id, "ada")
         self.ear = self.listen()

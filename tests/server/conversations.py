@@ -9,10 +9,23 @@ import anyio
 from tests.server.services import EventRecorder, Model, make_services, model_of
 
 from nplt_protocol.messages import Prompt, Receipt, TextDelta, TurnFinished
-from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.services import ContextServices
+from nplt_server.conversations.conversation import Conversation, FreshConversation
+from nplt_server.conversations.services import ContextServices, Services
+from nplt_server.histories import HistoryProfile
 from nplt_server.settings import Limits
 from nplt_server.tools import Tool
+from nplt_storage.store import Opened
+
+
+def conversation_of(
+    session_id: str,
+    *,
+    user: str,
+    services: Services,
+    profile: HistoryProfile,
+    opened: Opened | None = None,
+) -> Conversation:
+    return Conversation(FreshConversation(session_id, profile, services, user=user), opened)
 
 
 class Stage:
@@ -62,6 +75,8 @@ async def staged(
             allowed=allowed,
         )
         yield Stage(
-            Conversation("s1", user="local", services=services, profile=services.histories.default)
+            conversation_of(
+                "s1", user="local", services=services, profile=services.histories.default
+            )
         )
         tasks.cancel_scope.cancel()

@@ -13,12 +13,7 @@ import anyio.lowlevel
 
 from nplt_protocol.messages import Event
 from nplt_server.conversations.broadcast import BroadcastEvent
-from nplt_server.conversations.services import (
-    ContextServices,
-    Services,
-    TokenCounting,
-    TurnSlots,
-)
+from nplt_server.conversations.services import ContextServices, Services
 from nplt_server.histories import Histories, HistoryProfile
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Provider
 from nplt_server.providers.offline import ScriptedProvider
@@ -26,7 +21,8 @@ from nplt_server.providers.retries import RetryPolicy
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
 from nplt_server.settings import Limits
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tasks import TurnSlots
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools import Tool
 from nplt_server.tools.builtin import now_tool
 from nplt_server.tools.runner import ToolRunner

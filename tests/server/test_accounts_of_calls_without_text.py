@@ -12,7 +12,7 @@ from tests.server.services import Model
 
 from nplt_protocol.messages import UsageAccount
 from nplt_server.context.messages import ToolResultsMessage
-from nplt_server.conversations.services import ContextServices, TokenCounting
+from nplt_server.conversations.services import ContextServices
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
     ModelOutputDelta,
@@ -23,7 +23,7 @@ from nplt_server.providers import (
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 
 SAID = "some words that were said before it was cancelled"
 USED = UsageReport(input_tokens=1_000, output_tokens=50)

@@ -7,15 +7,14 @@ from contextlib import asynccontextmanager
 
 import anyio
 from msgspec.structs import replace
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.services import make_services, model_of
 from tests.server.test_turns import two_words
 
 from nplt_protocol.messages import ContextAccount
 from nplt_server.conversations.context_report import context_report
-from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.services import ContextServices, TokenCounting
-from nplt_server.tokens import CharacterCounter
+from nplt_server.conversations.services import ContextServices
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import ModelOutputEntry
 
 MODEL = "test/model"
@@ -28,13 +27,13 @@ async def _instructed() -> AsyncIterator[Stage]:
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, model_of(two_words), context_services=context_services)
         profile = replace(services.histories.default, system_message=INSTRUCTION)
-        conversation = Conversation("s1", user="local", services=services, profile=profile)
+        conversation = conversation_of("s1", user="local", services=services, profile=profile)
         yield Stage(conversation)
         tasks.cancel_scope.cancel()
 
 
 async def _account(stage: Stage, text: str | None) -> ContextAccount:
-    return await context_report(stage.conversation, model=MODEL, text=text, bytes_max=2**20)
+    return await context_report(stage.conversation.context, model=MODEL, text=text, bytes_max=2**20)
 
 
 async def test_the_profiles_instruction_is_told_as_the_first_call_will_get_it() -> None:
@@ -62,4 +61,4 @@ async def test_asking_for_an_account_writes_nothing() -> None:
     async with _instructed() as stage:
         await _account(stage, "hello")
         assert stage.conversation.history.head_seq == 0
-        assert not stage.conversation.writer.is_stored
+        assert not stage.conversation.record.is_stored

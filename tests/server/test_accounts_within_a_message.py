@@ -20,11 +20,11 @@ from nplt_server.context.messages import ContextMessage, ModelInputMessage, Syst
 from nplt_server.context.source import CallBudget, ContextView, EpochPlan, Selection
 from nplt_server.conversations.context_report import EntryReport, context_report, rows_within
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.services import ContextServices, TokenCounting
+from nplt_server.conversations.services import ContextServices
 from nplt_server.dialects import reply_text, without_markup
 from nplt_server.providers import ModelFacts
 from nplt_server.settings import ContextSettings
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry
 
 FRAME = 65_535
@@ -127,7 +127,9 @@ async def test_a_conversation_of_a_thousand_turns_can_be_accounted_for(policy: A
     async with staged(two_words, context_services=context_services) as stage:
         conversation = stage.conversation
         _talk(conversation, turns=1_000)
-        given = await context_report(conversation, model="test/model", text="hi", bytes_max=FRAME)
+        given = await context_report(
+            conversation.context, model="test/model", text="hi", bytes_max=FRAME
+        )
     encode_reply(MessageType.CONTEXT_REQUEST, 1, given, message_bytes_max=FRAME)
     rows: list[Any] = list(given.entries)
     assert sum(row["tokens"] for row in rows) == given.totals["tokens"]

@@ -12,6 +12,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.conversations import conversation_of
 from tests.server.services import make_services, model_of
 
 from nplt_protocol import JsonObject
@@ -22,8 +23,8 @@ from nplt_server.context.messages import (
     ModelInputMessage,
     ToolResultsMessage,
 )
-from nplt_server.conversations import context_manager
-from nplt_server.conversations.context_manager import (
+from nplt_server.conversations import attachments_shown
+from nplt_server.conversations.attachments_shown import (
     IMAGE_BYTES_MAX,
     TEXT_BYTES_MAX,
     AttachmentReader,
@@ -31,7 +32,7 @@ from nplt_server.conversations.context_manager import (
 from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import redact
-from nplt_server.conversations.services import ContextServices, Services, TokenCounting
+from nplt_server.conversations.services import ContextServices, Services
 from nplt_server.providers import (
     ModelFacts,
     ModelOutputDelta,
@@ -40,7 +41,7 @@ from nplt_server.providers import (
     TextPiece,
     ToolCallPiece,
 )
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools import ResultWithPictures, Tool, ToolDescription, ToolHost
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import AttachmentEntry, EpochEntry
@@ -95,7 +96,9 @@ async def desk(tmp_path: Path, facts: ModelFacts | None = None) -> AsyncIterator
         services.files = AttachmentFiles(tmp_path / "files")
         made = Desk(
             services,
-            Conversation("s1", user="local", services=services, profile=services.histories.default),
+            conversation_of(
+                "s1", user="local", services=services, profile=services.histories.default
+            ),
         )
         yield made
         tasks.cancel_scope.cancel()
@@ -151,7 +154,7 @@ async def test_a_picture_of_a_tool_is_shown_to_a_model_that_takes_pictures(
         )
         services.files = AttachmentFiles(tmp_path / "files")
         profile = services.histories.default
-        conversation = Conversation("s1", user="local", services=services, profile=profile)
+        conversation = conversation_of("s1", user="local", services=services, profile=profile)
         for text in ("what is there?", "and now?"):
             await conversation.accept(Prompt(text=text), receipt=lambda receipt: None)
             await conversation.activity.quiet()
@@ -168,7 +171,9 @@ async def test_a_model_that_takes_no_pictures_is_told_of_it_by_name(tmp_path: Pa
         shown = await at.ask("what is this?", await at.upload("cat.png", PNG))
         assert shown.images == ()
         assert "cat.png" in shown.text
-        account = await context_report(at.conversation, model=MODEL, text=None, bytes_max=100_000)
+        account = await context_report(
+            at.conversation.context, model=MODEL, text=None, bytes_max=100_000
+        )
         (told,) = [row["attachments"] for row in account.entries if "attachments" in row]
         assert told == [
             {"filename": "cat.png", "content_type": "image/png", "reason": "attachment_not_taken"}
@@ -245,7 +250,7 @@ LARGE = PNG + bytes(1024 - len(PNG))
 
 @pytest.fixture
 def room_for_four(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context_manager, "PICTURES_BYTES_MAX", 4 * len(LARGE))
+    monkeypatch.setattr(attachments_shown, "PICTURES_BYTES_MAX", 4 * len(LARGE))
 
 
 def pictures_in(request: ModelRequest) -> list[str]:
@@ -280,7 +285,7 @@ async def test_after_a_restart_the_same_pictures_are_shown(tmp_path: Path) -> No
         for name in "abcdef":
             await at.ask("look", await at.upload(f"{name}.png", LARGE))
         before = pictures_in(at.requests[-1])
-        reader = AttachmentReader(at.conversation.writer, at.services.files)
+        reader = AttachmentReader(at.conversation.record, at.services.files)
         await reader.gather()
         known = at.conversation.context.attachments
         assert reader.contents.put_away == known.contents.put_away

@@ -9,13 +9,12 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.services import make_services
 
 from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import AgentThought, Prompt, Receipt, TurnFinished, TurnStarted
-from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.services import ContextServices, TokenCounting
+from nplt_server.conversations.services import ContextServices
 from nplt_server.errors import (
     NoSuchModel,
     ProviderError,
@@ -37,7 +36,7 @@ from nplt_server.providers.breaker import FAILURES_MAX, OPEN_SECONDS_MAX
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.providers.retries import RetryPolicy
 from nplt_server.providers.router import ProviderRouter
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry
 from nplt_storage.messages import model_name
 
@@ -129,7 +128,9 @@ async def cast(
             router=played.router,
         )
         played.stage = Stage(
-            Conversation("s1", user="local", services=services, profile=services.histories.default)
+            conversation_of(
+                "s1", user="local", services=services, profile=services.histories.default
+            )
         )
         yield played
         tasks.cancel_scope.cancel()
@@ -419,4 +420,4 @@ async def test_a_role_nobody_plays_is_refused_before_anything_is_stored() -> Non
     async with cast() as play:
         with pytest.raises(RequestError, match="planner"):
             await play.play(role="reviewer")
-        assert not play.stage.conversation.writer.is_stored
+        assert not play.stage.conversation.record.is_stored

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import cast
 
 import anyio
+from tests.server.conversations import conversation_of
 from tests.server.failing_store import FailingRecord, FailingStore
 from tests.server.services import Clock, make_services, model_of
 from tests.server.test_turns import two_words
 
 from nplt_protocol.messages import Prompt
-from nplt_server.conversations.conversation import Conversation
 from nplt_storage.entries import Entry, RenamedEntry
 from nplt_storage.files.store import JsonFileStore
 from nplt_storage.memory import MemoryStore
@@ -49,12 +49,12 @@ async def test_a_write_that_is_cancelled_is_finished_and_the_next_one_follows_it
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, model_of(two_words), store=cast(ConversationStore, store))
         profile = services.histories.default
-        conversation = Conversation("s1", user="local", services=services, profile=profile)
-        writing = asyncio.create_task(conversation.writer.append(RenamedEntry(name="first")))
+        conversation = conversation_of("s1", user="local", services=services, profile=profile)
+        writing = asyncio.create_task(conversation.record.append(RenamedEntry(name="first")))
         await store.stored.wait()
         writing.cancel()
         await asyncio.sleep(0)
-        next_one = asyncio.create_task(conversation.writer.append(RenamedEntry(name="second")))
+        next_one = asyncio.create_task(conversation.record.append(RenamedEntry(name="second")))
         await asyncio.sleep(0)
         store.acknowledges.set()
         await asyncio.wait([writing])
@@ -71,7 +71,7 @@ async def test_a_prompt_is_queued_as_soon_as_it_is_in_the_history() -> None:
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, model_of(two_words), store=cast(ConversationStore, store))
         profile = services.histories.default
-        conversation = Conversation("s1", user="local", services=services, profile=profile)
+        conversation = conversation_of("s1", user="local", services=services, profile=profile)
         accepting = asyncio.create_task(
             conversation.accept(Prompt(text="hello"), receipt=lambda _: None)
         )
@@ -92,16 +92,16 @@ async def test_a_commit_that_is_under_way_is_finished_before_its_writer_is_cance
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, model_of(two_words), store=store)
         profile = services.histories.default
-        conversation = Conversation("s1", user="local", services=services, profile=profile)
-        await conversation.writer.append(RenamedEntry(name="first"))
-        writing = asyncio.create_task(conversation.writer.append(RenamedEntry(name="second")))
+        conversation = conversation_of("s1", user="local", services=services, profile=profile)
+        await conversation.record.append(RenamedEntry(name="first"))
+        writing = asyncio.create_task(conversation.record.append(RenamedEntry(name="second")))
         await asyncio.sleep(0)
         writing.cancel()
         writing.cancel()
         await asyncio.wait([writing])
         assert conversation.history.head_seq == 2
         assert conversation.name == "second"
-        assert (await conversation.writer.append(RenamedEntry(name="third"))).seq == 3
-        await conversation.writer.close()
+        assert (await conversation.record.append(RenamedEntry(name="third"))).seq == 3
+        await conversation.record.close()
         await store.close()
         tasks.cancel_scope.cancel()

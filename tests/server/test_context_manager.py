@@ -11,7 +11,7 @@ from itertools import pairwise
 import anyio
 import pytest
 from msgspec.structs import replace
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.services import make_services
 
 from nplt_protocol.json_text import JsonObject
@@ -20,12 +20,7 @@ from nplt_server.conversations import operations
 from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import compact
-from nplt_server.conversations.services import (
-    Compressible,
-    ContextServices,
-    OverThreshold,
-    TokenCounting,
-)
+from nplt_server.conversations.services import Compressible, ContextServices, OverThreshold
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
     ModelFacts,
@@ -37,7 +32,7 @@ from nplt_server.providers import (
     UsageReport,
 )
 from nplt_server.providers.offline import ScriptedProvider
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.usage import ModelPrices
 from nplt_server.widgets import default_widgets
 from nplt_storage.entries import (
@@ -97,7 +92,9 @@ class Play:
         yield Stopped(reason="tool_calls" if said.startswith("note ") else "end")
 
     async def account(self, text: str | None = None) -> JsonObject:
-        given = await context_report(self.conversation, model=MODEL, text=text, bytes_max=2**20)
+        given = await context_report(
+            self.conversation.context, model=MODEL, text=text, bytes_max=2**20
+        )
         return {"entries": list(given.entries), **given.totals, "begins": given.begins_epoch}
 
 
@@ -133,7 +130,7 @@ async def playing(facts: ModelFacts = SMALL, **choices: object) -> AsyncIterator
         )
         profile = services.histories.default
         play.context = context_services
-        play.stage = Stage(Conversation("s1", user="local", services=services, profile=profile))
+        play.stage = Stage(conversation_of("s1", user="local", services=services, profile=profile))
         yield play
         tasks.cancel_scope.cancel()
 

@@ -61,7 +61,7 @@ async def test_messages_are_told_apart_by_their_role() -> None:
 
 async def test_a_cleared_conversation_keeps_its_system_message() -> None:
     async with staged(talkative) as stage:
-        state = stage.conversation.context.state
+        state = stage.conversation.state
         await state.set_system_instruction("Be brief.")
         await stage.play("hello")
         await stage.conversation.clear_messages()

@@ -20,7 +20,7 @@ async def test_a_fork_of_what_is_being_deleted_is_refused_not_made_without_its_f
     async with opened_registry() as here, anyio.create_task_group() as tasks:
         conversation = await here.begin("hello")
         session_id = conversation.session_id
-        await conversation.writer.close()
+        await conversation.record.close()
         del here.registry._open[session_id]
 
         async def try_to_fork() -> None:

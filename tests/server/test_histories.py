@@ -34,7 +34,7 @@ class OpenRegistry:
         self.contexts: list[tuple[ContextMessage, ...]] = []
 
     async def begin(self, history: str | None, *prompts: str) -> Conversation:
-        conversation = self.registry.fresh("local", history)
+        conversation = self.registry.new("local", history)
         for prompt in prompts:
             await conversation.accept(Prompt(text=prompt), receipt=lambda _: None)
             await conversation.activity.quiet()
@@ -104,7 +104,7 @@ async def test_a_list_shows_them_all_in_one_order_page_by_page() -> None:
 async def test_a_conversation_is_found_by_name_and_prefix_wherever_it_is() -> None:
     async with opened_registry() as here:
         conversation = await here.begin("short", "hello there")
-        await conversation.writer.close()
+        await conversation.record.close()
         assert await here.registry.resolve("hello there", "local") == conversation.session_id
         with pytest.raises(RequestError):
             await here.registry.resolve("hello there", "somebody else")
@@ -129,7 +129,7 @@ async def test_a_model_is_shown_no_more_turns_than_the_history_says() -> None:
 async def test_a_history_that_is_not_there_is_refused_with_those_that_are() -> None:
     async with opened_registry() as here:
         with pytest.raises(RequestError, match="main, short"):
-            here.registry.fresh("local", "long")
+            here.registry.new("local", "long")
 
 
 def test_the_older_form_describes_the_only_history() -> None:
@@ -220,7 +220,7 @@ async def test_a_history_that_does_not_answer_hides_its_own_conversations_only()
 
 async def test_a_conversation_that_could_not_be_stored_yet_stays_where_it_was_to_be_kept() -> None:
     async with opened_registry() as here:
-        conversation = here.registry.fresh("local", "short")
-        here.registry.left(conversation)
+        conversation = here.registry.new("local", "short")
+        here.registry.left(conversation.session_id)
         again = await here.registry.get(conversation.session_id, "local")
-        assert again.writer.profile.id == "short"
+        assert again.record.profile.id == "short"

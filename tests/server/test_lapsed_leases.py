@@ -8,13 +8,12 @@ from typing import cast
 
 import anyio
 import pytest
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.failing_store import FailingStore
 from tests.server.services import Clock, make_services, model_of
 
 from nplt_protocol import JsonObject
 from nplt_protocol.messages import SessionEvent
-from nplt_server.conversations.conversation import Conversation
 from nplt_server.providers import (
     ModelOutputDelta,
     ModelRequest,
@@ -67,7 +66,7 @@ async def played(counted: Counted, store: FailingStore) -> AsyncIterator[Stage]:
             tools=(counted.tool,),
         )
         profile = services.histories.default
-        yield Stage(Conversation("s1", user="local", services=services, profile=profile))
+        yield Stage(conversation_of("s1", user="local", services=services, profile=profile))
         tasks.cancel_scope.cancel()
 
 
@@ -83,7 +82,7 @@ async def test_an_owner_that_was_overtaken_calls_neither_the_model_nor_the_tool(
     async with played(counted, store) as stage:
         await stage.prompt()
         await stage.conversation.activity.quiet()
-        assert stage.conversation.writer.is_stale
+        assert stage.conversation.record.is_stale
         told = [each.event for each in stage.ear.heard if isinstance(each, SessionEvent)]
         assert "lagged" in told
     assert (counted.model_calls, counted.tool_runs) == (calls, runs)

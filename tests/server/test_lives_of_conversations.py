@@ -55,7 +55,7 @@ class OpenRegistry:
         self.store = store
 
     async def begin(self, *prompts: str) -> Conversation:
-        conversation = self.registry.fresh("local")
+        conversation = self.registry.new("local")
         for prompt in prompts:
             await say(conversation, prompt)
         await conversation.activity.quiet()
@@ -63,7 +63,7 @@ class OpenRegistry:
 
     async def open_again(self, conversation: Conversation) -> Conversation:
         """As after a restart: nothing of it is left in memory."""
-        await conversation.writer.close()
+        await conversation.record.close()
         del self.registry._open[conversation.session_id]
         return await self.registry.get(conversation.session_id, "local")
 
@@ -94,7 +94,7 @@ def listen(conversation: Conversation) -> EventRecorder:
 async def test_a_conversation_that_is_being_closed_can_be_entered() -> None:
     async with opened_registry() as here, anyio.create_task_group() as tasks:
         conversation = await here.begin("hello")
-        conversation.used_at -= 100
+        conversation.record.used_at -= 100
         here.store.close_seconds = 0.05
         tasks.start_soon(here.registry.close_unused)
         await anyio.sleep(0.01)
@@ -113,8 +113,8 @@ async def test_too_many_unused_conversations_are_closed_before_their_time() -> N
 
 async def test_nothing_is_kept_of_a_conversation_in_which_nothing_was_said() -> None:
     async with opened_registry() as here:
-        conversation = here.registry.fresh("local")
-        here.registry.left(conversation)
+        conversation = here.registry.new("local")
+        here.registry.left(conversation.session_id)
         assert list(here.registry) == []
         again = await here.registry.get(conversation.session_id, "local")
         await say(again, "but its id is still mine")
@@ -132,7 +132,7 @@ async def test_a_turn_that_ran_when_the_server_died_is_interrupted_and_the_waiti
     None
 ):
     async with opened_registry() as here:
-        conversation = here.registry.fresh("local")
+        conversation = here.registry.new("local")
         first = await say(conversation, "wait")
         second = await say(conversation, "I waited")
         again = await here.open_again(conversation)
@@ -143,7 +143,7 @@ async def test_a_turn_that_ran_when_the_server_died_is_interrupted_and_the_waiti
 
 async def test_word_left_at_shutdown_says_that_all_only_waited() -> None:
     async with opened_registry() as here:
-        conversation = here.registry.fresh("local")
+        conversation = here.registry.new("local")
         running = await say(conversation, "wait")
         waiting = await say(conversation, "I waited")
         conversation.services.draining = True
@@ -159,10 +159,10 @@ async def test_word_left_at_shutdown_says_that_all_only_waited() -> None:
 
 async def test_who_comes_while_it_is_picked_up_stands_behind_the_older_prompts() -> None:
     async with opened_registry() as here, anyio.create_task_group() as tasks:
-        conversation = here.registry.fresh("local")
+        conversation = here.registry.new("local")
         await say(conversation, "wait")
         older = await say(conversation, "older")
-        await conversation.writer.close()
+        await conversation.record.close()
         del here.registry._open[conversation.session_id]
         here.store.append_seconds = 0.02
         ears: list[EventRecorder] = []
@@ -277,7 +277,7 @@ async def test_an_upload_outlives_the_closing_of_its_conversation(tmp_path: Path
 async def test_a_conversation_that_was_closed_meanwhile_is_deleted_all_the_same() -> None:
     async with opened_registry() as here:
         conversation = await here.begin("hello")
-        await conversation.writer.close()
+        await conversation.record.close()
         del here.registry._open[conversation.session_id]
         await here.registry.delete(conversation.session_id, "local")
         assert await here.store.count("local") == 0
@@ -285,7 +285,7 @@ async def test_a_conversation_that_was_closed_meanwhile_is_deleted_all_the_same(
 
 async def test_word_that_was_left_counts_for_one_start() -> None:
     async with opened_registry() as here:
-        conversation = here.registry.fresh("local")
+        conversation = here.registry.new("local")
         await say(conversation, "wait")
         waiting = await say(conversation, "wait")
         conversation.services.draining = True
@@ -301,7 +301,7 @@ async def test_word_that_was_left_counts_for_one_start() -> None:
 
 async def test_where_nothing_can_be_written_a_conversation_opens_and_owes_its_ends() -> None:
     async with opened_registry() as here:
-        conversation = here.registry.fresh("local")
+        conversation = here.registry.new("local")
         begun = await say(conversation, "wait")
         here.store.full_for = ("fault", "model_input", "model_output")
         again = await here.open_again(conversation)
@@ -331,7 +331,7 @@ async def test_who_is_in_a_conversation_another_server_wrote_to_is_sent_out_to_c
 
 async def test_a_model_chosen_before_anything_was_said_is_the_chosen_one_after_a_restart() -> None:
     async with opened_registry() as here:
-        conversation = here.registry.fresh("local")
+        conversation = here.registry.new("local")
         await switch_model(conversation, "test/other")
         await say(conversation, "hello")
         await conversation.activity.quiet()
@@ -342,7 +342,7 @@ async def test_a_model_chosen_before_anything_was_said_is_the_chosen_one_after_a
 async def test_a_turn_is_found_by_its_id_whether_it_runs_or_waits_and_only_by_its_user() -> None:
     async with opened_registry() as here:
         other = await here.begin("hello")
-        conversation = here.registry.fresh("local")
+        conversation = here.registry.new("local")
         runs, waits = await say(conversation, "wait"), await say(conversation, "hello")
         for turn_id in (runs.turn_id, waits.turn_id):
             assert here.registry.turn_holder(turn_id, "local") is conversation

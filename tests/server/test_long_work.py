@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
+from tests.server.conversations import conversation_of
 from tests.server.services import make_services, model_of
 from tests.server.test_context_manager import MODEL, Play
 
@@ -14,7 +15,9 @@ from nplt_protocol.messages import Prompt
 from nplt_server.conversations import operations
 from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.services import ContextServices, HeavyWork, TokenCounting
+from nplt_server.conversations.services import ContextServices
+from nplt_server.tasks import HeavyWork
+from nplt_server.tokens import TokenCounting
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry, RollbackEntry
 from nplt_storage.history import ActiveEntries, ConversationHistory
 
@@ -47,13 +50,13 @@ async def _counted_in_loop(work: Callable[[Conversation], Awaitable[object]]) ->
             model_of(play.answer),
             context_services=ContextServices(counting=TokenCounting(counter)),
         )
-        conversation = Conversation(
+        conversation = conversation_of(
             "s1", user="local", services=services, profile=services.histories.default
         )
         for number in range(ENTRIES // 2):
             turn_id = f"t{number}"
-            await conversation.writer.append(ModelInputEntry(turn_id=turn_id, content="what"))
-            await conversation.writer.append(ModelOutputEntry(turn_id=turn_id, content="that"))
+            await conversation.record.append(ModelInputEntry(turn_id=turn_id, content="what"))
+            await conversation.record.append(ModelOutputEntry(turn_id=turn_id, content="that"))
         counter.counted_in_loop = 0
         await work(conversation)
         await conversation.activity.quiet()
@@ -67,7 +70,9 @@ TOOLS = 1
 
 async def test_the_loop_counts_nothing_for_a_report_on_a_long_conversation() -> None:
     async def report(conversation: Conversation) -> None:
-        account = await context_report(conversation, model=MODEL, text="and", bytes_max=1 << 20)
+        account = await context_report(
+            conversation.context, model=MODEL, text="and", bytes_max=1 << 20
+        )
         assert account.totals["shown"]
 
     assert await _counted_in_loop(report) <= TOOLS

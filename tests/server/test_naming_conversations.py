@@ -9,19 +9,18 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.services import make_services
 
 from nplt_protocol.messages import SessionEvent
 from nplt_server.conversations import operations
-from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import redact
-from nplt_server.conversations.services import ContextServices, TokenCounting
+from nplt_server.conversations.services import ContextServices
 from nplt_server.conversations.summarizer import NAME_CHARACTERS_MAX, clean_name
 from nplt_server.errors import ProviderRefused
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
 from nplt_server.providers.offline import ScriptedProvider
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import RenamedEntry
 
 
@@ -69,7 +68,9 @@ async def naming(name: str) -> AsyncIterator[Naming]:
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, provider, context_services=context_services)
         play.stage = Stage(
-            Conversation("s1", user="local", services=services, profile=services.histories.default)
+            conversation_of(
+                "s1", user="local", services=services, profile=services.histories.default
+            )
         )
         yield play
         tasks.cancel_scope.cancel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nplt_server.conversations.context_manager import PICTURES_BYTES_MAX, choose_pictures
+from nplt_server.conversations.attachments_shown import PICTURES_BYTES_MAX, choose_pictures
 
 MEBIBYTE = 1024 * 1024
 prompts = st.lists(

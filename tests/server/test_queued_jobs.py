@@ -36,7 +36,7 @@ class Jobs:
         self.services = services
         self.store = store
         self.registry = Registry(services)
-        self.conversation: Conversation = self.registry.fresh("local")
+        self.conversation: Conversation = self.registry.new("local")
         self.told: list[object] = []
         self.begun: list[str] = []
 

@@ -8,14 +8,13 @@ from typing import cast
 
 import anyio
 import pytest
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.failing_store import FailingStore
 from tests.server.services import Clock, make_services, model_of
 
 from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import Prompt, Receipt
 from nplt_server.conversations import operations
-from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import redact
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
 from nplt_storage.entries import CompactionEntry, ModelInputEntry
@@ -34,7 +33,7 @@ async def staged() -> AsyncIterator[tuple[Stage, FailingStore]]:
     store = FailingStore(MemoryStore(Clock()))
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, model_of(answer), store=cast(ConversationStore, store))
-        conversation = Conversation(
+        conversation = conversation_of(
             "s1", user="local", services=services, profile=services.histories.default
         )
         yield Stage(conversation), store

@@ -48,12 +48,12 @@ async def write_long_conversation(store: ConversationStore) -> None:
 
 
 async def upload_while_it_is_read_again(conversation: Conversation) -> None:
-    while conversation.writer.is_stored:
+    while conversation.record.is_stored:
         await anyio.lowlevel.checkpoint()
     # Whoever looks meanwhile sees what stood before.
     assert conversation.history.recent(1)[0].content == f"answer {TURNS - 1}"
     assert conversation.history.active[-1].seq == conversation.history.head_seq
-    await conversation.writer.open()
+    await conversation.record.open()
 
 
 async def test_a_rollback_to_before_what_is_held_is_done_and_told_to_the_model(
@@ -86,6 +86,6 @@ async def test_a_rollback_to_before_what_is_held_is_done_and_told_to_the_model(
         await Stage(conversation).play("go on")
         said = [m.content for m in requests[0].context if isinstance(m, ModelInputMessage)]
         assert said[-3:] == ["prompt 0", "prompt 1", "go on"]
-        await conversation.writer.close()
+        await conversation.record.close()
         tasks.cancel_scope.cancel()
     await store.close()

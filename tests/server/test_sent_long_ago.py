@@ -73,7 +73,7 @@ async def reopened(store: ConversationStore) -> AsyncIterator[Conversation]:
         conversation = await registry.get("s1", "local")
         assert not conversation.history.holds_all
         yield conversation
-        await conversation.writer.close()
+        await conversation.record.close()
         tasks.cancel_scope.cancel()
 
 

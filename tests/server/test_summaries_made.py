@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.services import make_services
 from tests.server.test_context_manager import MODEL, SMALL, Play, playing
 
@@ -17,12 +17,11 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import EpochBegun
 from nplt_server.context.projection import Projection
 from nplt_server.conversations import operations
-from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import compact
-from nplt_server.conversations.services import ContextServices, Services, TokenCounting
+from nplt_server.conversations.services import ContextServices, Services
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
 from nplt_server.providers.offline import ScriptedProvider
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import CompactionEntry, EpochEntry, QuarantineEntry
 
 SUMMARIZER = "test/summarizer"
@@ -67,7 +66,7 @@ class SlowPlay(Play):
     async def let_go(self) -> None:
         self.go.set()
         await anyio.wait_all_tasks_blocked()
-        assert not self.conversation.context.is_summarizing
+        assert not self.conversation.summarizer.is_running
 
     async def compact(self) -> EpochBegun:
         return await compact(self.conversation)
@@ -83,7 +82,7 @@ async def playing_slowly() -> AsyncIterator[SlowPlay]:
     async with anyio.create_task_group() as tasks:
         play.services = services = make_services(tasks, provider, context_services=play.context)
         profile = services.histories.default
-        play.stage = Stage(Conversation("s1", user="local", services=services, profile=profile))
+        play.stage = Stage(conversation_of("s1", user="local", services=services, profile=profile))
         yield play
         tasks.cancel_scope.cancel()
 
@@ -160,7 +159,7 @@ async def test_who_waits_for_a_summary_goes_on_without_it_when_it_is_stopped() -
         done: list[EpochBegun] = []
         play.conversation.add_job(play.compact, done=done.append, failed=lambda _: None)
         await play.called.wait()
-        play.conversation.context.stop_summarizing()
+        play.conversation.stop_summarizing()
         await play.conversation.activity.quiet()
         assert [given.compaction for given in done] == [None]
         assert play.epochs()
@@ -180,17 +179,17 @@ async def leave_and_return(play: SlowPlay, *, last: str) -> str | None:
         case "summary":
             await play.let_go()
         case "instruction":
-            await there.context.state.set_system_instruction("Be brief.")
+            await there.state.set_system_instruction("Be brief.")
         case _:
             await there.context.begin_epoch(EpochEntry(reason="asked"))
-    await there.writer.close()
+    await there.record.close()
     play.services.draining = False
-    again = Conversation(
+    again = conversation_of(
         "s1",
         user="local",
         services=play.services,
-        profile=there.writer.profile,
-        opened=await there.writer.profile.store.open("s1"),
+        profile=there.record.profile,
+        opened=await there.record.profile.store.open("s1"),
     )
     await again.queue.resume_unfinished()
     await again.activity.quiet()

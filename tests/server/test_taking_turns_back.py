@@ -68,7 +68,7 @@ async def queued(folder: Path) -> AsyncIterator[QueuedPrompts]:
     store = await open_store(StoreConfig(), data_dir=folder, clock=Clock())
     async with anyio.create_task_group() as tasks:
         registry = Registry(make_services(tasks, model_of(answer), store=store))
-        stage = Stage(registry.fresh("local"))
+        stage = Stage(registry.new("local"))
         play = QueuedPrompts(stage, store, registry)
         play.requests = requests
         await stage.prompt("one")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from nplt_server.conversations.services import TurnSlots
 from nplt_server.settings import Limits
+from nplt_server.tasks import TurnSlots
 from nplt_storage.errors import ConversationHeld, StorageUnavailable
 from nplt_storage.store import Member
 

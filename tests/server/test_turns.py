@@ -9,19 +9,13 @@ import anyio
 import orjson
 import pytest
 from msgspec.structs import replace
-from tests.server.conversations import Stage, staged
+from tests.server.conversations import Stage, conversation_of, staged
 from tests.server.services import Model, make_services, model_of
 
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import EVENT_TYPES, EncodedEntryAdded, TextDelta
 from nplt_server.context.messages import ToolResultsMessage
-from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.services import (
-    Compressible,
-    ContextServices,
-    OverThreshold,
-    TokenCounting,
-)
+from nplt_server.conversations.services import Compressible, ContextServices, OverThreshold
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
     ModelFacts,
@@ -34,7 +28,7 @@ from nplt_server.providers import (
     UsageReport,
 )
 from nplt_server.settings import Limits
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools import Tool, ToolDescription, ToolHost, offer_of
 from nplt_server.tools.runner import ToolRunner
 from nplt_storage.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry
@@ -209,7 +203,7 @@ async def test_a_tool_that_comes_while_an_epoch_begins_is_sent_with_the_next_cal
         services = make_services(tasks, model_of(model), context_services=context_services)
         services.tools = ToolRunner(tools, clock=services.clock)
         profile = services.histories.default
-        stage = Stage(Conversation("s1", user="local", services=services, profile=profile))
+        stage = Stage(conversation_of("s1", user="local", services=services, profile=profile))
         while len(tools) == 1:
             await stage.play("word " * 100)
         await stage.play()
@@ -325,7 +319,7 @@ async def test_a_giant_result_is_kept_whole_beside_the_record_and_cut_in_it() ->
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, model_of(calling), tools=(tool_that_gives(whole),))
         profile = services.histories.default
-        conversation = Conversation("s1", user="local", services=services, profile=profile)
+        conversation = conversation_of("s1", user="local", services=services, profile=profile)
         await Stage(conversation).play()
         (entry,) = [e for e in conversation.history.entries if isinstance(e, ToolResultsEntry)]
         (result,) = entry.results

@@ -8,14 +8,13 @@ from typing import cast
 
 import anyio
 import anyio.lowlevel
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.failing_store import FailingStore
 from tests.server.services import Clock, EventRecorder, make_services, model_of
 
 from nplt_protocol.messages import TurnFinished
 from nplt_server.context.messages import ModelInputMessage, ToolResultsMessage
 from nplt_server.conversations.broadcast import BroadcastEvent
-from nplt_server.conversations.conversation import Conversation
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, ToolCallPiece
 from nplt_storage.entries import FaultEntry
 from nplt_storage.memory import MemoryStore
@@ -58,7 +57,9 @@ async def playing() -> AsyncIterator[Play]:
         store = cast(ConversationStore, play.store)
         services = make_services(tasks, model_of(play.answer), store=store)
         profile = services.histories.default
-        Stage.__init__(play, Conversation("s1", user="local", services=services, profile=profile))
+        Stage.__init__(
+            play, conversation_of("s1", user="local", services=services, profile=profile)
+        )
         yield play
         tasks.cancel_scope.cancel()
 

@@ -42,7 +42,7 @@ class Visit:
     def __init__(self, registry: Registry, store: SlowToCreate) -> None:
         self.registry = registry
         self.store = store
-        self.stage = Stage(registry.fresh("local"))
+        self.stage = Stage(registry.new("local"))
         self.conversation = self.stage.conversation
 
 
@@ -58,7 +58,7 @@ async def visiting() -> AsyncIterator[Visit]:
 async def test_an_upload_and_a_prompt_at_once_are_stored_in_the_same_record() -> None:
     async with visiting() as here:
         async with anyio.create_task_group() as clients:
-            clients.start_soon(here.conversation.writer.open)
+            clients.start_soon(here.conversation.record.open)
             clients.start_soon(here.stage.prompt)
             await anyio.wait_all_tasks_blocked()
             here.store.may_go_on.set()
@@ -69,11 +69,11 @@ async def test_an_upload_and_a_prompt_at_once_are_stored_in_the_same_record() ->
 async def test_a_record_is_known_though_who_asked_for_it_went_away() -> None:
     async with visiting() as here:
         async with anyio.create_task_group() as client:
-            client.start_soon(here.conversation.writer.open)
+            client.start_soon(here.conversation.record.open)
             await here.store.asked.wait()
             client.cancel_scope.cancel()
             here.store.may_go_on.set()
-        assert here.conversation.writer.is_stored
+        assert here.conversation.record.is_stored
         assert (await here.stage.play()).state == "completed"
 
 
@@ -82,7 +82,7 @@ async def test_nothing_is_left_of_a_record_created_while_its_conversation_was_de
 
         async def upload() -> None:
             with pytest.raises(RequestError):
-                await here.conversation.writer.open()
+                await here.conversation.record.open()
 
         client.start_soon(upload)
         await here.store.asked.wait()
@@ -90,4 +90,4 @@ async def test_nothing_is_left_of_a_record_created_while_its_conversation_was_de
         here.store.may_go_on.set()
         await anyio.wait_all_tasks_blocked()
         assert await here.store.count("local") == 0
-        assert not here.conversation.writer.is_stored
+        assert not here.conversation.record.is_stored

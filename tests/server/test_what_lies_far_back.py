@@ -62,7 +62,7 @@ async def opened(directory: Path, *drafts: Entry) -> AsyncIterator[Conversation]
         )
         assert not conversation.history.holds_all
         yield conversation
-        await conversation.writer.close()
+        await conversation.record.close()
         tasks.cancel_scope.cancel()
     await store.close()
 
@@ -92,7 +92,7 @@ async def test_while_a_far_rollback_is_read_what_stood_before_can_be_asked(tmp_p
     seen: list[int] = []
 
     async def look(conversation: Conversation) -> None:
-        while conversation.writer.is_stored:
+        while conversation.record.is_stored:
             await anyio.lowlevel.checkpoint()
         seen.append(conversation.history.active[-1].seq)
 

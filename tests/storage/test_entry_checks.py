@@ -127,7 +127,7 @@ def _sections(name: str, text: str) -> LevelOfDetailSections:
         (ModelOutputEntry(content="x", sections=_sections(HALF, "a")), "sections holds a lone"),
         (_result(sections=_sections("a", HALF)), "result.sections holds a lone"),
         (
-            ModelInputEntry(content="x", sections=LevelOfDetailSections(gist=(("a",),))),  # type: ignore[arg-type]
+            ModelInputEntry(content="x", sections=LevelOfDetailSections(gist=(("a",),))),
             "not a name and a text",
         ),
         (_result(blob=BlobReference(blob_id=HALF, size=1, sha256="")), "blob_id holds a lone"),

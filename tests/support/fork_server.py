@@ -37,7 +37,6 @@ _MODULES: Mapping[Program, Sequence[str]] = {
         "nplt_client.cli",
         "nplt_client.cli.ask",
         "nplt_client.cli.commands",
-        "nplt_client.lines.app",
         "nplt_client.lines.plain_terminal",
     ),
     "nplt-server": (

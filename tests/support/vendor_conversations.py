@@ -25,11 +25,11 @@ from nplt_protocol.messages import Prompt, Receipt
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import clear, roll_back
 from nplt_server.conversations.registry import Registry
-from nplt_server.conversations.services import ContextServices, TokenCounting
+from nplt_server.conversations.services import ContextServices
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import ModelFacts
 from nplt_server.providers.router import ProviderRouter
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools import Tool, ToolDescription, ToolFailed, ToolHost
 from nplt_server.tools.builtin import now_tool
 from nplt_storage.codec import decode_line, encode_line
@@ -120,7 +120,7 @@ class Life:
             self._died = anyio.Event()
             async with self._server() as registry:
                 if session_id is None:
-                    conversation = registry.fresh(_USER)
+                    conversation = registry.new(_USER)
                     session_id = conversation.session_id
                 else:
                     conversation = await registry.get(session_id, _USER)
@@ -211,10 +211,10 @@ class Life:
                     await conversation.append_entry(
                         QuarantineEntry(target_seq=target, code="poison", content="refused")
                     )
-            case "instruct" if conversation.writer.is_stored:
-                await conversation.context.state.set_system_instruction(f"be brief, {len(entries)}")
-            case "note" if conversation.writer.is_stored:
-                await conversation.context.state.update_memory_notebook(f"{len(entries)} so far")
+            case "instruct" if conversation.record.is_stored:
+                await conversation.state.set_system_instruction(f"be brief, {len(entries)}")
+            case "note" if conversation.record.is_stored:
+                await conversation.state.update_memory_notebook(f"{len(entries)} so far")
             case _:
                 pass
 

@@ -6,24 +6,21 @@ put off stays open until somebody answers it or its time is over; `/allow` and `
 answer the oldest. Anyone attached may answer, and the first answer counts.
 
 The arguments come from a model: they are shown exactly, with every character that could
-act on a terminal spelled out. `OpenQuestion` is a question that stands above an input, with
-the answer that is marked. Imports no event loop: `nplt ask` uses this too.
+act on a terminal spelled out. `OpenQuestion` is a question above an input, with the answer
+that is marked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from nplt_client.client import Client
 from nplt_client.errors import NpltError, RequestRefused
 from nplt_client.render.text import safe_json, safe_line, shorten
 from nplt_protocol.messages import ApprovalRequest
-
-if TYPE_CHECKING:
-    from nplt_client.client import Client
 
 LINE_WIDTH_MAX = 2_000
 PAUSE_SECONDS = 1.0
@@ -33,7 +30,7 @@ class ApprovalWanted(Struct, frozen=True, kw_only=True):
     approval_id: str
     tool_name: str
     arguments: str
-    """On several lines."""
+    """The arguments as JSON on several lines."""
     line: str = ""
     """The same on one line, shortened."""
     is_mine: bool = False
@@ -53,7 +50,7 @@ ANSWERS_HELP = "y: yes, this once; n: no; a: yes, always in this conversation"
 
 
 def parse_decision(line: str) -> ApprovalDecision | None:
-    """`None`: that was no answer."""
+    """Returns `None` if the line is no answer."""
     typed = line.strip().lower()
     chosen = next((words for letter, words in CHOICES if typed in (letter, words)), None)
     if chosen is None:
@@ -74,7 +71,7 @@ def approval_wanted(request: ApprovalRequest, *, is_mine: bool = False) -> Appro
 
 
 class OpenQuestion:
-    """The question that stands above the input, and the answer that is marked.
+    """The question above the input, and the answer that is marked.
 
     A key that was meant for the input must not decide. So the question listens only after
     a pause without typing, and a letter or an arrow only marks an answer: Enter decides.
@@ -83,12 +80,12 @@ class OpenQuestion:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.wanted: ApprovalWanted | None = None
         self.marked: str | None = None
-        """The letter of an answer."""
+        """The letter of the marked answer."""
         self._clock = clock
         self._typed_at = 0.0
 
     def open(self, wanted: ApprovalWanted | None) -> None:
-        """`None`: there is no question any more."""
+        """Shows this question; `None`: there is none any more."""
         if wanted is None or self.wanted is None or wanted.approval_id != self.wanted.approval_id:
             self.wanted = wanted
             self.note_typing()
@@ -110,7 +107,7 @@ class OpenQuestion:
 
     @property
     def decision(self) -> ApprovalDecision | None:
-        """What Enter decides."""
+        """The decision that Enter makes."""
         return parse_decision(self.marked) if self.marked else None
 
 
@@ -129,7 +126,7 @@ class Approvals:
         return sum(approval_id not in self._asked for approval_id in self._waiting)
 
     def take_next_question(self) -> ApprovalWanted | None:
-        """The oldest that was not asked yet; it counts as asked from now on."""
+        """Returns the oldest question that was not asked yet; it counts as asked from now on."""
         for wanted in self._waiting.values():
             if wanted.approval_id not in self._asked:
                 self._asked.add(wanted.approval_id)
@@ -137,22 +134,22 @@ class Approvals:
         return None
 
     def add(self, wanted: ApprovalWanted) -> bool:
-        """False: it is known."""
+        """Returns False if it is known already."""
         is_new = wanted.approval_id not in self._waiting
         self._waiting.setdefault(wanted.approval_id, wanted)
         return is_new
 
     def settle(self, approval_id: str) -> ApprovalWanted | None:
-        """Somebody decided, or its time is over. `None`: it is not known here any more."""
+        """Removes a question that was decided or has expired. `None`: it is not known here."""
         return self._waiting.pop(approval_id, None)
 
     def start_over(self) -> None:
-        """In another conversation."""
+        """Forgets all questions, in another conversation."""
         self._waiting.clear()
         self._asked.clear()
 
     async def decide(self, wanted: ApprovalWanted, decision: ApprovalDecision) -> str:
-        """Gives in words what was decided, here or by whoever was quicker."""
+        """Returns in words what was decided, here or by somebody who was quicker."""
         waited = self.settle(wanted.approval_id)
         try:
             decided = await self._client.approve(

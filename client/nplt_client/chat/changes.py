@@ -124,7 +124,8 @@ class ToolShown(Struct, frozen=True, kw_only=True):
 
 class TurnEnded(Struct, frozen=True, kw_only=True):
     turn_id: str
-    state: Literal["completed", "interrupted", "failed"]
+    state: str
+    """`completed`, `interrupted` or `failed`."""
     error: str | None = None
     error_code: str | None = None
     input_tokens: int = 0
@@ -250,9 +251,7 @@ def _answer_changes(
             pass
 
 
-def _ended(
-    turn_id: str, state: Literal["completed", "interrupted", "failed"], error: JsonValue
-) -> TurnEnded:
+def _ended(turn_id: str, state: str, error: JsonValue) -> TurnEnded:
     details = error if isinstance(error, dict) else {}
     return TurnEnded(
         turn_id=turn_id,

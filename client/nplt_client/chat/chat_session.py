@@ -1,11 +1,11 @@
 """A chat without its display: the conversation, its turns, its status, its beginning and end.
 
 `ChatSession` is the state of one chat on one `Client`; a conversation outlives it.
-`receive_events` turns events into changes, and `draw_changes` gives them to the display in
-order, one at a time. A lock keeps a switch of conversations and the drawing of a change
-apart, and events wait during a switch so that they are drawn after the history that was
-read. `run_chat` connects, starts a server if none is running, and prints at the end how
-to come back. No toolkit in here.
+`receive_events` turns events into changes, and `draw_changes` gives them to the display, a
+`SessionView`, in order and one at a time. A lock keeps a switch of conversations and the
+drawing of a change apart, and events wait during a switch so that they are drawn after the
+history that was read. `run_chat` connects, starts a server if none is running, and prints at
+the end how to come back. Imports no toolkit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from time import monotonic
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,9 +46,6 @@ from nplt_client.wire.reconnect_policy import (
 from nplt_client.wire.wire_session import pending_approvals
 from nplt_protocol import messages
 
-if TYPE_CHECKING:
-    from nplt_client.chat.display import ChatDisplay
-
 MESSAGES_PER_PAGE = 30
 _PAGES_BACK_MAX = 40
 _ENDS_KEPT = 200
@@ -72,7 +69,7 @@ class TurnStatus:
         self._characters = 0
 
     def start_over(self, *, running: str | None = None, waiting: tuple[str, ...] = ()) -> None:
-        """After a move, or when the conversation was read again."""
+        """Forgets the turns, after a move or when the conversation was read again."""
         self.running = running
         self.waiting = {
             turn_id: changes.PromptShown(turn_id=turn_id, text="", is_mine=False)
@@ -84,7 +81,7 @@ class TurnStatus:
 
     @property
     def seconds(self) -> float | None:
-        """Of the running turn. `None`: none runs, or it began before we attached."""
+        """The age of the running turn. `None`: none runs, or it began before we attached."""
         if self.running is None or self._began_at is None:
             return None
         return self._clock() - self._began_at
@@ -124,7 +121,7 @@ class TurnStatus:
 
 
 Reached: TypeAlias = messages.Attached | messages.SessionCreated | messages.SessionDeleted
-"""What a move is answered with; after a deletion we are in a new conversation."""
+"""The reply to a move. After a deletion the session is in a new conversation."""
 
 
 class _SentPrompt:
@@ -137,8 +134,33 @@ class _SentPrompt:
         self.is_taken_back = False
 
 
+class SessionView:
+    """Draws what a session gives it, one call at a time. Every chat is one."""
+
+    async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
+        """Shows a conversation from scratch."""
+
+    async def show_again(self, turns: changes.Turns) -> None:
+        """Shows the same conversation again: events were missed, or messages rolled back."""
+
+    async def show_older(self, turns: changes.Turns) -> None: ...
+
+    async def draw(self, change: changes.Change) -> None: ...
+
+    async def drawn(self) -> None:
+        """Called after all changes that had arrived were drawn."""
+
+    async def pause(self, began: float) -> None:
+        """Waits before the next round of drawing. `began`: the time this one began."""
+
+    def connection_changed(self, state: ConnectionState) -> None: ...
+
+    def alert(self, words: str) -> None:
+        """Tells a person who looks at another window."""
+
+
 class ChatSession:
-    display: ChatDisplay
+    display: SessionView
     """Set by the display when it is made; nothing is drawn before."""
 
     def __init__(
@@ -149,8 +171,9 @@ class ChatSession:
         shows_history: bool = True,
         background: Address | None = None,
     ) -> None:
-        """`shows_history`: of the conversation it enters. `background`: where the server
-        listens, if it is one in the background that may be started again."""
+        """`shows_history`: whether earlier messages are read when it enters a conversation.
+        `background`: where the server listens, if it is one in the background that may be
+        started again."""
         self.client = client
         self.turn_status = TurnStatus()
         self.change_queue = changes.ChangeQueue()
@@ -177,9 +200,9 @@ class ChatSession:
         self._sent_files: dict[str, tuple[str, ...]] = {}
         """The files of waiting prompts, by turn, for `take_back_queued`."""
         self._sent: dict[str, _SentPrompt] = {}
-        """By message id, until they are drawn as turns."""
+        """Our prompts by message id, until they are drawn as turns."""
         self._taken_back: set[str] = set()
-        """Turns that were cancelled while they waited; their end may be told twice."""
+        """Turns that were cancelled while they waited; their end may be received twice."""
         self._arrived: messages.Attached | None = None
         self._shows_history = shows_history
         self._me = changes.Participant(user=safe_line(client.welcome.user), program=COMMAND_NAME)
@@ -202,7 +225,7 @@ class ChatSession:
         return safe_line(self.client.model)
 
     async def receive_events(self) -> None:
-        """Until the connection is lost for good; then raises its error."""
+        """Runs until the connection is lost for good; then raises its error."""
         try:
             async for event in self._feed:
                 await self._settled.wait()
@@ -223,7 +246,7 @@ class ChatSession:
 
     @contextmanager
     def expecting(self, event: str) -> Iterator[None]:
-        """Around a command that causes this event: no notice of it is shown."""
+        """Wraps a command that causes this event: no notice of it is shown."""
         self._expected.add(event)
         try:
             yield
@@ -231,7 +254,7 @@ class ChatSession:
             self._expected.discard(event)
             raise
 
-    # The server of the background
+    # The server in the background
 
     def connection_changed(self, state: ConnectionState) -> None:
         self.display.connection_changed(state)
@@ -244,15 +267,15 @@ class ChatSession:
 
     async def restart_server(self, address: Address) -> None:
         """Starts a background server that was lost, and reconnects to it at once."""
-        told: list[str] = []
+        remarks: list[str] = []
         try:
-            found = await asyncio.to_thread(ensure_running, address, tell=told.append)
+            found = await asyncio.to_thread(ensure_running, address, tell=remarks.append)
         except NpltError as error:
-            told.append(f"the server can't be started again: {error.message}")
+            remarks.append(f"the server can't be started again: {error.message}")
         else:
             if isinstance(self.client.connection, Reconnecting):
                 self.client.reconnect_now(found)
-        self.change_queue.add([changes.NoticeShown(text=safe_line(words)) for words in told])
+        self.change_queue.add([changes.NoticeShown(text=safe_line(words)) for words in remarks])
 
     # Drawing
 
@@ -278,7 +301,7 @@ class ChatSession:
         if isinstance(change, ApprovalWanted):
             alert = f"{change.tool_name} waits for your answer"
         elif isinstance(change, changes.TurnEnded) and self.client.started_here(change.turn_id):
-            # It may be told twice, but only the first time the turn still runs here.
+            # It may be received twice, but only the first time the turn still runs here.
             alert = "the answer is done" if change.turn_id == self.turn_status.running else ""
         self.turn_status.apply(change)
         match change:
@@ -361,7 +384,7 @@ class ChatSession:
 
     async def move(self, going: Awaitable[Reached] | None = None, *, name: str = "") -> None:
         """Enters the conversation that `going` switches to and shows it; `None`: shows the
-        current one. A refused move changes nothing. `name`: of a new conversation."""
+        current one. A refused move changes nothing. `name`: the name of a new conversation."""
         async with self._lock:
             self._settled.clear()
             try:
@@ -381,7 +404,7 @@ class ChatSession:
             await self.display.drawn()
 
     async def _enter(self, attached: messages.Attached | None) -> changes.Turns:
-        """`None`: a new conversation."""
+        """Reads the conversation; `None`: a new one."""
         active = attached.active_turn if attached else None
         self.is_new = attached is None
         self.turn_status.start_over(
@@ -567,7 +590,7 @@ class ChatSession:
 
 
 def _without_notice(new_changes: Iterable[changes.Change]) -> Iterator[changes.Change]:
-    """What our own command causes needs no remark."""
+    """Leaves out the notices of what our own command has caused."""
     for change in new_changes:
         if isinstance(change, changes.TranscriptOutdated):
             yield replace(change, why="")
@@ -578,8 +601,8 @@ def _without_notice(new_changes: Iterable[changes.Change]) -> Iterator[changes.C
 LAG_SECONDS_SHOWN = 0.5
 _APART = " · "
 _NAME_WIDTHS = ((40, 30), (30, 16), (20, 10), (14, 8))
-"""Width of the model's and the conversation's name. The first pair with which all fits
-is taken."""
+"""Widths of the model's and the conversation's name. The first pair with which everything
+fits is used."""
 
 
 def status_line(session: ChatSession, width: int) -> str:
@@ -693,7 +716,7 @@ def run_chat(
     async def talk_once(
         options: ChatOptions, address: Address, draft: str
     ) -> tuple[int, str | None, str | None]:
-        """Gives at last the id of the conversation, if it is stored."""
+        """Returns also the id of the conversation, if it is stored."""
         shown: ChatSession | None = None
 
         def connection_changed(state: ConnectionState) -> None:

@@ -1,8 +1,9 @@
 """The slash commands: names, arguments, help and what each one does.
 
-Every chat has all of them. A command acts on the `ChatDisplay` it was typed in. It is done
-now or not at all; only prompts wait for the connection (a chat in a pipe waits with
-commands too). Errors are shown by whoever runs a command.
+A typed line goes to `take_line`, which tells commands and prompts apart. Every chat has all
+commands. A command acts on the `ChatDisplay` it was typed in. It is done now or not at all;
+only prompts wait for the connection (a chat in a pipe waits with commands too). The caller
+shows the errors of a command.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from nplt_client.chat.approvals import ApprovalDecision
-from nplt_client.cli.commands import check_delete_target
+from nplt_client.chat.display import THEMES, ChatDisplay
 from nplt_client.client import Client
 from nplt_client.errors import ConfigurationError, ConnectionLost, LimitExceeded, RequestRefused
 from nplt_client.render import reports
@@ -31,32 +32,27 @@ from nplt_client.render.text import (
     safe_line,
     word_in,
 )
+from nplt_client.settings import check_delete_target
 from nplt_client.wire.reconnect_policy import Offline, Online
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import EFFORTS
 
-if TYPE_CHECKING:
-    from nplt_client.chat.display import ChatDisplay
+Run: TypeAlias = Callable[[ChatDisplay, str], Awaitable[None]]
 
-Run: TypeAlias = "Callable[[ChatDisplay, str], Awaitable[None]]"
-
-THEMES = {"dark": "dark", "light": "light", "terminal": "ansi-dark"}
-"""What `/theme` takes, and what textual calls it."""
-DEFAULT_THEME = "dark"
 _ENTRIES_SHOWN = 20
 _MESSAGES_PER_PAGE = 200
 
 
 class Command(Struct, frozen=True, kw_only=True):
     argument: str
-    """`[…]` may be left out."""
+    """An argument in brackets may be left out."""
     help: str
     run: Run
     needs_server: bool
 
 
 COMMANDS: dict[str, Command] = {}
-"""In the order of `/help`, which is that of the functions below."""
+"""The commands by name, in the order of `/help` and of the functions below."""
 
 
 def _command(argument: str, about: str, *, needs_server: bool = True) -> Callable[[Run], Run]:
@@ -70,14 +66,14 @@ def _command(argument: str, about: str, *, needs_server: bool = True) -> Callabl
 
 
 def parse_prompt(line: str) -> str | None:
-    """What is meant for the model; `None`: the line is a command."""
+    """Returns the text for the model; `None`: the line is a command."""
     if line.startswith("//"):
         return line[1:]
     return None if line.startswith("/") else line
 
 
 def parse_command(line: str) -> tuple[str, str]:
-    """Name and argument. An unknown name is answered with the nearest one."""
+    """Returns name and argument. The error for an unknown name suggests the nearest one."""
     typed, _, argument = line[1:].partition(" ")
     name, argument = typed.lower(), argument.strip()
     if name not in COMMANDS:
@@ -93,6 +89,12 @@ def parse_command(line: str) -> tuple[str, str]:
     if argument and not wanted:
         raise RequestRefused(f"/{name} takes nothing: nothing was done.", code="malformed")
     return name, argument
+
+
+async def take_line(chat: ChatDisplay, line: str) -> None:
+    """Runs a command, or sends a prompt."""
+    prompt = parse_prompt(line)
+    await (run_command(chat, line) if prompt is None else chat.ask(prompt))
 
 
 async def run_command(chat: ChatDisplay, line: str) -> None:
@@ -147,7 +149,7 @@ async def _delete(chat: ChatDisplay, argument: str) -> None:
         return
     found = await client.switch(argument)
     try:
-        check_delete_target(argument, found)
+        check_delete_target(argument, session_id=found.session_id, name=found.name)
         await client.delete(found.session_id)
     finally:
         if client.session_id != here and found.session_id != here:
@@ -286,8 +288,8 @@ def _still_running(command: str) -> LimitExceeded:
 
 @_command("", "change your last message and ask again")
 async def _edit(chat: ChatDisplay, argument: str) -> None:
-    """Taken back only when the new text is sent. What was typed meanwhile is not replaced:
-    the rest of it, and Enter, would send the old message instead."""
+    """The message is rolled back only when the new text is sent. A draft that was typed
+    meanwhile is kept: the rest of it, and Enter, would send the old message otherwise."""
     last = await _replace_last(chat, "edit")
     if chat.draft:
         chat.session.replace_from = None
@@ -304,7 +306,7 @@ async def _retry(chat: ChatDisplay, argument: str) -> None:
 
 
 async def _replace_last(chat: ChatDisplay, command: str) -> JsonObject:
-    """What is sent next takes the place of the last message, with its files."""
+    """Makes the next prompt replace the last message, with its files."""
     session = chat.session
     newest = (await session.client.history(1, roles=("user",))).messages
     if not newest:
@@ -319,7 +321,7 @@ async def _replace_last(chat: ChatDisplay, command: str) -> JsonObject:
 
 
 async def all_messages(client: Client) -> AsyncIterator[JsonObject]:
-    """Each prompt with its answer, and at the end the prompts that wait."""
+    """Yields each prompt with its answer, and at the end the prompts that wait."""
     walk = ConversationWalk()
     while not walk.is_over:
         page = await client.history(_MESSAGES_PER_PAGE, after=walk.after)
@@ -328,7 +330,7 @@ async def all_messages(client: Client) -> AsyncIterator[JsonObject]:
 
 
 async def _whole(client: Client, message: JsonObject) -> JsonObject:
-    """With the rest of a text that was too long for a page."""
+    """Reads the rest of a text that was too long for a page."""
     if not message.get("truncated"):
         return message
     content = word_in(message, "content")
@@ -404,7 +406,7 @@ async def _attach(chat: ChatDisplay, argument: str) -> None:
 
 @_command("[N|code]", "copy an answer, the N-th from the end, or its code", needs_server=False)
 async def _copy(chat: ChatDisplay, argument: str) -> None:
-    """By OSC 52: the terminal's clipboard, also over ssh."""
+    """Copies by OSC 52 into the terminal's clipboard, also over ssh."""
     answers = [answer for answer in chat.answers if answer]
     if argument == "code":
         blocks = [code for answer in answers for _, code in code_blocks(answer)]
@@ -422,7 +424,7 @@ async def _copy(chat: ChatDisplay, argument: str) -> None:
 
 @_command("[FILE]", "write this conversation to a file.md, .html, .json or .jsonl")
 async def _export(chat: ChatDisplay, argument: str) -> None:
-    """The form goes by the file's ending."""
+    """The file's ending decides the format."""
     form = form_of(Path(argument)) if argument else "md"
     if form is None:
         endings = ", ".join(f".{known}" for known in FORMS)
@@ -440,7 +442,7 @@ def file_name(title: str) -> str:
 
 
 def write_new_file(name: str, text: str) -> Path:
-    """Never over a file that is there."""
+    """Never overwrites a file."""
     path = Path(name).expanduser()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -464,20 +466,6 @@ async def _theme(chat: ChatDisplay, argument: str) -> None:
         raise RequestRefused(f"There is no theme {name!r}; there are {', '.join(THEMES)}.")
     if name:
         chat.set_theme(name)
-
-
-def remembered_theme(file: Path) -> str:
-    try:
-        name = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return DEFAULT_THEME
-    return name if name in THEMES else DEFAULT_THEME
-
-
-def remember_theme(file: Path, name: str) -> None:
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.write_text(f"{name}\n", encoding="utf-8")
 
 
 @_command("", "try the server again now", needs_server=False)

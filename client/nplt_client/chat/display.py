@@ -1,30 +1,48 @@
-"""The base of all chats: what they do with typed lines, commands and keys.
+"""The base of all chats: what commands can do with a chat, and what keys do in it.
 
 `ChatDisplay` is the base of the full-screen chat (`tui.app`) and of the line chats
-(`lines.app`). The session calls it to draw (`show` to `alert`), the commands to act on
-the chat they were typed in.
+(`lines.line_chat`). The session calls it to draw (`SessionView`), the commands to act on
+the chat they were typed in. The theme that a person chose is remembered here.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from uuid import uuid4
 
-from nplt_client.chat import changes
-from nplt_client.chat.chat_session import ChatSession
-from nplt_client.chat.commands import parse_prompt, remember_theme, run_command
+from nplt_client.chat.chat_session import ChatSession, SessionView
 from nplt_client.errors import NpltError
 from nplt_client.render.reports import first_contact_text
-from nplt_client.wire.reconnect_policy import ConnectionState, Online
+from nplt_client.wire.reconnect_policy import Online
+
+THEMES = {"dark": "dark", "light": "light", "terminal": "ansi-dark"}
+"""The themes that `/theme` accepts, and their names in textual."""
+DEFAULT_THEME = "dark"
+
+
+def remembered_theme(file: Path) -> str:
+    try:
+        name = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return DEFAULT_THEME
+    return name if name in THEMES else DEFAULT_THEME
+
+
+def remember_theme(file: Path, name: str) -> None:
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.write_text(f"{name}\n", encoding="utf-8")
+
 
 _LEAVE_SECONDS = 2.0
 ESCAPE_SECONDS = 1.0
 """Two Esc within this time also empty the queue."""
 
 
-class ChatDisplay:
+class ChatDisplay(SessionView):
     keys_help: Sequence[tuple[str, str]] = ()
     waits_for_server = False
     """Without a connection, commands wait for one instead of failing (for scripts)."""
@@ -39,30 +57,7 @@ class ChatDisplay:
         self.theme_file = folder / "theme"
         session.display = self
 
-    # What a display is asked to draw, by the session; one call at a time
-
-    async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
-        """Shows a conversation from scratch."""
-
-    async def show_again(self, turns: changes.Turns) -> None:
-        """Shows the same conversation again: events were missed, or messages rolled back."""
-
-    async def show_older(self, turns: changes.Turns) -> None: ...
-
-    async def draw(self, change: changes.Change) -> None: ...
-
-    async def drawn(self) -> None:
-        """Called after all changes that had arrived were drawn."""
-
-    async def pause(self, began: float) -> None:
-        """Waits before the next round of drawing. `began`: the time this one began."""
-
-    def connection_changed(self, state: ConnectionState) -> None: ...
-
-    def alert(self, words: str) -> None:
-        """Tells a person who looks at another window."""
-
-    # What else a display has of its own
+    # What each display does in its own way
 
     @property
     def answers(self) -> Sequence[str]:
@@ -71,7 +66,7 @@ class ChatDisplay:
 
     @property
     def draft(self) -> str:
-        """What was typed and not sent; none where lines are read one by one."""
+        """What was typed and not sent; empty where lines are read one by one."""
         return ""
 
     def fill(self, text: str) -> None:
@@ -81,6 +76,9 @@ class ChatDisplay:
 
     def begin(self, work: Awaitable[object]) -> object:
         """Starts `attempt(work)` in the background."""
+
+    def submit(self, text: str) -> None:
+        """Handles a typed line in the background: a command or a prompt."""
 
     def begin_stopping(self, work: Callable[[], Awaitable[object]]) -> None:
         self.begin(work())
@@ -129,11 +127,6 @@ class ChatDisplay:
         except NpltError as error:
             await self.show_error(error)
 
-    async def take(self, text: str) -> None:
-        """Handles a typed line: a command or a prompt."""
-        prompt = parse_prompt(text)
-        await (run_command(self, text) if prompt is None else self.ask(prompt))
-
     async def ask(self, text: str) -> None:
         message_id = uuid4().hex
         await self.sending(message_id, text)
@@ -168,8 +161,8 @@ class ChatDisplay:
 
     @property
     def why_no_stop(self) -> str:
-        """Why the answer can't be stopped; empty if it can, or if none runs. It is asked for
-        once at a time, and not without a connection: then the next Ctrl+C leaves."""
+        """Why the answer can't be stopped; empty if it can, or if none runs. The server is
+        asked once at a time, and not without a connection: then the next Ctrl+C leaves."""
         running = self.session.turn_status.running
         if running is None:
             return ""

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nplt_client.chat.commands import COMMANDS, THEMES, parse_prompt
+from nplt_client.chat.commands import COMMANDS, parse_prompt
+from nplt_client.chat.display import THEMES
 from nplt_client.errors import ConfigurationError
 from nplt_client.render.text import sanitize
 from nplt_protocol.messages import EFFORTS

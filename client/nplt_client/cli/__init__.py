@@ -18,10 +18,10 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
 
 import click
 
+from nplt_client.cli.options import notes, offers_of, server_option
 from nplt_client.errors import NpltError
 from nplt_client.render.terminal import (
     discard_stdout,
@@ -31,54 +31,13 @@ from nplt_client.render.terminal import (
     print_remark,
 )
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-
-def server_option(command: click.Command) -> click.Command:
-    """Adds it behind the others."""
-    command.params.append(
-        click.Option(
-            ["--server"], metavar="URL", help="nplt://host:port[/session]; default: $NPLT_SERVER"
-        )
-    )
-    return command
-
-
-def offers_of(
-    what: Literal["sessions", "trash", "models"],
-) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]:
-    """For `shell_complete`: what completes is loaded when a shell asks."""
-
-    def offers(
-        context: click.Context, parameter: click.Parameter, begun: str
-    ) -> list[CompletionItem[str]]:
-        from nplt_client.cli.completion import offers_from_server
-
-        return offers_from_server(context, what, begun)
-
-    return offers
-
-
-def notes(*examples: str) -> str:
-    """What stands at the end of every `--help`."""
-    shown = "".join(f"  {example}\n" for example in examples)
-    return f"\b\nExamples:\n{shown}\n{EXIT_CODES}"
-
-
-EXIT_CODES = (
-    "Exit codes: 0 success, 1 internal error, 2 wrong usage or refused by the server, 3 settings, "
-    "4 token, 5 no connection, 6 model provider, 7 time-out, 8 protocol, 9 limit, "
-    "130 interrupted, 141 output closed."
-)
-
 INTERNAL = 1
 USAGE = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 _HELP_WANTED: type[Exception] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""A group without its command; older versions of click deal with it themselves."""
+"""Raised for a group without its command; older versions of click print the help themselves."""
 
 
 def run_to_exit_code(command: Callable[[], object]) -> int:
@@ -163,13 +122,19 @@ class ChatByDefault(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        _load_short_commands()
+        self._add_short_commands()
         return super().list_commands(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.commands:
-            _load_short_commands()
+            self._add_short_commands()
         return super().get_command(ctx, cmd_name)
+
+    def _add_short_commands(self) -> None:
+        from nplt_client.cli.commands import COMMANDS
+
+        for command in COMMANDS:
+            self.add_command(command)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing and not args:
@@ -196,7 +161,7 @@ _ASK_IN_QUOTES = 'To ask a question, put it in quotes: nplt "why is the sky blue
 
 
 def _implied_command(args: list[str]) -> list[str]:
-    """Nothing, if the first argument is a command, or may be meant as one."""
+    """Empty if the first argument is a command, or may be meant as one."""
     first = _first_argument(args)
     if first is None or "://" in first:
         return ["chat"]
@@ -206,7 +171,7 @@ def _implied_command(args: list[str]) -> list[str]:
 
 
 def _first_argument(args: list[str]) -> str | None:
-    """The first that is neither an option nor the value of one."""
+    """The first argument that is neither an option nor the value of one."""
     with_value = {
         name
         for command in (chat_command, ask_command)
@@ -223,10 +188,6 @@ def _first_argument(args: list[str]) -> str | None:
         if word in with_value:
             next(rest, None)
     return None
-
-
-def _load_short_commands() -> None:
-    import nplt_client.cli.commands  # noqa: F401 (they add themselves to the group)
 
 
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -310,13 +271,13 @@ def chat_command(
     if options.create and not (options.resume or _names_conversation(options.server)):
         raise click.UsageError("--create needs a name: --resume ID|NAME.")
     if plain or not has_screen():
-        from nplt_client.lines.app import run_plain_chat
+        from nplt_client.lines.plain_terminal import run_plain_chat
 
         if plain and not os.environ.get("FORCE_COLOR"):
             os.environ["NO_COLOR"] = "1"
         return run_plain_chat(options)
     if no_alt_screen:
-        from nplt_client.lines.app import run_line_chat
+        from nplt_client.lines.composer import run_line_chat
 
         return run_line_chat(options)
     from nplt_client.tui.app import run_full_screen_chat

@@ -31,7 +31,7 @@ from nplt_client.background import (
     wait_until_gone,
     who_listens,
 )
-from nplt_client.cli import notes, nplt, offers_of, server_option
+from nplt_client.cli.options import notes, offers_of, server_option
 from nplt_client.errors import (
     CannotConnect,
     ConfigurationError,
@@ -44,7 +44,9 @@ from nplt_client.render import reports
 from nplt_client.render.terminal import is_terminal, print_remark
 from nplt_client.render.text import dump_json, pairs, sanitize_line, shorten
 from nplt_client.settings import (
+    DELETE_PREFIX_MIN,
     LAST,
+    check_delete_target,
     default_address,
     find_address,
     find_reconnect_seconds,
@@ -58,7 +60,6 @@ from nplt_client.wire.cursor import PageGuard
 from nplt_protocol import messages
 from nplt_protocol.codec import to_object
 
-DELETE_PREFIX_MIN = 8
 _ROWS_PER_PAGE = 100
 _SHOWN_WIDTH = 60
 _ANSWER_SECONDS_MAX = 3.0
@@ -79,16 +80,21 @@ last_by_default = click.argument(
 )
 
 
+COMMANDS: list[click.Command] = []
+"""The commands of this module, for the group `nplt`."""
+
+
 def command(
     *examples: str, name: str | None = None, has_json: bool = False
 ) -> Callable[[Callable[..., object]], click.Command]:
-    """A command of `nplt` that talks to a server; `has_json`: it can print JSON too."""
+    """Makes a command that talks to a server; `has_json`: it can print JSON too."""
 
     def add(function: Callable[..., object]) -> click.Command:
-        made = nplt.command(name, epilog=notes(*examples))(function)
+        made = click.command(name, epilog=notes(*examples))(function)
         if has_json:
             made.params.append(click.Option(["--json", "as_json"], is_flag=True, help="print JSON"))
-        return server_option(made)
+        COMMANDS.append(server_option(made))
+        return made
 
     return add
 
@@ -100,7 +106,7 @@ Found: TypeAlias = messages.Attached | messages.SessionRow
 def _conversation(
     server: str | None, wanted: str, *, also_damaged: bool = False
 ) -> Iterator[tuple[BlockingConnection, Found]]:
-    """A damaged one can't be entered, but it can be read and deleted."""
+    """Enters the conversation. A damaged one can't be entered, but it can be read and deleted."""
     with open_for_command(server) as connection:
         found: Found
         try:
@@ -288,7 +294,7 @@ def delete(wanted: str, server: str | None) -> None:
     It is kept there for 30 days; `nplt undelete` brings it back.
     """
     with _conversation(server, wanted, also_damaged=True) as (connection, found):
-        check_delete_target(wanted, found)
+        check_delete_target(wanted, session_id=found.session_id, name=found.name)
         connection.request(
             messages.SessionDelete(session_id=found.session_id), messages.SessionDeleted
         )
@@ -296,18 +302,6 @@ def delete(wanted: str, server: str | None) -> None:
         f"{found.session_id} ({found.name}) is in the trash; "
         f"to bring it back: nplt undelete {found.session_id[:DELETE_PREFIX_MIN]}"
     )
-
-
-def check_delete_target(wanted: str, found: Found) -> None:
-    """Refuses to delete by a prefix that is too short to be meant."""
-    by_prefix = wanted not in (found.session_id, found.name, LAST)
-    if by_prefix and len(wanted) < DELETE_PREFIX_MIN:
-        raise RequestRefused(
-            f"to delete {found.name!r}, give its name or at least {DELETE_PREFIX_MIN} "
-            f"characters of its id ({found.session_id})",
-            code="ambiguous",
-            field="session_id",
-        )
 
 
 @command('nplt search "trailing newline"', "nplt search parser --limit 5 --json", has_json=True)
@@ -370,7 +364,7 @@ def redact(wanted: str, seq: int, yes: bool, server: str | None) -> None:
 
 
 def _confirm(words: str, name: str, seq: int) -> None:
-    """Without a terminal nobody can be asked: `--yes` is needed."""
+    """Asks on the terminal. Without one nobody can be asked, so `--yes` is needed."""
     if not is_terminal(sys.stdin):
         raise click.UsageError("This erases for good. Add --yes, or run it in a terminal.")
     print_remark(f"Entry {seq} of {name!r}: {shorten(sanitize_line(words), _SHOWN_WIDTH)}")
@@ -425,7 +419,7 @@ def export(
     export(wanted, server=server, form=form, output=Path(output) if output else None)
 
 
-@nplt.command(
+@click.command(
     "completion", epilog=notes("source <(nplt completion bash)", "nplt completion fish | source")
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -442,7 +436,7 @@ def completion_command(shell: str) -> None:
     print(SCRIPTS[shell], end="")
 
 
-@nplt.group("server", epilog=notes("nplt server status", "nplt server restart"))
+@click.group("server", epilog=notes("nplt server status", "nplt server restart"))
 def server_group() -> None:
     """Manage the server that nplt started in the background."""
 
@@ -518,7 +512,7 @@ def server_log(lines: int) -> None:
         print(line)
 
 
-@nplt.group("config", epilog=notes("nplt config show", "nplt config check"))
+@click.group("config", epilog=notes("nplt config show", "nplt config check"))
 def config_group() -> None:
     """Show your own settings: server and token."""
 
@@ -585,3 +579,6 @@ def _mistakes() -> Iterator[str]:
         find_token(None, address=find_address(None))
     except ConfigurationError as error:
         yield error.message
+
+
+COMMANDS += (completion_command, server_group, config_group)

@@ -42,20 +42,21 @@ from nplt_client.chat.approvals import (
     OpenQuestion,
 )
 from nplt_client.chat.changes import TurnChange, Turns
-from nplt_client.chat.chat_session import ChatSession, status_line
-from nplt_client.chat.commands import remembered_theme
+from nplt_client.chat.chat_session import ChatOptions, ChatSession, run_chat, status_line
+from nplt_client.chat.display import remembered_theme
 from nplt_client.chat.input import (
     COMMANDS_WITH_NAMES,
     PromptHistory,
     edit_in_editor,
     suggestions,
+    typed_ahead,
 )
 from nplt_client.errors import NpltError
-from nplt_client.lines.app import LineChat
+from nplt_client.lines.line_chat import LineChat, print_banner
 from nplt_client.lines.printer import ChangePrinter, ScrollbackWriter
 from nplt_client.render.terminal import exact_stream, notification_sequence
 from nplt_client.render.text import safe, sanitize, sanitize_line, shorten, width_of
-from nplt_client.settings import NotifyBy
+from nplt_client.settings import NotifyBy, find_notify_by, state_dir
 
 PROMPT = "you ▸ "
 TAIL_ROWS_MAX = 8
@@ -76,16 +77,16 @@ _STYLE = Style.from_dict(
 _TYPING = has_focus(DEFAULT_BUFFER) & ~is_searching
 
 FOCUS_KEYS = {Named.ControlF23: True, Named.ControlF24: False}
-"""Keys that no keyboard has stand for: the terminal got the focus, or lost it."""
+"""Keys that no keyboard has: they report that the terminal got the focus, or lost it."""
 ANSI_SEQUENCES.update({"\x1b[I": Named.ControlF23, "\x1b[O": Named.ControlF24})
 
 
 def status_rows(
     width: int, *, unfinished: str, waiting: Sequence[str], question: Sequence[str], status: str
 ) -> Iterator[tuple[str, str]]:
-    """Style and text of what is between the scrollback and the input: the end of the block
-    that is being written, prompts that wait, an open question, the status. Bounded: the
-    input stays in sight."""
+    """Yields style and text of the rows between the scrollback and the input: the end of the
+    block that is being written, prompts that wait, an open question, the status. They are
+    few, so that the input stays in sight."""
     if rows := tail(unfinished, width=width, rows_max=TAIL_ROWS_MAX):
         yield "", ""  # as on the scrollback
         yield from (("", row) for row in rows)
@@ -120,7 +121,7 @@ def _broken(line: str, width: int) -> Iterator[str]:
 
 
 class PromptChat(LineChat):
-    """For a terminal that can be drawn on."""
+    """The chat for a terminal that can be drawn on."""
 
     keys_help: Sequence[tuple[str, str]] = (
         ("Enter", "sends; Ctrl+J, Alt+Enter or \\ Enter: a new line"),
@@ -138,7 +139,7 @@ class PromptChat(LineChat):
         typed_lines: Sequence[str] = (),
         notify_by: NotifyBy = "bell",
     ) -> None:
-        """`typed_lines`: what was typed before there was a prompt."""
+        """`typed_lines`: the lines that were typed before there was a prompt."""
         super().__init__(session, folder)
         self._notify_by: NotifyBy = notify_by
         self._has_focus = True
@@ -149,7 +150,7 @@ class PromptChat(LineChat):
         self._printer = ChangePrinter(self._scrollback, self._name_of_others)
         self._output = _BracketedPasteOutput()
         self._held: list[str] | None = None
-        """What is printed while the person is in an editor."""
+        """What is to be printed once the editor is closed; `None`: no editor is open."""
         self._was_empty = True
         self._prompt: PromptSession[str] = PromptSession(
             self._message,
@@ -296,7 +297,7 @@ class PromptChat(LineChat):
             text = buffer.text
             buffer.append_to_history()
             self.clear_draft()
-            self.begin(self.take(text))
+            self.submit(text)
 
     def _move_mark(self, step: int, event: KeyPressEvent) -> None:
         self._question.move_mark(step)
@@ -364,7 +365,7 @@ class PromptChat(LineChat):
         self._printer.unsent.pop(message_id, None)
 
     async def refused(self, message_id: str, text: str) -> None:
-        """It is put back, selected: typing replaces it."""
+        """Puts the prompt back, selected, so that typing replaces it."""
         self._printer.unsent.pop(message_id, None)
         if not self.draft:
             self.fill(text)
@@ -429,7 +430,7 @@ def _question_rows(question: OpenQuestion, size: Size) -> Iterator[str]:
 
 
 def _fitting(arguments: str, size: Size) -> list[str] | None:
-    """The arguments as rows for above the input; `None`: too many rows."""
+    """Returns the arguments as rows above the input; `None`: there would be too many."""
     rows_max = min(_ARGUMENT_ROWS_MAX, size.rows // 2 - 2)
     if len(arguments) > rows_max * size.columns:
         return None
@@ -467,7 +468,7 @@ class _BracketedPasteOutput(Vt100_Output):
 
 
 class _SharedHistory(History):
-    """Earlier prompts, also those of the full-screen chat."""
+    """The history of prompts, shared with the full-screen chat."""
 
     def __init__(self, prompts: PromptHistory) -> None:
         super().__init__()
@@ -498,3 +499,16 @@ class _SlashCompleter(DummyCompleter):
 def _size() -> Size:
     columns, rows = os.get_terminal_size(sys.stdout.fileno())
     return Size(rows=rows or 24, columns=columns or 80)
+
+
+def run_line_chat(options: ChatOptions) -> int:
+    """Runs the chat of `--no-alt-screen`: an input line below the scrollback."""
+
+    async def talk(session: ChatSession, draft: str) -> tuple[int, str | None]:
+        print_banner(session)
+        with typed_ahead() as typed:
+            folder, notify_by = Path(state_dir()), find_notify_by()
+            chat = PromptChat(session, folder, typed_lines=typed.lines, notify_by=notify_by)
+            return await chat.talk(draft or typed.rest)
+
+    return run_chat(options, talk)

@@ -39,9 +39,10 @@ from nplt_client.chat.approvals import (
     approval_wanted,
     parse_decision,
 )
-from nplt_client.chat.chat_session import ChatSession
+from nplt_client.chat.chat_session import ChatOptions, ChatSession, run_chat
 from nplt_client.errors import NpltError, RequestRefused, TurnInterrupted, error_from_turn
-from nplt_client.lines.app import LineChat, PrintedText
+from nplt_client.lines.line_chat import LineChat, print_banner
+from nplt_client.lines.printed_text import PrintedText
 from nplt_client.render.terminal import (
     colour_wanted,
     dim,
@@ -51,6 +52,7 @@ from nplt_client.render.terminal import (
     print_remark,
 )
 from nplt_client.render.text import safe_line, sanitize
+from nplt_client.settings import RECONNECT_SECONDS_MAX, state_dir
 from nplt_protocol.messages import Approval, ApprovalRequest
 
 PROMPT = "you ▸ "
@@ -75,7 +77,7 @@ class LineReader:
         self.on_interrupt: Callable[[], object] | None = None
         """What Ctrl+C does besides ending the line that is read. Must not raise."""
         self.on_failure: Callable[[], object] | None = None
-        """The output can't be written: the chat has to end."""
+        """Called when the output can't be written: the chat has to end."""
         self._readline: ModuleType | None = None
         if self.is_interactive and is_terminal(sys.stdout):
             with suppress(ImportError):
@@ -111,7 +113,7 @@ class LineReader:
         return self._result.result()
 
     def read(self, question: str, draft: str = "") -> str:
-        """One line without its end; `EOFError` when there are no more."""
+        """Reads one line without its end; raises `EOFError` when there are no more."""
         if not self.is_interactive:
             line = sys.stdin.readline()
             if not line:
@@ -243,7 +245,7 @@ class LineReader:
 
 
 def _wake_after_signals(noted: socket.socket) -> None:
-    """In a thread of its own, until the socket is shut down."""
+    """Runs in a thread of its own until the socket is shut down."""
     while signals := noted.recv(64):
         if any(number != _WAKER for number in signals):
             time.sleep(_WAKE_SECONDS)
@@ -259,7 +261,7 @@ def _fitting_prompt() -> str:
 
 
 class PlainChat(LineChat):
-    """For a pipe or a simple terminal."""
+    """The chat for a pipe or a simple terminal."""
 
     keys_help: Sequence[tuple[str, str]] = (("Ctrl+C", "stops the answer"), ("Ctrl+D", "leave"))
     is_sequential = True
@@ -479,7 +481,7 @@ class PlainChat(LineChat):
             self._aside(turn, change.words)
 
     def _aside(self, turn: _PlainTurn, words: str = "") -> None:
-        """Below the line of reasoning that is not complete."""
+        """Prints words below the line of reasoning that is not complete."""
         if turn.reasoning:
             self._dimmed(turn.reasoning)
             turn.reasoning = ""
@@ -550,6 +552,28 @@ class _PlainTurn:
         self.calls: defaultdict[int, PrintedText] = defaultdict(PrintedText)
 
 
+def run_plain_chat(options: ChatOptions) -> int:
+    """Runs the chat of `--plain`, of pipes, and of terminals that can't be drawn on."""
+    reader = LineReader()
+
+    async def talk(session: ChatSession, draft: str) -> tuple[int, str | None]:
+        if reader.is_interactive:
+            print_banner(session)
+        return await PlainChat(session, reader, Path(state_dir())).talk(draft)
+
+    def run() -> int:
+        return run_chat(
+            options,
+            talk,
+            # A person may wait for a server as long as they like; a script may not.
+            give_up_seconds=None if reader.is_interactive else RECONNECT_SECONDS_MAX,
+            exact_answers=not is_terminal(sys.stdout),
+            is_interactive=reader.is_interactive,
+        )
+
+    return reader.serve(run)
+
+
 def question_text(wanted: ApprovalWanted) -> str:
     return f"allow {wanted.tool_name} {wanted.line}? [y/n/a] "
 
@@ -559,7 +583,7 @@ def _nobody_here(wanted: ApprovalWanted) -> str:
 
 
 def ask_for_approval(request: ApprovalRequest) -> Approval:
-    """For a command that has no chat around it. Ctrl+D is a no; Ctrl+C is for the caller."""
+    """Asks on behalf of a command without a chat. Ctrl+D is a no; Ctrl+C is for the caller."""
     wanted, reader = approval_wanted(request), LineReader()
     denied = Approval(approval_id=request.approval_id, decision="deny", remember=False)
     if not reader.is_interactive:

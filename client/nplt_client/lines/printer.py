@@ -23,7 +23,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from nplt_client.chat import changes
-from nplt_client.lines.app import PrintedText
+from nplt_client.lines.printed_text import PrintedText
 from nplt_client.render.text import safe_line, width_of
 
 _FENCE = re.compile(r" {0,3}(?:```|~~~)")
@@ -195,7 +195,7 @@ class ScrollbackWriter:
                 self._add(_Answer(block, _CODE_THEMES[self.theme]))
 
     def prompt(self, who: str, text: str, *, is_mine: bool) -> None:
-        """A name, and beside it the text."""
+        """Prints a name, and the text to the right of it."""
         name, style = f"{who} ▸ ", "bold green" if is_mine else "bold magenta"
         body = text.rstrip("\n").replace("\n", "\n" + " " * width_of(name))
         self._add(Text.assemble((name, style), body, tab_size=8))
@@ -239,7 +239,7 @@ class PrintedTurn:
         self._scrollback = scrollback
         self._is_prompt_printed = False
         self._answers: dict[int, tuple[PrintedText, MarkdownBlockSplitter]] = {}
-        """Of each call what is printed, and its unfinished block."""
+        """For each call, what is printed and the unfinished block."""
         self._reasoning: dict[int, str] = {}
         self._reasoning_line = ""
         """The line of reasoning that is not complete."""
@@ -379,7 +379,7 @@ class ChangePrinter:
         return [*accepted, *self.unsent.values()]
 
     def start_over(self) -> None:
-        """In another conversation."""
+        """Forgets all turns, in another conversation."""
         self._open.clear()
         self._ended.clear()
         self.answers.clear()

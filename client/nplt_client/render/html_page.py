@@ -25,7 +25,7 @@ from nplt_client.render.reports import format_time
 from nplt_client.render.text import attachment_words, dump_json, number_in, objects_in
 from nplt_protocol.json_text import JsonObject, JsonValue
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # slow to load, and needed for Markdown only
     from markdown_it import MarkdownIt
     from markdown_it.renderer import RendererHTML
     from markdown_it.token import Token

@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from io import TextIOBase, TextIOWrapper
 from typing import TYPE_CHECKING, TextIO, cast
 
-if TYPE_CHECKING:
-    from nplt_client.errors import NpltError
+from nplt_client.errors import NpltError
+
+if TYPE_CHECKING:  # both load msgspec, which is slow
     from nplt_client.render.text import Sanitizer
     from nplt_client.settings import NotifyBy
 

@@ -26,10 +26,10 @@ from textual.widgets import Markdown, Static
 from textual.worker import WorkType
 
 from nplt_client.chat import changes
-from nplt_client.chat.approvals import ApprovalDecision, ApprovalWanted
+from nplt_client.chat.approvals import ApprovalWanted
 from nplt_client.chat.chat_session import ChatOptions, ChatSession, run_chat, status_line
-from nplt_client.chat.commands import COMMANDS, THEMES, remembered_theme
-from nplt_client.chat.display import ChatDisplay
+from nplt_client.chat.commands import COMMANDS, take_line
+from nplt_client.chat.display import THEMES, ChatDisplay, remembered_theme
 from nplt_client.chat.input import (
     PromptHistory,
     PromptRecall,
@@ -44,7 +44,7 @@ from nplt_client.render.text import safe, safe_line
 from nplt_client.settings import NotifyBy, find_notify_by, state_dir
 from nplt_client.tui.composer import ApprovalPanel, Composer, SuggestionList
 from nplt_client.tui.keyboard import install_alt_enter, install_paste_parser
-from nplt_client.tui.screens import ChoicePicker, PickerScreen, SessionPicker
+from nplt_client.tui.screens import ChoicePicker, SessionPicker
 from nplt_client.tui.transcript import NewerHint, Transcript
 from nplt_client.wire.reconnect_policy import Online
 
@@ -98,7 +98,7 @@ class StatusLine(Static):
 
 
 class CommandPalette(Provider):
-    """Ctrl+P: every command, with what it does, found by a few letters."""
+    """Ctrl+P lists every command with its help, found by a few letters."""
 
     async def discover(self) -> Hits:
         for shown, run, name in self._commands():
@@ -242,10 +242,10 @@ class ChatApp(ChatDisplay, App[bool]):
     async def show_error(self, error: NpltError) -> None:
         await self.show_text(error.message, is_error=True)
 
-    # What is drawn by the session
+    # What the session draws
 
     async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
-        self._close_question()
+        self._question.close()
         await self.show_again(turns)
         self._refresh_usage()
 
@@ -273,9 +273,9 @@ class ChatApp(ChatDisplay, App[bool]):
             case changes.NoticeShown():
                 await self.transcript.add_notice(change)
             case ApprovalWanted():
-                self._ask_next_question()
+                self._question.ask_next()
             case changes.ApprovalSettled():
-                self._close_question(change.approval_id)
+                self._question.close(change.approval_id)
             case _:
                 pass  # the status line has it
 
@@ -295,40 +295,6 @@ class ChatApp(ChatDisplay, App[bool]):
         await asyncio.sleep(FRAME_SECONDS)
         await asyncio.sleep(max(0.0, monotonic() - began - FRAME_SECONDS) * PAUSE_PER_WORK)
 
-    def _ask_next_question(self) -> None:
-        """Shows the next question, if none is open."""
-        if self._question.wanted is not None:
-            return
-        wanted = self.session.approvals.take_next_question()
-        self._question.ask(wanted, more=self.session.approvals.not_asked)
-        if wanted is not None:
-            self.clear_notifications()
-            self._composer.focus()
-        else:
-            self.make_room_for_question()
-
-    def make_room_for_question(self) -> None:
-        """If a picker is open."""
-        wanted = self._question.wanted
-        words = f"{wanted.tool_name} waits for you · Esc" if wanted else ""
-        for screen in self.screen_stack:
-            if isinstance(screen, PickerScreen):
-                screen.give_way(words, self.size.height - self._question.region.y)
-
-    def decide(self, wanted: ApprovalWanted, decision: ApprovalDecision | None) -> None:
-        """`None`: later."""
-        self._close_question(wanted.approval_id)
-        if decision is not None:
-            deciding = self.session.approvals.decide(wanted, decision)
-            self.run_worker(self.attempt(deciding), group="approvals")
-
-    def _close_question(self, approval_id: str | None = None) -> None:
-        """Closes the question with this id, or any if `None`, and asks the next one."""
-        shown = self._question.wanted
-        if shown is not None and approval_id in (None, shown.approval_id):
-            self._question.ask(None)
-            self._ask_next_question()
-
     def on_resize(self, event: Resize) -> None:
         self._question.fit(event.size.height)
 
@@ -342,7 +308,7 @@ class ChatApp(ChatDisplay, App[bool]):
     def submit(self, text: str) -> None:
         if self._composer.recall.remember(text):
             self._history.add(text)
-        self.begin(self.take(text))
+        self.begin(take_line(self, text))
 
     async def sending(self, message_id: str, text: str) -> None:
         prompt = changes.PromptShown(turn_id="", text=safe(text), message_id=message_id)
@@ -360,7 +326,7 @@ class ChatApp(ChatDisplay, App[bool]):
         if argument and not argument.startswith("["):
             self.fill(f"/{name} ")
         else:
-            await self.attempt(self.take(f"/{name}"))
+            await self.attempt(take_line(self, f"/{name}"))
 
     def on_text_area_changed(self) -> None:
         self._suggestions.look_up(self._composer.text)
@@ -380,7 +346,7 @@ class ChatApp(ChatDisplay, App[bool]):
         self.transcript.go_to_end()
 
     def remark(self, text: str) -> None:
-        """As a toast, or in the transcript while a question is open, which a toast would cover."""
+        """Shows a toast, or a notice while a question is open, which a toast would cover."""
         if self._question.wanted is None:
             self.notify(safe_line(text), markup=False)
         else:
@@ -523,7 +489,7 @@ class ChatApp(ChatDisplay, App[bool]):
 
 
 def run_full_screen_chat(options: ChatOptions) -> int:
-    """Until there is a connection, errors are printed as lines."""
+    """Runs the chat. Until there is a connection, errors are printed as lines."""
 
     async def talk(session: ChatSession, draft: str) -> tuple[int, str | None]:
         with typed_ahead() as typed:

@@ -1,11 +1,11 @@
-"""The input field, and what stands above it: completions, and a tool that asks.
+"""The input field, and what is shown above it: completions, and a tool that asks.
 
 The input keeps the focus and passes some keys on to these.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,14 +16,19 @@ from textual.timer import Timer
 from textual.widgets import Static, TextArea
 
 from nplt_client.chat import approvals
-from nplt_client.chat.approvals import ARROWS, CHOICES, ApprovalWanted, OpenQuestion
+from nplt_client.chat.approvals import (
+    ARROWS,
+    CHOICES,
+    ApprovalDecision,
+    ApprovalWanted,
+    OpenQuestion,
+)
 from nplt_client.chat.chat_session import ChatSession
+from nplt_client.chat.display import ChatDisplay
 from nplt_client.chat.input import COMMANDS_WITH_NAMES, PromptRecall, Suggestion, suggestions
 from nplt_client.render.text import pad, safe, safe_line, width_of
 from nplt_client.tui.keyboard import handle_key_now, is_text_character
-
-if TYPE_CHECKING:
-    from nplt_client.tui.app import ChatApp
+from nplt_client.tui.screens import PickerScreen
 
 ROWS_MAX = 10
 _NEW_LINE_KEYS = frozenset({"ctrl+j", "alt+enter", "shift+enter", "ctrl+enter"})
@@ -62,7 +67,7 @@ class Composer(TextArea):
 
     def __init__(
         self,
-        chat: ChatApp,
+        chat: ChatDisplay,
         recall: PromptRecall,
         suggestions: SuggestionList,
         question: ApprovalPanel,
@@ -284,7 +289,7 @@ class ApprovalPanel(Vertical):
     }
     """
 
-    def __init__(self, chat: ChatApp) -> None:
+    def __init__(self, chat: ChatDisplay) -> None:
         super().__init__()
         self.letter = ""
         """The typed letter that marked the answer; the next key may show that it began a text."""
@@ -303,8 +308,41 @@ class ApprovalPanel(Vertical):
     def wanted(self) -> ApprovalWanted | None:
         return self._question.wanted
 
+    def ask_next(self) -> None:
+        """Shows the next question, if none is open."""
+        if self.wanted is not None:
+            return
+        waiting = self._chat.session.approvals
+        wanted = waiting.take_next_question()
+        self.ask(wanted, more=waiting.not_asked)
+        if wanted is not None:
+            self.app.clear_notifications()
+            self.screen.query_one(Composer).focus()
+        else:
+            self._make_room()
+
+    def close(self, approval_id: str | None = None) -> None:
+        """Closes the question with this id, or any if `None`, and asks the next one."""
+        if self.wanted is not None and approval_id in (None, self.wanted.approval_id):
+            self.ask(None)
+            self.ask_next()
+
+    def _decide(self, wanted: ApprovalWanted, decision: ApprovalDecision | None) -> None:
+        """Closes the question; `None`: it is decided later."""
+        self.close(wanted.approval_id)
+        if decision is not None:
+            deciding = self._chat.session.approvals.decide(wanted, decision)
+            self.app.run_worker(self._chat.attempt(deciding), group="approvals")
+
+    def _make_room(self) -> None:
+        """Moves an open picker up, above the question."""
+        words = f"{self.wanted.tool_name} waits for you · Esc" if self.wanted else ""
+        for screen in self.app.screen_stack:
+            if isinstance(screen, PickerScreen):
+                screen.give_way(words, self.app.size.height - self.region.y)
+
     def ask(self, wanted: ApprovalWanted | None, *, more: int = 0) -> None:
-        """`None`: there is nothing to ask. `more`: how many wait behind it."""
+        """Shows a question; `None`: there is none. `more`: how many wait behind it."""
         self._question.open(wanted)
         self.letter = ""
         self.display = wanted is not None
@@ -323,20 +361,20 @@ class ApprovalPanel(Vertical):
 
     def on_resize(self, event: Resize) -> None:
         self.call_after_refresh(self._show_keys)
-        self.app.call_later(self._chat.make_room_for_question)
+        self.app.call_later(self._make_room)
 
     def take_key(self, event: Key, *, has_draft: bool) -> bool:
-        """False: the key is for the input."""
+        """Returns False if the key is for the input."""
         question, key = self._question, event.key
         if question.wanted is None:
             return False
         if key == "escape":
-            self._chat.decide(question.wanted, None)
+            self._decide(question.wanted, None)
         elif key in _PAGES and self._can_scroll:
             scrolled = self.query_one(VerticalScroll)
             scrolled.scroll_relative(y=_PAGES[key] * scrolled.size.height, animate=False)
         elif key == "enter" and question.decision is not None:
-            self._chat.decide(question.wanted, question.decision)
+            self._decide(question.wanted, question.decision)
         elif key == "backspace" and question.marked:
             self._wait_for_a_pause()
         elif key in ARROWS and question.listens and not has_draft:
@@ -356,7 +394,7 @@ class ApprovalPanel(Vertical):
         return True
 
     def interrupt(self) -> str:
-        """Something else is put into the input: gives the letter that belongs before it."""
+        """Called when something else is put into the input; returns the letter before it."""
         letter = self.letter
         if self._question.wanted is not None:
             self._wait_for_a_pause()

@@ -95,7 +95,8 @@ from nplt_protocol.connection import (
 )
 from nplt_protocol.errors import LocalProtocolError, RequestError
 from nplt_protocol.frames import WireLimits
-from nplt_protocol.json_text import JsonObject, dump_json
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.payloads import dump_json
 
 if TYPE_CHECKING:
     import anyio

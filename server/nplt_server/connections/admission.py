@@ -32,8 +32,8 @@ import anyio
 
 from nplt_protocol.frames import ByteBudget
 from nplt_protocol.peer_user import GONE, can_look_up, find_user
-from nplt_server.conversations.services import Activity
 from nplt_server.settings import Settings, user_dir
+from nplt_server.tasks import Activity
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.store import Shared

@@ -44,10 +44,8 @@ from nplt_server.conversations.broadcast import (
     NO_CLIENT,
     BroadcastEvent,
     ConnectedClient,
-    announce_join,
-    announce_leave,
 )
-from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.conversation import Conversation, FreshConversation
 from nplt_server.conversations.operations import find_or_create
 from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import Services
@@ -100,7 +98,7 @@ class Session:
     failed_hellos: int = 0
     challenge: str | None = None
     """That another server must answer to open a link."""
-    conversation: Conversation | None = None
+    conversation: Conversation | FreshConversation | None = None
     relay: Relay | None = None
     """What it has at other servers, once it has met one of their conversations."""
     own_turns: dict[str, int] = field(default_factory=dict)
@@ -239,8 +237,9 @@ class Session:
         try:
             if isinstance(error, ConversationHeld):
                 relay = self.relayed(error)
-                if (mine := self.conversation) is not None and here == error.session_id:
-                    mine.writer.mark_stale()  # one of the same id, made here and never stored
+                mine = self.conversation
+                if isinstance(mine, Conversation) and here == error.session_id:
+                    mine.record.mark_stale()  # one of the same id, made here and never stored
                 await relay.forward(request, answer, error.session_id, error.address)
             else:
                 session_id = getattr(request, "session_id", None) or here
@@ -272,8 +271,7 @@ class Session:
         """The client has closed its side. Answers to its requests are still sent, since the
         client may read them (`nc -N` does)."""
         if self.conversation is not None:
-            announce_leave(self.conversation, self, client_of(self, observer=self.observer))
-            self.conversation.broadcast.join(self)
+            self.conversation.broadcast.stay_unseen(self)
         self.input_closed = True
         self.connection.end_input()
         await self.uploads.give_up()
@@ -284,11 +282,13 @@ class Session:
 
     # The conversation this session is attached to
 
-    def enter(self, conversation: Conversation, *, observer: bool = False) -> None:
+    def enter(
+        self, conversation: Conversation | FreshConversation, *, observer: bool = False
+    ) -> None:
         self.depart()
         self.conversation = conversation
         self.observer = observer
-        announce_join(conversation, self, client_of(self, observer=observer))
+        conversation.broadcast.join(self, client_of(self, observer=observer))
 
     def enter_fresh(self) -> None:
         """It was in none, or that one is gone."""
@@ -298,25 +298,34 @@ class Session:
         if self.current_id is None:
             return
         if self.conversation is not None:
-            announce_leave(self.conversation, self, client_of(self, observer=self.observer))
+            self.conversation.broadcast.leave(self)
         self._last_left_turn = self.last_turn
         self.own_turns.clear()
         self._something_settled()
         if self.conversation is not None:
-            self.conversation.used_at = monotonic()
-            self.server.registry.left(self.conversation)
+            if isinstance(self.conversation, Conversation):
+                self.conversation.touch()
+            self.server.registry.left(self.conversation.session_id)
             self.conversation = None
         if self.relay is not None:
             self.relay.leave()
 
     def here(self) -> Conversation:
+        """The conversation it is in, which begins if it was fresh."""
         if self.conversation is None:
             raise RequestError(
                 ErrorCode.NOT_FOUND,
                 "you are in no conversation; switch to one, or give its session_id",
                 field="session_id",
             )
+        if isinstance(self.conversation, FreshConversation):
+            self.conversation = self.server.registry.begin(self.conversation)
         return self.conversation
+
+    def is_in(self, conversation: Conversation) -> bool:
+        return self.conversation is not None and (
+            self.conversation.broadcast is conversation.broadcast
+        )
 
     async def id_of(self, wanted: str | None) -> str:
         """Of the conversation that a request names by its id or name, or of the one this
@@ -352,7 +361,7 @@ class Session:
         else:
             session_id = await registry.resolve(wanted, self.user, by_prefix=by_prefix)
             conversation = await registry.get(session_id, self.user)
-        if to_change and conversation is self.conversation:
+        if to_change and self.is_in(conversation):
             self.check_may_speak()
         return conversation
 
@@ -394,7 +403,7 @@ class Session:
         if self._presenter is None or self._presenter.send_event(event):
             return
         session_id, conversation, relay = self.current_id, self.conversation, self.relay
-        head_seq = conversation.history.head_seq if conversation else relay and relay.head_seq
+        head_seq = conversation.head_seq if conversation else relay and relay.head_seq
         self.depart()
         self._presenter.lagged(session_id or "", head_seq or 0)
 

@@ -339,18 +339,24 @@ class Projection:
     contexts until the history grows."""
 
     def __init__(
-        self, history: ConversationHistory, measure: Measure, *, policy: Policy = "epochs"
+        self,
+        history: ConversationHistory,
+        measure: Measure,
+        screens: ScreensInTurns | None = None,
+        *,
+        policy: Policy = "epochs",
     ) -> None:
         self.history = history
         self.measure = measure
         self.policy = policy
-        self.screens = ScreensInTurns(history)
+        self.screens = screens or ScreensInTurns(history)
         self._compiled: GrowingContext | None = None
         self._source: ContextSource | None = None
         self._source_key: tuple[object, ...] = ()
         self._unchanged: tuple[int, str] | None = None
         """While the history's `changed_seq` and the tools on offer are these, no change makes
         an epoch due."""
+        self._last_change: tuple[tuple[object, ...], EpochReason | None] | None = None
 
     def context(
         self,
@@ -430,12 +436,17 @@ class Projection:
     def _change_due(
         self, prompt_ref: PromptReference, call_budget: CallBudget
     ) -> EpochReason | None:
-        """Looked up once for as long as it is sure to stay `None`."""
-        history = self.history
-        now = (history.changed_seq, call_budget.offer.digest)
+        """Looked up once for as long as it is sure to stay `None`, and once for each entry that
+        is added meanwhile."""
+        history, digest = self.history, call_budget.offer.digest
+        now = (history.changed_seq, digest)
         if self._unchanged == now:
             return None
+        key = (history.head_seq, prompt_ref, digest)
+        if self._last_change is not None and self._last_change[0] == key:
+            return self._last_change[1]
         change = _find_change(history, prompt_ref, call_budget)
+        self._last_change = (key, change)
         epoch_seq = history.epoch.seq if history.epoch is not None else 0
         is_settled = history.turns_max is None and not _is_running(history, prompt_ref)
         if change is None and is_settled and _may_have_been_sent(history, epoch_seq):

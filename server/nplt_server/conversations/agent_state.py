@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeAlias
 
 import orjson
 from msgspec.structs import replace
 
 from nplt_protocol.json_text import JsonObject
-from nplt_server.context.messages import screen_sources
+from nplt_server.context.messages import ScreensInTurns, screen_sources
 from nplt_server.context.projection import Policy, Projection
 from nplt_server.context.source import CallBudget, ContextView, Measure, PromptReference
+from nplt_server.conversations.record import ConversationRecord
 from nplt_server.tokens import CharacterCounter
 from nplt_server.tools import Tool
 from nplt_server.widgets import NOTEBOOK_BYTES_MAX, Widget, WidgetView, notebook_bytes, widget_tools
@@ -40,27 +41,27 @@ from nplt_storage.entries import (
 from nplt_storage.errors import BadEntry
 from nplt_storage.history import ConversationHistory
 
-if TYPE_CHECKING:
-    from nplt_server.conversations.record_writer import RecordWriter
-
 _WHOLE: Final = CallBudget()
+MessageEntry: TypeAlias = ModelInputEntry | ModelOutputEntry | ToolResultsEntry
 
 
 class AgentState:
     def __init__(
         self,
-        writer: RecordWriter,
+        record: ConversationRecord,
         *,
         widgets: Sequence[Widget],
         policy: Policy = "epochs",
         measure: Measure | None = None,
     ) -> None:
-        self._writer = writer
+        self._record = record
         self._widgets = tuple(widgets)
         self._policy: Policy = policy
         self.measure = measure or Measure(CharacterCounter())
         """How the context is counted, and what it shows of attached files."""
         self._projection: Projection | None = None
+        self._screens: tuple[ConversationHistory, ScreensInTurns] | None = None
+        """Which screens the models of that history were shown."""
         self._screen: tuple[ConversationHistory, int, str] | None = None
         """The last screen, and where the history had changed last."""
 
@@ -69,7 +70,7 @@ class AgentState:
     @property
     def history(self) -> ConversationHistory:
         """Another one, if the record was read again."""
-        return self._writer.history
+        return self._record.history
 
     @property
     def system_instruction(self) -> str:
@@ -87,7 +88,7 @@ class AgentState:
 
     def screen(self) -> str:
         """What the widgets show now; empty if that is nothing."""
-        history, known = self._writer.history, self._screen
+        history, known = self._record.history, self._screen
         if known is not None and known[0] is history and known[1] == history.changed_seq:
             return known[2]
         quarantined = history.quarantined
@@ -102,11 +103,17 @@ class AgentState:
 
     @property
     def projection(self) -> Projection:
-        known, history = self._projection, self._writer.history
+        known, history = self._projection, self._record.history
         if known is None or known.history is not history or known.measure is not self.measure:
-            known = Projection(history, self.measure, policy=self._policy)
+            known = Projection(history, self.measure, self._shown_screens(), policy=self._policy)
             self._projection = known
         return known
+
+    def _shown_screens(self) -> ScreensInTurns:
+        history = self._record.history
+        if self._screens is None or self._screens[0] is not history:
+            self._screens = (history, ScreensInTurns(history))
+        return self._screens[1]
 
     def render_live_context(
         self, prompt_ref: PromptReference = None, call_budget: CallBudget = _WHOLE
@@ -122,7 +129,7 @@ class AgentState:
         of date when its time comes, and the turn before it says what changed."""
         if not draft.content.strip():
             raise BadEntry("a prompt is not blank")
-        if self._writer.history.unfinished_turns():
+        if self._record.history.unfinished_turns():
             return draft
         sections = self._with_screen(draft.sections, said=draft.content, turn_id=draft.turn_id)
         return draft if sections is draft.sections else replace(draft, sections=sections)
@@ -138,10 +145,8 @@ class AgentState:
         sections = self._with_screen(last.sections, said=last.result, turn_id=draft.turn_id)
         return replace(draft, results=(*others, replace(last, sections=sections)))
 
-    def append_model_input(
-        self, draft: ModelInputEntry, *, with_event: bool = True
-    ) -> Coroutine[None, None, ModelInputEntry]:
-        return self._writer.append(draft, check=self.draft_model_input, with_event=with_event)
+    def append_model_input(self, draft: ModelInputEntry) -> Coroutine[None, None, ModelInputEntry]:
+        return self._record.append(draft, check=self.draft_model_input)
 
     def append_model_output(
         self, draft: ModelOutputEntry
@@ -150,22 +155,32 @@ class AgentState:
             raise BadEntry("an output names the model that gave it (its invocation)")
         if draft.state == "completed" and not (draft.content or draft.tool_calls):
             raise BadEntry("a completed output has text or tool calls")
-        return self._writer.append(draft)
+        return self._record.append(draft)
 
     def append_tool_results(
         self, draft: ToolResultsEntry
     ) -> Coroutine[None, None, ToolResultsEntry]:
-        return self._writer.append(draft, check=self._draft_tool_results)
+        return self._record.append(draft, check=self._draft_tool_results)
+
+    def append(self, draft: MessageEntry) -> Coroutine[None, None, MessageEntry]:
+        """Appends a message of any of the three kinds."""
+        match draft:
+            case ModelInputEntry():
+                return self.append_model_input(draft)
+            case ModelOutputEntry():
+                return self.append_model_output(draft)
+            case ToolResultsEntry():
+                return self.append_tool_results(draft)
 
     # What is changed
 
     async def set_system_instruction(self, text: str) -> bool:
         """False: it is the one that holds already, and nothing is written."""
-        async with self._writer.exclusive():
+        async with self._record.exclusive():
             # Before the first entry, the profile's own instruction may be still to come.
             if text == self.system_instruction and self.history.head_seq:
                 return False
-            await self._writer.append(SystemInstructionEntry(content=text))
+            await self._record.append(SystemInstructionEntry(content=text))
             return True
 
     async def update_memory_notebook(
@@ -173,7 +188,7 @@ class AgentState:
     ) -> str:
         """Gives the new text. Whatever `change` raises is raised here, and nothing is
         changed; with the turn it was done in, the entry says so."""
-        async with self._writer.exclusive():
+        async with self._record.exclusive():
             text = change if isinstance(change, str) else change(self.notebook)
             if text != self.notebook:
                 size = notebook_bytes(text)
@@ -181,7 +196,7 @@ class AgentState:
                     raise BadEntry(
                         f"a notebook has at most {NOTEBOOK_BYTES_MAX:,} bytes, not {size:,}"
                     )
-                await self._writer.append(NotebookEntry(content=text, turn_id=turn_id))
+                await self._record.append(NotebookEntry(content=text, turn_id=turn_id))
             return text
 
     async def update_widget(
@@ -190,16 +205,16 @@ class AgentState:
         """As `update_memory_notebook`, of any other widget."""
         if name not in [widget.name for widget in self._widgets]:
             raise BadEntry(f"there is no widget {name!r} here")
-        async with self._writer.exclusive():
+        async with self._record.exclusive():
             state = change(self.widget_state(name))
             if state != self.widget_state(name):
-                await self._writer.append(WidgetEntry(widget=name, state=state, turn_id=turn_id))
+                await self._record.append(WidgetEntry(widget=name, state=state, turn_id=turn_id))
             return state
 
     def _with_screen(
         self, sections: LevelOfDetailSections | None, *, said: str, turn_id: str | None
     ) -> LevelOfDetailSections | None:
-        screen, shown = self.screen(), self.projection.screens.last_shown_to(turn_id)
+        screen, shown = self.screen(), self._shown_screens().last_shown_to(turn_id)
         if screen == shown or (not screen and shown == BLANK_SCREEN):
             return sections  # the model has seen it already
         told = sections or LevelOfDetailSections(live=(("", said),))

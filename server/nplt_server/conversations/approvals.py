@@ -11,12 +11,12 @@ unless the settings say that it waits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from weakref import ref
 
 import anyio
@@ -27,15 +27,13 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import Approval, ApprovalDecided, ApprovalRequest
+from nplt_server.conversations.record import ConversationRecord
+from nplt_server.conversations.services import Services
 from nplt_server.tools import ToolPolicy
 from nplt_storage.codec import time_as_text
 from nplt_storage.entries import ApprovalEntry, Entry, ForkedEntry, ToolCallRequest
 from nplt_storage.errors import StorageError
 from nplt_storage.history import ConversationHistory, is_in
-
-if TYPE_CHECKING:
-    from nplt_server.conversations.conversation import Conversation
-    from nplt_server.conversations.turn import TurnRun
 
 log = logging.getLogger(__name__)
 
@@ -151,10 +149,13 @@ class _Question:
 
 
 class Approvals:
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
-        self._services = conversation.services
+    def __init__(self, record: ConversationRecord, services: Services) -> None:
+        self._record = record
+        self._services = services
         self._open: dict[str, _Question] = {}
+        self._suspended_turn: str | None = None
+        """The turn whose questions stay open although it stops: they are asked again after
+        the next start of the server."""
         self._older: tuple[ref[ConversationHistory], list[Entry]] | None = None
         """What that history does not tell, once someone needed it. The history is not
         held by it: when words were erased, the one that has them goes."""
@@ -179,64 +180,66 @@ class Approvals:
         }
 
     async def _remembered(self) -> dict[str, ApprovalEntry]:
-        while not (history := self._conversation.history).holds_all:
+        while not (history := self._record.history).holds_all:
             if self._older is not None and self._older[0]() is history:
                 return remembered_decisions(history, self._older[1])
             older: list[Entry] = []
-            async for batch in self._conversation.writer.profile.store.entries(history.session_id):
+            async for batch in self._record.profile.store.entries(history.session_id):
                 older += [entry for entry in batch if _is_needed(entry, history)]
             self._older = (ref(history), older)  # which may have been read again meanwhile
         return remembered_decisions(history)
 
-    def is_all_that_is_left(self, turn_id: str) -> bool:
-        """Whether nothing of a turn's step was begun: it waits for people, and for
-        nothing else."""
-        said = last_words_of_step(self._conversation.history, turn_id)
-        tool_calls = self._conversation.history.open_tool_calls(turn_id)
-        words = [said.get(tool_call.tool_call_id) for tool_call in tool_calls]
+    def suspend(self, turn_id: str) -> bool:
+        """Keeps the questions of the turn open although it is about to stop, if it waits for
+        people and for nothing else; says whether it does."""
+        last = last_words_of_step(self._record.history, turn_id)
+        tool_calls = self._record.history.open_tool_calls(turn_id)
+        words = [last.get(tool_call.tool_call_id) for tool_call in tool_calls]
         never_begun = all(word is not None and word.state != "allowed" for word in words)
-        return never_begun and any(word and self.holds(word.approval_id) for word in words)
+        only_waits = never_begun and any(word and self.holds(word.approval_id) for word in words)
+        if only_waits:
+            self._suspended_turn = turn_id
+        return only_waits
 
     # Asking
 
-    async def ask(self, turn: TurnRun, tool_call: ToolCallRequest) -> str | None:
+    async def ask(self, turn_id: str, tool_call: ToolCallRequest) -> str | None:
+        """Asks people whether the tool call may run. Gives why it may not, or `None`."""
         try:
             remembered = (await self._remembered()).get(tool_call.tool_name)
-            return why_denied(remembered or await self._decision_on(turn, tool_call))
+            return why_denied(remembered or await self._decision_on(turn_id, tool_call))
         except StorageError as error:
-            log.warning("%s: nobody could be asked: %s", self._conversation.session_id, error)
+            log.warning("%s: nobody could be asked: %s", self._record.session_id, error)
             return "not run: nobody could be asked, for nothing can be written down now"
 
-    async def _decision_on(self, turn: TurnRun, tool_call: ToolCallRequest) -> ApprovalEntry:
-        before = last_words_of_step(self._conversation.history, turn.turn_id).get(
-            tool_call.tool_call_id
-        )
+    async def _decision_on(self, turn_id: str, tool_call: ToolCallRequest) -> ApprovalEntry:
+        before = last_words_of_step(self._record.history, turn_id).get(tool_call.tool_call_id)
         if before is not None and before.state != "asked":
             return before  # asked before a restart, decided since
         question = self._open.get(before.approval_id) if before else None
         if question is None:
             draft = ApprovalEntry(
-                turn_id=turn.turn_id,
+                turn_id=turn_id,
                 approval_id=self._services.new_entry_id(),
                 tool_call_id=tool_call.tool_call_id,
                 tool_name=tool_call.tool_name,
                 state="asked",
             )
             waits = self._services.approvals.wait_when_alone
-            clients = self._conversation.broadcast.clients
+            clients = self._record.broadcast.clients
             if not waits and not any(one.can_decide for one in clients):
                 denied = replace(draft, state="denied", reason="nobody_there")
-                decision = await self._conversation.writer.append(denied)
+                decision = await self._record.append(denied)
                 self._announce(decision)
                 return decision
             seconds = timedelta(seconds=self._services.limits.approval_seconds_max)
             draft = replace(draft, expires_at=self._services.clock() + seconds)
-            asked = await self._conversation.writer.append(draft)
+            asked = await self._record.append(draft)
             question = self._open_question(asked, tool_call)
-            self._conversation.broadcast.emit(question.event)
-        return await self._answer_to(question, turn)
+            self._record.broadcast.emit(question.event)
+        return await self._answer_to(question)
 
-    async def _answer_to(self, question: _Question, turn: TurnRun) -> ApprovalEntry:
+    async def _answer_to(self, question: _Question) -> ApprovalEntry:
         try:
             expires_at = question.asked.expires_at
             assert expires_at is not None
@@ -244,7 +247,7 @@ class Approvals:
                 await question.answered.wait()
             return question.decision or await self._close(question, "expired")
         except anyio.get_cancelled_exc_class():
-            if not turn.is_suspended:
+            if question.asked.turn_id != self._suspended_turn:
                 with suppress(StorageError):  # the turn's end will say it
                     await self._close(question, "cancelled")
             raise
@@ -252,23 +255,23 @@ class Approvals:
             self._open.pop(question.asked.approval_id, None)
 
     def _open_question(self, asked: ApprovalEntry, tool_call: ToolCallRequest) -> _Question:
-        event = question_event(self._conversation.session_id, asked, tool_call)
+        event = question_event(self._record.session_id, asked, tool_call)
         question = self._open[asked.approval_id] = _Question(asked=asked, event=event)
         return question
 
-    def take_up(self, turn: TurnRun) -> None:
-        """Opens the approvals that were asked for before a restart."""
-        turn.asks_people = True
-        said = last_words_of_step(self._conversation.history, turn.turn_id)
-        for tool_call in self._conversation.history.open_tool_calls(turn.turn_id):
-            asked = said.get(tool_call.tool_call_id)
-            if asked is not None and tool_call.tool_call_id not in turn.results:
+    def reopen(self, turn_id: str, decided: Container[str]) -> None:
+        """Opens the questions that were asked before a restart; not those of tool calls that
+        are decided."""
+        last = last_words_of_step(self._record.history, turn_id)
+        for tool_call in self._record.history.open_tool_calls(turn_id):
+            asked = last.get(tool_call.tool_call_id)
+            if asked is not None and tool_call.tool_call_id not in decided:
                 self._open_question(asked, tool_call)
 
-    def drop(self, turn: TurnRun) -> None:
-        """The turn is over: whatever it did not come to ask about any more."""
+    def drop(self, turn_id: str) -> None:
+        """Forgets the questions of a turn that is over."""
         for question in tuple(self._open.values()):
-            if question.asked.turn_id == turn.turn_id:
+            if question.asked.turn_id == turn_id:
                 del self._open[question.asked.approval_id]
 
     # Deciding
@@ -306,11 +309,11 @@ class Approvals:
 
     async def _decide(self, question: _Question, draft: ApprovalEntry) -> bool:
         """Whether it was this that decided it."""
-        async with self._conversation.writer.exclusive():
+        async with self._record.exclusive():
             is_open = self._open.get(draft.approval_id) is question
             if not is_open or question.decision is not None:
                 return False
-            question.decision = await self._conversation.writer.append(draft)
+            question.decision = await self._record.append(draft)
             del self._open[draft.approval_id]
         self._announce(question.decision)
         question.answered.set()
@@ -328,11 +331,11 @@ class Approvals:
         }
         if decision.reason is not None:
             details["reason"] = decision.reason
-        self._conversation.announce("approval", details)
+        self._record.broadcast.announce("approval", details)
 
     def _last_word(self, approval_id: str) -> ApprovalEntry | None:
         """Not of questions that lie far back: anyone may ask for any id at any time."""
-        for entry in islice(reversed(self._conversation.history.entries), _LOOKED_BACK_MAX):
+        for entry in islice(reversed(self._record.history.entries), _LOOKED_BACK_MAX):
             if isinstance(entry, ApprovalEntry) and entry.approval_id == approval_id:
                 return entry
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import orjson
 from msgspec import Struct
@@ -30,8 +30,8 @@ from nplt_server.context.messages import (
     ToolResultsMessage,
     steps_of,
 )
-from nplt_server.context.projection import Projection
 from nplt_server.context.source import ContextTooSmall, ContextView, PromptReference
+from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.errors import WindowTooSmall
 from nplt_server.usage import billed_series, occupancy_of
 from nplt_storage.entries import (
@@ -44,9 +44,6 @@ from nplt_storage.entries import (
 )
 from nplt_storage.history import ConversationHistory, Turn, is_in
 from nplt_storage.messages import model_name
-
-if TYPE_CHECKING:
-    from nplt_server.conversations.conversation import Conversation
 
 # ------------------------------------------------------------------------------
 # The rows: every entry, shown or not
@@ -449,23 +446,22 @@ def _as_json(row: EntryReport) -> JsonObject:
 
 
 async def context_report(
-    conversation: Conversation, *, model: str, text: str | None, bytes_max: int
+    context: ContextManager, *, model: str, text: str | None, bytes_max: int
 ) -> ContextAccount:
     """As if that text were prompted now; without one, what a prompt would follow."""
-    await conversation.context.ready()
-    report = partial(_context_report, conversation, model, text, bytes_max)
-    return await conversation.context.compute(report, characters=len(text or ""))
+    await context.ready()
+    report = partial(_context_report, context, model, text, bytes_max)
+    return await context.compute(report, characters=len(text or ""))
 
 
 def _context_report(
-    conversation: Conversation, model: str, text: str | None, bytes_max: int
+    context: ContextManager, model: str, text: str | None, bytes_max: int
 ) -> ContextAccount:
-    context = conversation.context
     prompt_ref: PromptReference = None
     if text is not None:
         prompt_ref = context.state.draft_model_input(ModelInputEntry(content=text))
     call_budget = context.call_budget(model)
-    projection = _projection(conversation)
+    projection = context.expected_projection()
     epoch = projection.due_epoch(prompt_ref, call_budget, screen=context.state.screen)
     try:
         view = projection.context(prompt_ref, call_budget, epoch=epoch)
@@ -475,7 +471,7 @@ def _context_report(
     shown = sum(row.level is not None for row in rows)
     left_out = sum(row.through_seq - row.seq + 1 for row in rows if row.level is None and row.seq)
     given = ContextAccount(
-        session_id=conversation.session_id,
+        session_id=context.record.session_id,
         model=model,
         epoch=projection.history.epoch.seq if projection.history.epoch else 0,
         budget_tokens=call_budget.budget_tokens or 0,
@@ -485,7 +481,7 @@ def _context_report(
             "tools": call_budget.tools_tokens,
             "shown": shown,
             "left_out": left_out,
-            "counter": conversation.services.context.counting.now.name,
+            "counter": context.services.counting.now.name,
             "trimmed": view.is_trimmed,
         },
         begins_epoch=epoch.reason if epoch is not None else None,
@@ -494,17 +490,17 @@ def _context_report(
     return replace(given, entries=rows_within(rows, view, bytes_max=room))
 
 
-def usage_of(conversation: Conversation, model: str) -> UsageAccount:
-    """For who has waited for the context to be ready."""
-    context, services = conversation.context, conversation.services.context
+def usage_of(context: ContextManager, model: str) -> UsageAccount:
+    """Called after `ContextManager.ready`."""
+    services = context.services
     call_budget = context.call_budget(model)
-    projection = _projection(conversation)
+    projection = context.expected_projection()
     try:
         epoch = projection.due_epoch(None, call_budget, screen=context.state.screen)
         next_tokens = projection.context(None, call_budget, epoch=epoch).tokens
     except ContextTooSmall as error:
         next_tokens = error.needed  # what was billed is told whatever fits
-    row = conversation.row
+    row = context.record.row
     bills, details = (row.billed, row.billed_details) if row is not None else ((), ())
     known = {name: services.facts(name).prices for name, *_ in bills}
     prices = {name: price for name, price in known.items() if price is not None}
@@ -512,29 +508,19 @@ def usage_of(conversation: Conversation, model: str) -> UsageAccount:
     counting = services.counting
     tokens = counting.correction.corrected(model, next_tokens)
     return UsageAccount(
-        session_id=conversation.session_id,
+        session_id=context.record.session_id,
         model=model,
         billed=billed,
-        occupancy=_occupancy(conversation, model),
+        occupancy=_occupancy(context, model),
         estimate={"tokens": tokens, "counter": counting.now.name},
         cost=cost,
     )
 
 
-def _projection(conversation: Conversation) -> Projection:
-    """Of the record as the next line will find it."""
-    known = conversation.context.projection
-    history = conversation.writer.expected_history()
-    if history is known.history:
-        return known
-    policy = conversation.services.context.rules.policy
-    return Projection(history, known.measure, policy=policy)
-
-
-def _occupancy(conversation: Conversation, model: str) -> JsonObject:
-    """Of the last call, whoever was called."""
-    services = conversation.services.context
-    for entry in reversed(conversation.history.entries):
+def _occupancy(context: ContextManager, model: str) -> JsonObject:
+    """How full the window was in the last call, whichever model was called."""
+    services = context.services
+    for entry in reversed(context.record.history.entries):
         if isinstance(entry, ModelOutputEntry | FaultEntry) and entry.invocation is not None:
             called = model_name(entry.invocation)
             sent = entry.sent if isinstance(entry, ModelOutputEntry) else None

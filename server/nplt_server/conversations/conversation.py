@@ -1,57 +1,43 @@
 """One conversation: its record, its context, its turn queue, its subscribers.
 
-`Conversation` accepts prompts: a prompt is checked, written to disk and queued; then its
-receipt is sent, and its entry to all subscribers. Turns belong to the conversation, not to a
-connection: a client that leaves stops nothing. The turn itself is in `turn`; here are the
-steps it is made of: one model call, the tools of one answer, the token check. Other
-changes (rename, fork, redact, compact) are in `operations`.
+`Conversation` builds these parts and accepts prompts: a prompt is checked, written to disk and
+queued; then its receipt is sent, and its entry to all subscribers. Turns belong to the
+conversation, not to a connection: a client that leaves stops nothing. The turn itself is in
+`turn`; other changes (rename, fork, redact, compact) are in `operations`.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from time import monotonic
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, overload
-
-from msgspec.structs import replace
+from typing import TypeVar
 
 from nplt_protocol.codec import to_object
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.messages import Attached, Prompt, Receipt, SessionEvent, UsageAccount
-from nplt_server import logs
-from nplt_server.context.source import CallBudget
+from nplt_protocol.messages import Attach, Attached, Prompt, Receipt, UsageAccount
+from nplt_server.conversations.agent_state import AgentState, MessageEntry
 from nplt_server.conversations.approvals import Approvals
-from nplt_server.conversations.broadcast import (
-    CLIENTS_MAX,
-    NO_CLIENT,
-    Broadcast,
-    ConnectedClient,
-    entry_event,
-)
+from nplt_server.conversations.broadcast import CLIENTS_MAX, NO_CLIENT, Broadcast, ConnectedClient
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.context_report import usage_of
-from nplt_server.conversations.model_call import ModelCall
-from nplt_server.conversations.record_writer import EntryT, RecordWriter
-from nplt_server.conversations.services import Activity, OverThreshold, Services
-from nplt_server.conversations.turn import TurnRun
-from nplt_server.conversations.turn_queue import QueuedJob, TurnQueue, call_guarded
+from nplt_server.conversations.record import ConversationRecord, EntryT
+from nplt_server.conversations.replay import missed_events
+from nplt_server.conversations.services import Services
+from nplt_server.conversations.summarizer import ConversationNamer, Summarizer
+from nplt_server.conversations.turn_queue import QueuedJob, TurnQueue
 from nplt_server.histories import HistoryProfile
+from nplt_server.tasks import Activity, call_guarded
 from nplt_storage.entries import (
     AttachmentEntry,
     ClearEntry,
     Entry,
     ModelInputEntry,
-    ModelOutputEntry,
     Role,
     RollbackEntry,
-    ToolCallRequest,
-    ToolCallResult,
-    ToolResultsEntry,
 )
 from nplt_storage.errors import StorageError, WrittenElsewhere
 from nplt_storage.history import (
@@ -71,91 +57,104 @@ ATTACHMENTS_MAX = 32
 
 _Given = TypeVar("_Given")
 _DraftT = TypeVar("_DraftT", RollbackEntry, RollbackEntry | None)
-MessageEntry: TypeAlias = ModelInputEntry | ModelOutputEntry | ToolResultsEntry
 
 
-class Conversation:
-    __slots__ = (
-        "_context",
-        "_not_begun",
-        "activity",
-        "approvals",
-        "broadcast",
-        "deleted",
-        "is_leaving",
-        "queue",
-        "services",
-        "session_id",
-        "used_at",
-        "user",
-        "writer",
-    )
+class FreshConversation:
+    """A conversation in which nothing has happened yet: an id, and the clients attached to it.
 
-    writer: RecordWriter
-    queue: TurnQueue
-    approvals: Approvals
+    Most connections never use the one they begin with, so it has neither record nor queue.
+    `Registry.begin` makes a `Conversation` of it, with the same subscribers.
+    """
+
+    __slots__ = ("broadcast", "chosen_model", "profile", "services", "user")
+    head_seq = 0
 
     def __init__(
         self,
         session_id: str,
+        profile: HistoryProfile,
+        services: Services,
         *,
         user: str,
-        services: Services,
-        profile: HistoryProfile,
-        opened: Opened | None = None,
-        model: str | None = None,
+        chosen_model: str | None = None,
     ) -> None:
-        """`model`: one that was chosen before anything was stored.
-
-        Most connections stand in a new conversation in which nothing is said. So that those
-        cost little, record, queue and approvals are made when they are first used."""
-        self.session_id = session_id
+        """`chosen_model`: one that was chosen before anything was stored."""
+        self.broadcast = Broadcast(session_id, services.limits.message_bytes_max)
+        self.profile = profile
+        self.services = services
         self.user = user
+        self.chosen_model = chosen_model
+
+    @property
+    def session_id(self) -> str:
+        return self.broadcast.session_id
+
+    @property
+    def model(self) -> str:
+        return self.services.router.choose(self.chosen_model)
+
+    @property
+    def options(self) -> Mapping[str, str | int | float]:
+        return {}
+
+
+class Conversation:
+    def __init__(self, fresh: FreshConversation, opened: Opened | None = None) -> None:
+        """`opened`: its record, if it is stored."""
+        services = fresh.services
+        self.session_id = fresh.session_id
+        self.user = fresh.user
         self.services = services
         self.deleted = False
-        self.is_leaving = False
-        """Another server is to have it: no further turn begins here."""
-        self.used_at = monotonic()
-        self.activity = Activity(part_of=services.activity)
-        self.broadcast = Broadcast(services.limits.message_bytes_max)
-        self._not_begun: tuple[HistoryProfile, str | None] | None = (profile, model)
-        """Until its record is needed: where it will be kept, and the model."""
-        if opened is not None:
-            self._not_begun = None
-            self.writer = RecordWriter(self, profile, opened)
-        self._context: ContextManager | None = None
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object:
-            """Called for a part that is not there yet, and once only."""
-            match name:
-                case "writer":
-                    assert self._not_begun is not None
-                    (profile, model), self._not_begun = self._not_begun, None
-                    self.writer = RecordWriter(self, profile, model=model)
-                case "queue":
-                    self.queue = TurnQueue(self)
-                case "approvals":
-                    self.approvals = Approvals(self)
-                case _:
-                    raise AttributeError(name)
-            return getattr(self, name)
+        self.broadcast = fresh.broadcast
+        self.record = ConversationRecord(
+            self.broadcast,
+            fresh.profile,
+            services,
+            user=fresh.user,
+            opened=opened,
+            model=fresh.chosen_model,
+        )
+        self.state = AgentState(
+            self.record,
+            widgets=services.context.widgets(),
+            policy=services.context.rules.policy,
+        )
+        self.context = ContextManager(self.record, self.state, services)
+        self.summarizer = Summarizer(self.context, services)
+        self.namer = ConversationNamer(self.record, services)
+        self.approvals = Approvals(self.record, services)
+        self.queue = TurnQueue(
+            record=self.record,
+            context=self.context,
+            summarizer=self.summarizer,
+            namer=self.namer,
+            approvals=self.approvals,
+            services=services,
+        )
 
     # Its state
 
     @property
-    def has_begun(self) -> bool:
-        """Whether its record was asked for, and not only its name."""
-        return self._not_begun is None
+    def history(self) -> ConversationHistory:
+        return self.record.history
 
     @property
-    def history(self) -> ConversationHistory:
-        return self.writer.history
+    def head_seq(self) -> int:
+        return self.record.history.head_seq
+
+    @property
+    def options(self) -> Mapping[str, str | int | float]:
+        """The options of prompts that give none of their own."""
+        return self.record.options
 
     @property
     def row(self) -> ConversationRow | None:
-        return self.writer.row
+        return self.record.row
+
+    @property
+    def activity(self) -> Activity:
+        return self.record.activity
 
     @property
     def name(self) -> str:
@@ -164,21 +163,27 @@ class Conversation:
     @property
     def model(self) -> str:
         """The model that answers the next turn."""
-        chosen = self._not_begun[1] if self._not_begun else self.writer.model
-        return self.services.router.choose(chosen)
+        return self.services.router.choose(self.record.model)
 
     @property
-    def context(self) -> ContextManager:
-        if self._context is None:
-            self._context = ContextManager(self)
-        return self._context
+    def used_at(self) -> float:
+        """When it was last written, entered or left."""
+        return self.record.used_at
+
+    def touch(self) -> None:
+        self.record.touch()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether another server is to have it."""
+        return self.queue.is_held
 
     @property
     def is_busy(self) -> bool:
-        # The ends of turns that could not be written yet; not to an outdated record.
-        owes = self.queue.owes_ends and not self.writer.is_stale
-        summarizes = self._context is not None and self._context.is_summarizing
-        return bool(len(self.queue)) or owes or summarizes or not self.activity.is_quiet
+        # Ends of turns that could not be written yet can't be written to a stale record.
+        has_ends = self.queue.has_unwritten_ends and not self.record.is_stale
+        summarizes = self.summarizer.is_running or self.namer.is_running
+        return bool(len(self.queue)) or has_ends or summarizes or not self.activity.is_quiet
 
     @property
     def is_unused(self) -> bool:
@@ -200,6 +205,11 @@ class Conversation:
             ),
         )
 
+    def replay(self, cursor: Attach | None) -> tuple[bytes, bool]:
+        """The frames that a client missed that attaches now, and whether it must resync."""
+        running = None if self.queue.running is None else self.queue.running.events
+        return missed_events(self.record, running, cursor)
+
     # Prompts and jobs
 
     async def accept(self, prompt: Prompt, *, receipt: Callable[[Receipt], None]) -> None:
@@ -211,9 +221,9 @@ class Conversation:
         """
         model = self.services.router.wished(model=prompt.model, role=prompt.role)
         self.check_open()
-        if self.queue.owes_ends:
-            await self.queue.write_owed()
-        async with self.writer.exclusive():
+        if self.queue.has_unwritten_ends:
+            await self.queue.write_ends()
+        async with self.record.exclusive():
             self.check_open()
             if prompt.message_id:
                 earlier = await self._earlier_prompt(prompt.message_id)
@@ -225,34 +235,32 @@ class Conversation:
             rollback = None
             if prompt.replace_from is not None:
                 self.check_at_rest()
-                rollback = await rollback_before(self.writer, prompt.replace_from)
+                rollback = await rollback_before(self.record, prompt.replace_from)
                 self.check_at_rest()
             self.check_open()
             self._check_room()
             if rollback is not None:
-                rollback = await self.writer.append(rollback, with_event=False)
+                rollback = await self.record.append(rollback)
             try:
                 entry = await self._write_prompt(prompt, model)
             except Exception:
                 if rollback is not None:
-                    self.entry_written(rollback)
-                    try:
-                        redo = await self.writer.compute(self.history.redo)
-                        await self.writer.append(redo)
-                    except StorageError as error:
-                        log.warning("%s: entry %d stays: %s", self.session_id, rollback.seq, error)
+                    await self._redo(rollback)
                 raise
-            ahead = self.queue.add(TurnRun(self, entry))
+            ahead = self.queue.add_prompt(entry)
             # Its task is there before the receipt is queued for sending, so that the receipt
             # and the turn's first events leave in one write.
             self.queue.advance()
             call_guarded(receipt, self._first_receipt(entry, ahead=ahead))
-            if rollback is not None:
-                self.entry_written(rollback)
-                self.announce_rollback(rollback)
-            self.entry_written(entry)
-            if self.deleted:  # it was on its way while the conversation was deleted
-                self.cancel(entry.turn_id or "", "the conversation was deleted")
+        if self.deleted:  # while the prompt was written
+            self.cancel(entry.turn_id or "", "the conversation was deleted")
+
+    async def _redo(self, rollback: RollbackEntry) -> None:
+        """Takes a rollback back, because the prompt that was to follow can't be written."""
+        try:
+            await self.record.append(await self.record.compute(self.history.redo))
+        except StorageError as error:
+            log.warning("%s: entry %d stays: %s", self.session_id, rollback.seq, error)
 
     async def _earlier_prompt(self, message_id: str) -> SentBefore | None:
         """The prompt that was sent with the same `message_id` before. Of a long conversation
@@ -262,7 +270,7 @@ class Conversation:
         if prompt is None:
             if history.holds_all:
                 return None
-            return await self.writer.profile.store.prompt_by_message_id(self.session_id, message_id)
+            return await self.record.profile.store.prompt_by_message_id(self.session_id, message_id)
         turn_id = prompt.turn_id or ""
         state = history.turn_state(turn_id)
         if state is None:  # rolled back: the end of its turn is still in the record
@@ -283,15 +291,7 @@ class Conversation:
             options=prompt.options,
             metadata={**prompt.metadata, **role},
         )
-        return self.context.state.append_model_input(draft, with_event=False)
-
-    def announce_rollback(self, entry: RollbackEntry) -> None:
-        told: JsonObject = {"to_seq": entry.to_seq, "head_seq": entry.seq}
-        if entry.turns:
-            told["turns"] = list(entry.turns)
-        if entry.redo:
-            told["redo"] = True
-        self.announce("rolled_back", told)
+        return self.state.append_model_input(draft)
 
     def add_job(
         self,
@@ -318,7 +318,7 @@ class Conversation:
             message_id=prompt.message_id,
             position=ahead,
             state="waiting" if ahead else "running",
-            model=self.services.router.choose(prompt.model, self.writer.model),
+            model=self.services.router.choose(prompt.model, self.record.model),
         )
 
     def _second_receipt(self, prompt: Prompt, known: SentBefore) -> Receipt:
@@ -341,107 +341,17 @@ class Conversation:
             duplicate=True,
         )
 
-    # The steps of a turn
-
-    async def call_model(self, call: ModelCall) -> ModelOutputEntry:
-        """Makes one model call: prepares the context, checks its tokens, calls the model and
-        writes its output."""
-        turn, output = call.turn, await call.run()
-        await turn.events.settled()
-        draft = output.entry(
-            turn_id=turn.turn_id,
-            call=turn.call,
-            invocation=turn.invocation,
-            new_call_id=self.services.new_entry_id,
-            sent=turn.sent,
-        )
-        rejected = None
-        if "schema" in turn.prompt.options and not draft.tool_calls:
-            rejected = await call.check_answer(draft)
-            draft = replace(draft, rejected=rejected)
-        entry = await self.add_message(draft)
-        turn.output = None
-        if rejected is not None:
-            turn.events.thought(
-                "retrying",
-                f"the answer does not fit the schema ({rejected}); the model is asked once to "
-                "mend it",
-            )
-        return entry
-
-    async def execute_tools(self, turn: TurnRun) -> dict[str, ToolCallResult]:
-        """Runs the tool calls of the turn's last output concurrently; a failure is a result.
-        Tool calls for which a resumed turn has results are not run again."""
-        waiting = self.history.open_tool_calls(turn.turn_id)
-        await self.execute_tool(
-            turn, *(each for each in waiting if each.tool_call_id not in turn.results)
-        )
-        return turn.results
-
-    async def execute_tool(self, turn: TurnRun, *tool_calls: ToolCallRequest) -> None:
-        """Runs one tool call, or several at once. A turn that is suspended before one was
-        approved has no result of it."""
-        await self.services.tools.run_all(tool_calls, turn)
-
-    async def check_tokens(self, turn_id: str, call_budget: CallBudget) -> bool:
-        """Before a call: begins a new epoch if one is due, and says whether it did.
-
-        Tokens are counted by the local tokenizer (by characters ÷ 2.5 where there is
-        none), corrected by what the provider reported for earlier calls. Over the
-        threshold, the compression listener is called.
-        """
-        draft = await self.context.due_epoch(turn_id, call_budget)
-        if draft is None:
-            return False
-        if draft.reason == "budget":
-            event = OverThreshold(session_id=self.session_id, turn_id=turn_id, draft=draft)
-            try:
-                await self.services.context.on_compression(event, self.context)
-            except Exception:
-                log.exception("%s: compression failed; the turn goes on", self.session_id)
-        else:
-            await self.context.begin_epoch(draft)
-        return True
-
-    def update_token_usage(self, turn: TurnRun) -> None:
-        """Adds the usage of the last call, answered or not. A provider's later report
-        replaces its earlier one."""
-        if turn.output is None or turn.output.usage is None:
-            return
-        usage = turn.output.usage
-        for name, tokens in usage.as_json().items():
-            turn.usage[name] = turn.usage.get(name, 0) + tokens
-        if usage.estimated:
-            turn.usage["estimated"] = True
-        elif turn.view is not None:
-            counted = turn.view.tokens
-            self.services.context.learn(turn.model, counted=counted, real=usage.input_tokens)
-            if logs.tokens.on:
-                logs.tokens("billed", model=turn.model, counted=counted, **usage.as_json())
+    # The conversation manager of the memos: messages and usage. Its model calls, tools and token
+    # checks are `TurnRun`'s and `ContextManager`'s, which run without passing through here.
 
     async def get_token_usage(self) -> UsageAccount:
         """What was billed, how full the window is, and what the next call would take."""
         await self.context.ready()
-        return await self.context.compute(partial(usage_of, self, self.model))
+        return await self.context.compute(partial(usage_of, self.context, self.model))
 
-    # Messages
-
-    @overload
-    def add_message(self, draft: ModelInputEntry) -> Awaitable[ModelInputEntry]: ...
-    @overload
-    def add_message(self, draft: ModelOutputEntry) -> Awaitable[ModelOutputEntry]: ...
-    @overload
-    def add_message(self, draft: ToolResultsEntry) -> Awaitable[ToolResultsEntry]: ...
     def add_message(self, draft: MessageEntry) -> Awaitable[MessageEntry]:
         """Checked and on disk when it returns; `BadEntry` if it is refused."""
-        state = self.context.state
-        match draft:
-            case ModelInputEntry():
-                return state.append_model_input(draft)
-            case ModelOutputEntry():
-                return state.append_model_output(draft)
-            case ToolResultsEntry():
-                return state.append_tool_results(draft)
+        return self.state.append(draft)
 
     def get_messages(self) -> list[ChatMessage]:
         """Copies, oldest first."""
@@ -457,7 +367,7 @@ class Conversation:
         """The system message stays; what was said is no longer shown to models. Gives the
         last seq that is cleared."""
         through = 0
-        if self.writer.is_stored:
+        if self.record.is_stored:
             through = (await self.append_entry(ClearEntry())).seq - 1
         self.announce("cleared", {"cleared_through_seq": through})
         return through
@@ -467,19 +377,10 @@ class Conversation:
     async def append_entry(self, draft: EntryT) -> EntryT:
         """Writes an entry that is no message, and sends its event."""
         self.check_open()
-        return await self.writer.append(draft)
+        return await self.record.append(draft)
 
     def announce(self, what: str, details: JsonObject) -> None:
-        self.broadcast.emit(SessionEvent(session_id=self.session_id, event=what, details=details))
-
-    def entry_written(self, entry: Entry) -> None:
-        """Sends the event of an entry that is on disk."""
-        self.used_at = monotonic()
-        if self._context is not None and self.services.context.namer is not None:
-            self._context.namer.entry_written(entry)
-        if self.broadcast:
-            bytes_max = self.services.limits.message_bytes_max
-            self.broadcast.emit(entry_event(self.session_id, entry, bytes_max))
+        self.broadcast.announce(what, details)
 
     # Opening and ending
 
@@ -497,8 +398,11 @@ class Conversation:
 
     def _drop_jobs(self, why: RequestError) -> None:
         self.queue.drop_jobs(why)
-        if self._context is not None:
-            self._context.stop_summarizing()
+        self.stop_summarizing()
+
+    def stop_summarizing(self) -> None:
+        self.summarizer.stop()
+        self.namer.stop()
 
     # Checks
 
@@ -528,7 +432,7 @@ class Conversation:
     def _check_not_given_away(self) -> None:
         """Raises if the conversation was given to another server, so that the request is relayed
         there."""
-        if self.is_leaving and self.writer.is_stale:
+        if self.is_leaving and self.record.is_stale:
             raise WrittenElsewhere("another server is to have it")
 
     def _check_room(self) -> None:
@@ -559,18 +463,18 @@ class Conversation:
 
 
 async def drafted_rollback(
-    writer: RecordWriter, draft: Callable[[ConversationHistory, bool], _DraftT]
+    record: ConversationRecord, draft: Callable[[ConversationHistory, bool], _DraftT]
 ) -> _DraftT:
     """`draft` is given a history, and whether to say all of it (`in_full`). An open
     conversation has only its newest entries in memory; for a rollback that concerns others
     the whole record is read."""
-    history = writer.history
+    history = record.history
     try:
-        return await writer.compute(partial(draft, history, False))
+        return await record.compute(partial(draft, history, False))
     except NotInReach:
         pass  # the seq lies before the entries in memory
     entries: list[Entry] = []
-    async for batch in writer.profile.store.entries(history.session_id):
+    async for batch in record.profile.store.entries(history.session_id):
         entries += batch
 
     def draft_from_all() -> _DraftT:
@@ -578,13 +482,13 @@ async def drafted_rollback(
         entries.clear()  # freed in the thread too
         return draft(whole, True)
 
-    return await writer.compute(draft_from_all, entries=len(entries))
+    return await record.compute(draft_from_all, entries=len(entries))
 
 
-async def rollback_before(writer: RecordWriter, replaced_seq: int) -> RollbackEntry | None:
+async def rollback_before(record: ConversationRecord, replaced_seq: int) -> RollbackEntry | None:
     """A draft of the rollback of that entry's turn and of those after it; `None` if they are
     rolled back already, by an earlier attempt of the same request."""
-    history = writer.history
+    history = record.history
     if replaced_seq > history.head_seq:
         raise RequestError(
             ErrorCode.NOT_FOUND, f"there is no entry {replaced_seq} here", field="replace_from"
@@ -604,4 +508,4 @@ async def rollback_before(writer: RecordWriter, replaced_seq: int) -> RollbackEn
         turns = history.turns_from(replaced_seq)
         return history.rollback_turns(turns, in_full=in_full) if turns else None
 
-    return await drafted_rollback(writer, draft)
+    return await drafted_rollback(record, draft)

@@ -61,7 +61,7 @@ async def find_or_create(
         if is_session_id(wanted):
             return await registry.make(wanted, user, history)
         name = checked_name(wanted)
-        conversation = registry.fresh(user, history)
+        conversation = registry.new(user, history)
         await rename(conversation, name)
         return conversation
 
@@ -83,10 +83,10 @@ async def switch_model(conversation: Conversation, model: str) -> str:
     """Takes effect with the next turn that starts; gives the model before."""
     checked = conversation.services.router.check(model)
     previous = conversation.model
-    if checked != conversation.writer.model:
+    if checked != conversation.record.model:
         conversation.check_open()
         choice = ModelSwitchedEntry(model=checked, previous_model=previous)
-        await conversation.writer.choose(choice)
+        await conversation.record.choose(choice)
         conversation.announce("model", {"model": checked, "previous_model": previous})
     return previous
 
@@ -97,15 +97,15 @@ OPTIONS: Final = ("effort", "temperature", "output_tokens")
 async def set_options(conversation: Conversation, changes: JsonObject) -> None:
     """Takes effect with the next call; `None` takes an option back. Other members than those of
     a prompt are ignored."""
-    options = dict(conversation.writer.options)
+    options = dict(conversation.record.options)
     for name, value in changes.items():
         if value is None:
             options.pop(name, None)
         elif name in OPTIONS and isinstance(value, str | int | float):
             options[name] = value
-    if options != conversation.writer.options:
+    if options != conversation.record.options:
         conversation.check_open()
-        await conversation.writer.choose(ModelSwitchedEntry(model="", options=options))
+        await conversation.record.choose(ModelSwitchedEntry(model="", options=options))
         conversation.announce("options", {"options": {**options}})
 
 
@@ -118,7 +118,7 @@ async def set_system(conversation: Conversation, instruction: str) -> None:
     """The next call is told that; what it was told before is not slipped away. The same
     instruction again changes nothing, so the provider's prompt cache stays good."""
     conversation.check_open()
-    if await conversation.context.state.set_system_instruction(instruction):
+    if await conversation.state.set_system_instruction(instruction):
         conversation.announce("system", {"system": instruction[:_TOLD_CHARACTERS_MAX]})
 
 
@@ -139,10 +139,10 @@ async def roll_back(
             return history.rollback_turns(list(dict.fromkeys(turns)), in_full=in_full)
         return history.rollback_to(to_seq, in_full=in_full)
 
-    async with conversation.writer.exclusive():
+    async with conversation.record.exclusive():
         conversation.check_at_rest()
         try:
-            draft = await drafted_rollback(conversation.writer, drafted)
+            draft = await drafted_rollback(conversation.record, drafted)
         except BadEntry as error:
             if not turns and not redo:
                 raise
@@ -150,7 +150,6 @@ async def roll_back(
             raise RequestError(ErrorCode.NOT_FOUND, str(error), field=field) from error
         conversation.check_at_rest()
         entry = await conversation.append_entry(draft)
-    conversation.announce_rollback(entry)
     return RolledBack(session_id=conversation.session_id, head_seq=entry.seq, turns=entry.turns)
 
 
@@ -254,26 +253,26 @@ async def redact(conversation: Conversation, seq: int) -> Redacted:
     rewritten with a tombstone in the entry's place and read again. What a model made of it
     goes too: summaries that cover the entry, and a name. Who repeated it since (an answer,
     a tool's result) is erased by asking for that entry. Called between turns."""
-    writer = conversation.writer
-    conversation.context.stop_summarizing()
-    check_redactable(writer.history, seq)
+    record = conversation.record
+    conversation.stop_summarizing()
+    check_redactable(record.history, seq)
     drawn: list[int] = []
-    async for batch in conversation.writer.profile.store.entries(
+    async for batch in conversation.record.profile.store.entries(
         conversation.session_id, after=seq
     ):
         stands = (entry for entry in batch if entry.redacted_at is None)
         drawn += [entry.seq for entry in stands if seq in _made_from(entry)]
     try:
-        tombstone = await writer.redact(seq)
+        tombstone = await record.redact(seq)
     except BadEntry as error:
         raise RequestError(ErrorCode.MALFORMED, str(error), field="seq") from None
     for each in drawn:
-        await writer.redact(each)
+        await record.redact(each)
     if isinstance(tombstone, AttachmentEntry):
-        await conversation.services.files.remove(writer.session_id, tombstone.file_id)
+        await conversation.services.files.remove(record.session_id, tombstone.file_id)
     seqs: list[JsonValue] = [seq, *drawn]
     conversation.announce("redacted", {"seq": seq, "seqs": seqs})
-    is_shown = not isinstance(tombstone, RenamedEntry) and not conversation.writer.is_stale
+    is_shown = not isinstance(tombstone, RenamedEntry) and not conversation.record.is_stale
     active = reversed(conversation.history.active)
     if is_shown and any(isinstance(each, ModelOutputEntry) for each in active):
         # What was sent so far can't be sent again, so what models are shown begins anew.
@@ -303,7 +302,9 @@ async def compact(conversation: Conversation) -> EpochBegun:
     before = (await context.view(None, call_budget)).tokens
     if not conversation.history.shown_turns:
         raise RequestError(ErrorCode.CONFLICT, "there is nothing to compact here yet")
-    compaction = await context.summarizer.finish(await context.draft_epoch("asked", call_budget))
+    compaction = await conversation.summarizer.finish(
+        await context.draft_epoch("asked", call_budget)
+    )
     epoch = await context.begin_epoch_for("asked", call_budget)
     return EpochBegun(
         session_id=conversation.session_id,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -28,8 +28,9 @@ from msgspec.structs import replace
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
-from nplt_protocol.messages import Repaired, SessionEvent
-from nplt_server.conversations.conversation import Conversation
+from nplt_protocol.messages import Repaired
+from nplt_server.conversations.broadcast import Broadcast
+from nplt_server.conversations.conversation import Conversation, FreshConversation
 from nplt_server.conversations.services import Services
 from nplt_server.errors import no_such_conversation
 from nplt_server.histories import FoundConversation, HistoryProfile
@@ -68,46 +69,68 @@ class _Reservation(NamedTuple):
 class Registry:
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._open: dict[str, Conversation] = {}
+        self._open: dict[str, Conversation | FreshConversation] = {}
         self._locks: dict[str, anyio.Lock] = {}
         self._reserved: OrderedDict[str, _Reservation] = OrderedDict()
         self._handed_over: set[str] = set()
 
     def __iter__(self) -> Iterator[Conversation]:
-        return iter(tuple(self._open.values()))
+        """Those in which something has happened."""
+        return iter([each for each in self._open.values() if isinstance(each, Conversation)])
+
+    def broadcasts(self) -> list[Broadcast]:
+        """Those of all open conversations, fresh ones too."""
+        return [each.broadcast for each in self._open.values()]
+
+    def _opened(self, session_id: str) -> Conversation | None:
+        conversation = self._open.get(session_id)
+        return conversation if isinstance(conversation, Conversation) else None
 
     # Getting in
 
-    def fresh(self, user: str, history: str | None = None) -> Conversation:
-        """A new conversation under a reserved id, not stored yet."""
+    def fresh(self, user: str, history: str | None = None) -> FreshConversation:
+        """A fresh conversation under a reserved id."""
         return self._reserve(self._services.new_session_id(), user, history)
+
+    def new(self, user: str, history: str | None = None) -> Conversation:
+        """A new conversation under a reserved id, not stored yet."""
+        return self.begin(self.fresh(user, history))
+
+    def begin(self, fresh: FreshConversation) -> Conversation:
+        """The conversation that a fresh one becomes at its first use. Clients that use it at
+        the same time get the same one."""
+        known = self._opened(fresh.session_id)
+        if known is not None:
+            return known
+        conversation = self._open[fresh.session_id] = Conversation(fresh)
+        return conversation
 
     async def get(self, session_id: str, user: str) -> Conversation:
         """The conversation of that id, opened if need be."""
-        conversation = self._open.get(session_id)
+        conversation = self._opened(session_id)
         if session_id in self._handed_over:
             why = "the server is shutting down; try again later"
             raise RequestError(ErrorCode.SHUTTING_DOWN, why)
-        if conversation is None or conversation.writer.is_stale:
+        if conversation is None or conversation.record.is_stale:
             async with self.alone_with(session_id):
-                conversation = self._open.get(session_id)
-                if conversation is not None and conversation.writer.is_stale:
+                conversation = self._opened(session_id)
+                if conversation is not None and conversation.record.is_stale:
                     # Another server has written to it: who comes in now sees what it wrote.
                     await conversation.activity.quiet()
                     del self._open[session_id]
-                    await conversation.writer.close()
+                    await conversation.record.close()
                     conversation = None
                 conversation = conversation or await self._load(session_id, user)
         if conversation.deleted or conversation.user != user:
             raise no_such_conversation(session_id)
-        conversation.used_at = monotonic()
+        conversation.touch()
         return conversation
 
     async def find(self, session_id: str, user: str) -> FoundConversation | None:
         """Where it is kept, and its row; `None` while it is only reserved."""
-        conversation, found = self._open.get(session_id), None
+        conversation, found = self._opened(session_id), None
         if conversation is not None and conversation.row is not None:
-            found = FoundConversation(profile=conversation.writer.profile, row=conversation.row)
+            found = FoundConversation(profile=conversation.record.profile, row=conversation.row)
         elif is_session_id(session_id):
             found = await self._services.histories.find(session_id)
         if found is None and self._is_reserved(session_id, user):
@@ -159,7 +182,7 @@ class Registry:
         async with self.alone_with(session_id):
             if await self.is_taken(session_id, user):
                 raise no_such_conversation(wanted)
-            return self._reserve(session_id, user, history)
+            return self.begin(self._reserve(session_id, user, history))
 
     async def _last(self, user: str) -> str:
         """Lists are newest first, except that pinned ones come before all others."""
@@ -182,55 +205,67 @@ class Registry:
 
     def state_of(self, row: ConversationRow) -> str:
         """What is not open here may be open at another server: its row tells."""
-        conversation = self._open.get(row.session_id)
+        conversation = self._opened(row.session_id)
         if conversation is not None:
             return conversation.queue.state
         is_shared = self._services.histories.shared is not None
         return "running" if row.unfinished and is_shared else "idle"
 
-    def turn_holder(self, turn_id: str, user: str) -> Conversation | None:
+    def states(self, user: str) -> Counter[str]:
+        """How many open conversations of the user are in each state."""
         mine = (each for each in self._open.values() if each.user == user)
+        return Counter(
+            each.queue.state if isinstance(each, Conversation) else "idle" for each in mine
+        )
+
+    def turn_holder(self, turn_id: str, user: str) -> Conversation | None:
+        mine = (each for each in self if each.user == user)
         return next((each for each in mine if each.queue.holds(turn_id)), None)
 
     # Going out
 
-    def left(self, conversation: Conversation) -> None:
+    def left(self, session_id: str) -> None:
         """Its last subscriber may have gone: nothing is kept of a conversation in
         which nothing was said. Its id stays reserved."""
-        is_ours = self._open.get(conversation.session_id) is conversation
-        if is_ours and conversation.is_unused and not conversation.writer.is_stored:
-            session_id, record = conversation.session_id, conversation.writer
-            del self._open[session_id]
+        conversation = self._open.get(session_id)
+        if isinstance(conversation, Conversation):
+            record = conversation.record
+            if not conversation.is_unused or record.is_stored:
+                return
             if session_id in self._reserved:
                 self._reserved[session_id] = _Reservation(
                     conversation.user, record.profile, record.model
                 )
+        elif conversation is None or conversation.broadcast:
+            return
+        del self._open[session_id]
 
     async def delete(self, session_id: str, user: str) -> None:
         """To the trash, also if it is damaged; whoever is attached is told and finds
         a fresh one."""
         async with self.alone_with(session_id):
             found = await self.find(session_id, user)
-            conversation = self._open.get(session_id)
+            broadcast = self._open[session_id].broadcast if session_id in self._open else None
+            conversation = self._opened(session_id)
             store = None if found is None else found.profile.store
             if conversation is not None:
                 conversation.delete("the conversation was deleted")
                 await conversation.activity.quiet()
-                writer = conversation.writer
-                store = writer.profile.store if writer.is_stored else None
-                await writer.close()  # also if it isn't stored: nobody shall store it now
+                record = conversation.record
+                store = record.profile.store if record.is_stored else None
+                await record.close()  # also if it isn't stored: nobody shall store it now
             try:
                 if store is not None:
                     await store.delete(session_id)
             except Exception:
                 if conversation is not None:  # it is still there, and so are those who stand in it
-                    await conversation.writer.reopen()
+                    await conversation.record.reopen()
                     conversation.deleted = False
                 raise
             self._open.pop(session_id, None)
             self._reserved.pop(session_id, None)
-        if conversation is not None:
-            conversation.broadcast.emit(SessionEvent(session_id=session_id, event="deleted"))
+        if broadcast is not None:
+            broadcast.announce("deleted")
 
     async def repair(self, session_id: str, user: str) -> Repaired:
         """Whoever is attached is told to attach again: the record is read anew."""
@@ -242,13 +277,13 @@ class Registry:
                 raise RequestError(
                     ErrorCode.UNSUPPORTED, "only conversations kept in files can be repaired"
                 )
-            conversation = self._open.get(session_id)
+            conversation = self._opened(session_id)
             if conversation is not None:
                 conversation.check_at_rest()
                 conversation.announce("lagged", {"head_seq": conversation.history.head_seq})
                 await conversation.activity.quiet()
                 self._open.pop(session_id, None)
-                await conversation.writer.close()
+                await conversation.record.close()
             try:
                 done = await found.profile.store.repair(session_id)
             except ConversationDamaged as error:
@@ -304,9 +339,7 @@ class Registry:
     async def close_unused(self) -> None:
         """Those unused for long, and the longest unused of too many."""
         now = monotonic()
-        unused = sorted(
-            (each for each in self._open.values() if each.is_unused), key=lambda each: each.used_at
-        )
+        unused = sorted((each for each in self if each.is_unused), key=lambda each: each.used_at)
         surplus = len(unused) - _UNUSED_MAX
         for place, conversation in enumerate(unused):
             if place >= surplus and now - conversation.used_at <= _UNUSED_SECONDS_MAX:
@@ -315,25 +348,25 @@ class Registry:
                 if conversation.is_unused:
                     # First out of sight: who wants it now waits for the lock, and opens it anew.
                     self._open.pop(conversation.session_id, None)
-                    await conversation.writer.close()
+                    await conversation.record.close()
 
     async def check_owned(self) -> None:
         """Conversations that are held for a time only. If that time is over they are
         reclaimed, or whoever is attached is told to attach again; those that another server
         has asked for are given away."""
         for conversation in self:
-            if not conversation.has_begun or conversation.writer.is_stale:
+            if conversation.record.is_stale:
                 continue
-            lease = conversation.writer.lease
+            lease = conversation.record.lease
             if lease is None:
                 continue
             within = lease.wanted_within
             if within is not None and not conversation.is_leaving:
-                conversation.is_leaving = True
+                conversation.queue.hold()
                 self._services.spawn(partial(self._give_away, conversation, within))
             if lease.is_lapsed:
                 try:
-                    await conversation.writer.check_owned()
+                    await conversation.record.check_owned()
                 except StorageUnavailable:
                     return  # the others would wait for the same
                 except StorageError as error:
@@ -347,37 +380,37 @@ class Registry:
         async with self.alone_with(conversation.session_id):
             self._handed_over.add(conversation.session_id)
             self._open.pop(conversation.session_id, None)
-            await conversation.writer.close()
+            await conversation.record.close()
 
     async def _give_away(self, conversation: Conversation, within: float) -> None:
         """To the server that has asked for it: when the turn that runs has ended, or after so
         many seconds. Whoever is attached finds it there."""
-        session_id, writer = conversation.session_id, conversation.writer
+        session_id, record = conversation.session_id, conversation.record
         why = "another server takes the conversation over"
         log.info("%s: another server has asked for it", session_id)
         conversation.queue.suspend(why)
         with anyio.move_on_after(within) as patience:
             await conversation.activity.quiet()
         is_running = patience.cancelled_caught and conversation.queue.running is not None
-        if is_running and (writer.lease is None or writer.lease.wanted_within is None):
-            conversation.is_leaving = False  # it is wanted no more: the turn goes on
+        if is_running and (record.lease is None or record.lease.wanted_within is None):
+            conversation.queue.release()  # it is wanted no more: the turn goes on
             return
         async with self.alone_with(session_id):
             is_ours = (
-                self._open.get(session_id) is conversation and not conversation.writer.is_stale
+                self._open.get(session_id) is conversation and not conversation.record.is_stale
             )
             if not is_ours or self._services.draining:
                 return
             conversation.interrupt(why, ErrorCode.UNAVAILABLE)
             await conversation.activity.quiet()
-            writer.mark_stale()
+            record.mark_stale()
             try:
                 await conversation.activity.quiet()  # what was let in before
                 await conversation.queue.note_shutdown()
             except StorageError as error:
                 log.warning("%s: what waits could not be noted: %s", session_id, error)
             del self._open[session_id]
-            await conversation.writer.close()
+            await conversation.record.close()
 
     async def ask_for(self, held: ConversationHeld, user: str) -> None:
         """Asks the server that has it, and can't be reached, to hand it over."""
@@ -389,23 +422,22 @@ class Registry:
         """Side by side: one that is slow keeps nobody else waiting."""
         async with anyio.create_task_group() as tasks:
             for conversation in self:
-                tasks.start_soon(conversation.writer.close)
+                tasks.start_soon(conversation.record.close)
         self._open.clear()
 
     async def _load(self, session_id: str, user: str) -> Conversation:
         await self.make_room()
         found = await self.find(session_id, user)
         if found is None:
-            return self._open_unstored(session_id, self._reserved[session_id])
+            return self.begin(self._open_fresh(session_id, self._reserved[session_id]))
         opened = await found.profile.store.open(session_id)
-        conversation = Conversation(
-            session_id, user=user, services=self._services, profile=found.profile, opened=opened
-        )
+        fresh = FreshConversation(session_id, found.profile, self._services, user=user)
+        conversation = Conversation(fresh, opened)
         try:
             await conversation.queue.resume_unfinished()
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await conversation.writer.close()
+                await conversation.record.close()
             raise
         self._open[session_id] = conversation
         return conversation
@@ -415,23 +447,24 @@ class Registry:
         if len(self._open) > _UNUSED_MAX * 3 // 2:
             await self.close_unused()
 
-    def _open_unstored(self, session_id: str, reserved: _Reservation) -> Conversation:
-        """One that is not stored yet."""
-        conversation = Conversation(
+    def _open_fresh(self, session_id: str, reserved: _Reservation) -> FreshConversation:
+        known = self._open.get(session_id)
+        if isinstance(known, FreshConversation):
+            return known
+        fresh = self._open[session_id] = FreshConversation(
             session_id,
+            reserved.profile,
+            self._services,
             user=reserved.user,
-            services=self._services,
-            profile=reserved.profile,
-            model=reserved.model,
+            chosen_model=reserved.model,
         )
-        self._open[session_id] = conversation
-        return conversation
+        return fresh
 
     def _is_reserved(self, session_id: str, user: str) -> bool:
         reservation = self._reserved.get(session_id)
         return reservation is not None and reservation.user == user
 
-    def _reserve(self, session_id: str, user: str, history: str | None) -> Conversation:
+    def _reserve(self, session_id: str, user: str, history: str | None) -> FreshConversation:
         reservation = _Reservation(user, self._services.histories.profile(history))
         self._reserved[session_id] = reservation
         for oldest in tuple(self._reserved)[: max(0, len(self._reserved) - _RESERVED_MAX)]:
@@ -439,7 +472,7 @@ class Registry:
                 self._reserved.move_to_end(oldest)
             else:
                 del self._reserved[oldest]
-        return self._open_unstored(session_id, reservation)
+        return self._open_fresh(session_id, reservation)
 
     @asynccontextmanager
     async def alone_with(self, session_id: str) -> AsyncIterator[None]:

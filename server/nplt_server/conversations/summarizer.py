@@ -8,8 +8,9 @@ must not come back through it. A name given by a person is never replaced.
 from __future__ import annotations
 
 import logging
+import sys
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 
@@ -23,6 +24,9 @@ from nplt_server.context.messages import (
 )
 from nplt_server.context.projection import Projection, SummaryTask
 from nplt_server.context.source import PromptReference
+from nplt_server.conversations.context_manager import ContextManager
+from nplt_server.conversations.record import ConversationRecord
+from nplt_server.conversations.services import Services
 from nplt_server.errors import ProviderError, ProviderRefused
 from nplt_server.providers import ModelRequest
 from nplt_server.providers.accumulator import ModelOutputAccumulator, usage_as_json
@@ -30,7 +34,6 @@ from nplt_server.providers.retries import call_quietly
 from nplt_storage.entries import (
     ClearEntry,
     CompactionEntry,
-    Entry,
     EpochEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
@@ -40,9 +43,6 @@ from nplt_storage.entries import (
 )
 from nplt_storage.errors import StorageError
 from nplt_storage.history import ConversationHistory, Turn
-
-if TYPE_CHECKING:
-    from nplt_server.conversations.conversation import Conversation
 
 log = logging.getLogger(__name__)
 
@@ -92,9 +92,9 @@ _EXPECTED = (ProviderError, RequestError, StorageError, TimeoutError)
 class _BackgroundCall:
     """A call of a model beside the conversation, one at a time; nothing depends on it."""
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
-        self._services = conversation.services
+    def __init__(self, record: ConversationRecord, services: Services) -> None:
+        self._record = record
+        self._services = services
         self._scope: anyio.CancelScope | None = None
         """Of the call that is under way."""
 
@@ -125,20 +125,25 @@ class _BackgroundCall:
             context=(SystemMessage(instruction=instruction), ModelInputMessage(content=text)),
             answer_tokens_max=answer_tokens_max,
         )
-        await self._conversation.writer.check_owned()
+        await self._record.check_owned()
         with anyio.fail_after(services.limits.summary_seconds_max):
             await call_quietly(request, output, route=route, policy=services.router.retries)
         return invocation
 
 
 class Summarizer(_BackgroundCall):
-    def __init__(self, conversation: Conversation) -> None:
-        super().__init__(conversation)
+    def __init__(self, context: ContextManager, services: Services) -> None:
+        super().__init__(context.record, services)
+        self._context = context
         self._settled: anyio.Event | None = None
         """For who waits until the summary is made or given up."""
 
-    def begin(self, prompt_ref: PromptReference, epoch: EpochEntry) -> None:
-        """Beside everything else; not at all while one is being made."""
+    async def begin_epoch(self, draft: EpochEntry) -> EpochEntry:
+        return await self._context.begin_epoch(draft)
+
+    def summarize_beside(self, prompt_ref: PromptReference, epoch: EpochEntry) -> None:
+        """Starts a summary in a separate task, unless one is being made. The next turn after
+        it is finished begins an epoch that shows it."""
         if self._model is not None and not self.is_running:
             scope = self._scope = anyio.CancelScope()
             self._services.spawn(partial(self._run, prompt_ref, epoch, scope))
@@ -174,7 +179,7 @@ class Summarizer(_BackgroundCall):
             refusal = str(error) or "time-out"
         except Exception:
             refusal = "a bug"
-            log.exception("%s: a summary failed", self._conversation.session_id)
+            log.exception("%s: a summary failed", self._record.session_id)
         finally:
             self._scope = None
             if self._settled is not None:
@@ -183,7 +188,7 @@ class Summarizer(_BackgroundCall):
             if compaction is None and refusal is not None:
                 usage = usage_as_json(output.usage) or "not told"
                 log.warning(
-                    "%s: no summary: %s (billed: %s)", self._conversation.session_id, refusal, usage
+                    "%s: no summary: %s (billed: %s)", self._record.session_id, refusal, usage
                 )
         return compaction
 
@@ -191,18 +196,18 @@ class Summarizer(_BackgroundCall):
         self, prompt_ref: PromptReference, epoch: EpochEntry, output: ModelOutputAccumulator
     ) -> tuple[CompactionEntry | None, str | None]:
         """The summary, or why there is none; neither if there is nothing to summarize."""
-        conversation, services, model = self._conversation, self._services.context, self._model
+        context, services, model = self._context, self._services.context, self._model
         if model is None:
             return None, None
         facts = services.facts(model)
         room = facts.budget_tokens * 3 // 4
 
         def find_task() -> tuple[Projection, int, SummaryTask | None]:
-            projection = conversation.context.projection
+            projection = context.projection
             task = projection.summary_task(prompt_ref, epoch, room=room)
             return projection, projection.history.head_seq, task
 
-        projection, head_seq, task = await conversation.context.compute(find_task)
+        projection, head_seq, task = await context.compute(find_task)
         if task is None:
             return None, None
         kept_max = services.summary_tokens_max(epoch.budget_tokens or room)
@@ -223,11 +228,11 @@ class Summarizer(_BackgroundCall):
             return None, f"its {tokens} tokens are not less than the {told} it would stand for"
         if tokens > kept_max:
             return None, f"it has {tokens} tokens, and at most {kept_max} are kept"
-        async with conversation.writer.exclusive():
+        async with self._record.exclusive():
             refusal = self._out_of_date(task, projection.history, head_seq)
             if refusal is not None:
                 return None, refusal
-            entry = await conversation.writer.append(
+            entry = await self._record.append(
                 CompactionEntry(
                     content=text,
                     from_seq=task.from_seq,
@@ -236,7 +241,7 @@ class Summarizer(_BackgroundCall):
                     usage=usage_as_json(output.usage),
                 )
             )
-        conversation.announce(
+        self._record.broadcast.announce(
             "compacted",
             {"compaction": entry.seq, "from_seq": task.from_seq, "through_seq": task.through_seq},
         )
@@ -248,7 +253,7 @@ class Summarizer(_BackgroundCall):
         """Why a summary that was asked for when the head was there must not be written."""
         if self._services.draining:
             return "the server is shutting down"
-        history = self._conversation.history
+        history = self._record.history
         since = history.entries_after(head_seq) if history is asked_of else None
         if since is None:
             return "the conversation was read anew since it was asked for"
@@ -279,34 +284,33 @@ _AROUND: Final = " \t\"'`*#_.:“”„‘’«»"
 class ConversationNamer(_BackgroundCall):
     """Asks for a name once the first answer is there. A name given by a person stays."""
 
-    def entry_written(self, entry: Entry) -> None:
-        """Begins to find a name after the first answer; other entries are no reason to."""
-        if not isinstance(entry, ModelOutputEntry) or not entry.ends_turn or not entry.content:
-            return
+    def turn_ended(self) -> None:
+        """Begins to find a name if the turn that ended gave the first answer."""
         model = self._services.context.namer
         if model is None or self.is_running or self._services.draining:
             return
-        history = self._conversation.history
+        history = self._record.history
         if not history.is_in_reach or history.first_seq > 1 or self._has_name():
             return
         shown = history.shown_turns
-        if len(shown) == 1 and not history.hidden:
+        end = shown[0].end if len(shown) == 1 and not history.hidden else None
+        if isinstance(end, ModelOutputEntry) and end.content:
             self._scope = anyio.CancelScope()
             self._services.spawn(partial(self._give_name, model, shown[0], self._scope))
 
     def _has_name(self) -> bool:
         """One that is no mere first words."""
-        return any(isinstance(entry, RenamedEntry) for entry in self._conversation.history.entries)
+        return any(isinstance(entry, RenamedEntry) for entry in self._record.history.entries)
 
     async def _give_name(self, model: str, turn: Turn, scope: anyio.CancelScope) -> None:
-        conversation = self._conversation
+        record = self._record
         output = ModelOutputAccumulator(answer_bytes_max=_NAME_BYTES_MAX)
         tokens_max = min(_ANSWER_TOKENS_MAX, self._services.context.facts(model).answer_tokens)
         through = turn.end.seq if turn.end else turn.number
         try:
             with scope:
                 # More may have been said meanwhile.
-                said = [each for each in conversation.get_messages() if each.seq <= through]
+                said = [each for each in record.history.recent(sys.maxsize) if each.seq <= through]
                 asked, answer = (
                     each.content[:_TOLD_CHARACTERS_MAX] for each in (said[0], said[-1])
                 )
@@ -315,16 +319,16 @@ class ConversationNamer(_BackgroundCall):
                 name = clean_name(output.text)
                 if not name:
                     return
-                async with conversation.writer.exclusive():
+                async with record.exclusive():
                     if self._services.draining or self._has_name():
                         return  # somebody was quicker
                     made = {"automatic": True, "from_seq": turn.number, "through_seq": through}
-                    await conversation.writer.append(RenamedEntry(name=name, metadata=made))
-                conversation.announce("renamed", {"name": name, "automatic": True})
+                    await record.append(RenamedEntry(name=name, metadata=made))
+                record.broadcast.announce("renamed", {"name": name, "automatic": True})
         except _EXPECTED as error:
-            log.info("%s: no better name: %s", conversation.session_id, error or "time-out")
+            log.info("%s: no better name: %s", record.session_id, error or "time-out")
         except Exception:
-            log.exception("%s: naming it failed", conversation.session_id)
+            log.exception("%s: naming it failed", record.session_id)
         finally:
             self._scope = None
 

@@ -1,66 +1,62 @@
 """Runs one turn: from a prompt to its final answer.
 
-`TurnRun` is the turn: its prompt, model, call number, output, results, usage, clock and
-cancel scope. Its loop is context, model call, output entry, tools, results, again; bounded
-in calls and in time:
+`TurnRun` is the turn. Its loop is bounded in calls and in time:
 
-    prompt → context → model → deltas → one output entry → tools → results → again
+    context → model → deltas → one output entry → tools → one results entry → again
 
 Every turn ends with one entry on disk: an answer, a partial answer, or a fault with the
 reason. Cancelling closes the provider's stream at once; the output so far is kept as
 interrupted. A turn that waits for an approval can be suspended, and resumed after a restart
 of the server.
 
-Retries and fallback are in `model_call`, repairs after a crash in `turn_queue`. Time spent
-waiting for approvals does not count towards the turn's time limit.
+`model_caller` prepares the context, calls the model and recovers from failures; `recovery`
+decides what becomes of a turn after a crash. Time spent waiting for approvals does not count
+towards the turn's time limit.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import anyio
 from msgspec.structs import replace
 
 from nplt_protocol import ErrorCode, RequestError
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.messages import TurnFinished
+from nplt_protocol.messages import TurnFinished, TurnStarted
 from nplt_server import logs
-from nplt_server.context.source import ContextView
-from nplt_server.conversations.broadcast import TurnEvents
-from nplt_server.conversations.model_call import ModelCall
+from nplt_server.conversations.approvals import Approvals
+from nplt_server.conversations.context_manager import ContextManager
+from nplt_server.conversations.model_caller import ModelCaller
+from nplt_server.conversations.record import ConversationRecord
+from nplt_server.conversations.services import Compressible, Services
+from nplt_server.conversations.turn_events import TurnEvents
 from nplt_server.errors import (
     AnswerRejected,
     ProviderError,
+    ProviderRefused,
     ProviderUnavailable,
     error_to_tell,
 )
-from nplt_server.providers.accumulator import ModelOutputAccumulator, usage_as_json
-from nplt_server.providers.route import ModelRoute
 from nplt_server.tools import ToolFailed
 from nplt_storage.entries import (
     AttachmentEntry,
     Entry,
     FaultEntry,
     ModelInputEntry,
-    ModelInvocationDescriptor,
     ModelOutputEntry,
-    SentContext,
     ToolCallRequest,
     ToolCallResult,
     ToolResultsEntry,
 )
 from nplt_storage.errors import BadEntry, StorageError
 from nplt_storage.search import SearchHit, SearchQuery
-
-if TYPE_CHECKING:
-    from nplt_server.conversations.conversation import Conversation
 
 log = logging.getLogger(__name__)
 
@@ -102,58 +98,73 @@ class TurnSuspended(Exception):
     """The turn has not ended: it is resumed after the next start of the server."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterruptedStep:
+    """Where a turn goes on that waited for an approval when the server stopped: the output of
+    this call is in the record, and these are the results of its tool calls so far."""
+
+    model: str
+    call: int
+    results: Mapping[str, ToolCallResult]
+    usage: Mapping[str, int]
+
+
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class TurnRun:
-    conversation: Conversation
     prompt: ModelInputEntry
+    record: ConversationRecord
+    context: ContextManager
+    compressible: Compressible
+    approvals: Approvals
+    services: Services
+    resumed: InterruptedStep | None = None
     turn_id: str = field(init=False)
-    route: ModelRoute = field(init=False)
     events: TurnEvents = field(init=False)
-    tool_host: TurnToolHost = field(init=False)
-    clock: TurnClock = field(default_factory=TurnClock)
-    model: str = ""
-    """Chosen when the turn starts; fixed once there is output."""
-    call: int = 0
-    has_answer: bool = False
-    """The turn is resumed after it waited for an approval: the output of call number
-    `call` is written, and `results` holds the tool results so far."""
-    results: dict[str, ToolCallResult] = field(default_factory=dict)
-    usage: dict[str, int] = field(default_factory=dict)
-    output: ModelOutputAccumulator | None = None
-    view: ContextView | None = None
-    """The context of the current call."""
-    content_refused: bool = False
-    """The provider refused the content of the request without naming a message."""
-    asks_people: bool = False
-    cancel_called: bool = False
-    cancel_reason: str = "cancelled"
-    is_suspended: bool = False
+    """From `begin` on."""
+    clock: TurnClock = field(init=False, default_factory=TurnClock)
+    call: int = field(init=False, default=0)
+    cancel_called: bool = field(init=False, default=False)
+    cancel_reason: str = field(init=False, default="cancelled")
+    is_suspended: bool = field(init=False, default=False)
     """The server is stopping, and the turn is resumed after the next start."""
-    _has_slot: bool = False
-    _scope: anyio.CancelScope | None = None
+    _caller: ModelCaller | None = field(init=False, default=None)
+    tool_host: TurnToolHost = field(init=False)
+    _results: dict[str, ToolCallResult] = field(init=False, default_factory=dict)
+    """The results of the last output's tool calls so far, by the id of the call."""
+    _usage: dict[str, int] = field(init=False, default_factory=dict)
+    _asks_people: bool = field(init=False, default=False)
+    _has_slot: bool = field(init=False, default=False)
+    _scope: anyio.CancelScope | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         assert self.prompt.turn_id is not None
         self.turn_id = self.prompt.turn_id
-        self.events = TurnEvents(self.conversation, self.turn_id)
+        if self.resumed is not None:
+            self.call = self.resumed.call
+            self._asks_people = True
+            self._results.update(self.resumed.results)
+            self._usage.update(self.resumed.usage)
+
+    @property
+    def model(self) -> str | None:
+        """The model that is called; before the turn began, the one it began with before the
+        server was restarted."""
+        if self._caller is not None:
+            return self._caller.model
+        return None if self.resumed is None else self.resumed.model
+
+    def begin(self, model: str) -> None:
+        """Chooses the model, which is fixed once there is output."""
+        self.events = TurnEvents(self.record, self.turn_id)
         self.tool_host = TurnToolHost(self)
-
-    def use_model(self, model: str) -> None:
-        self.model = model
-        self.route = self.conversation.services.router.route_of(model)
-
-    @property
-    def invocation(self) -> ModelInvocationDescriptor:
-        return self.route.invocation
-
-    @property
-    def has_rejected(self) -> bool:
-        """Whether an answer of the turn did not fit the schema of the prompt."""
-        if "schema" not in self.prompt.options:
-            return False
-        turn = self.conversation.history.turn(self.turn_id)
-        entries = turn.entries if turn is not None else ()
-        return any(isinstance(entry, ModelOutputEntry) and entry.rejected for entry in entries)
+        self._caller = ModelCaller(
+            self.prompt,
+            model,
+            context=self.context,
+            compressible=self.compressible,
+            events=self.events,
+            services=self.services,
+        )
 
     # Stopping it
 
@@ -164,11 +175,13 @@ class TurnRun:
             self._scope.cancel()
 
     def suspend(self, reason: str) -> None:
-        """Stops the turn without an entry or event. It is resumed after a restart."""
-        self.is_suspended = True
-        self.cancel(reason)
+        """Stops the turn without an entry or event, if it waits for people and for nothing
+        else. It is resumed after a restart."""
+        if self.approvals.suspend(self.turn_id):
+            self.is_suspended = True
+            self.cancel(reason)
 
-    def cancellable(self, scope: anyio.CancelScope) -> anyio.CancelScope:
+    def _cancellable(self, scope: anyio.CancelScope) -> anyio.CancelScope:
         """From now on `cancel` cancels this scope; at once if `cancel` was called before."""
         self._scope = scope
         if self.cancel_called:
@@ -182,135 +195,167 @@ class TurnRun:
 
     @property
     def _too_long(self) -> AnswerRejected:
-        seconds = self.conversation.services.limits.turn_seconds_max
+        seconds = self.services.limits.turn_seconds_max
         return AnswerRejected(
             ErrorCode.PROVIDER_REFUSED,
             f"the answer was not complete within {seconds:g} s; ask for less at a time",
         )
 
+    # Turn slots
+
+    async def start(self) -> None:
+        """Waits for a slot, and emits TURN_STARTED."""
+        if not self._take_slot_now():
+            with self._cancellable(anyio.CancelScope()):
+                await self._take_slot()
+        self.record.broadcast.emit(
+            TurnStarted(
+                session_id=self.record.session_id,
+                turn_id=self.turn_id,
+                seq=self.prompt.seq,
+                model=self.model or "",
+                message_id=self.prompt.message_id,
+            )
+        )
+
+    def _take_slot_now(self) -> bool:
+        """Takes a turn slot without waiting; False if none is free."""
+        if not self._has_slot:
+            self._has_slot = self.services.slots.take_now(self.record.user)
+        return self._has_slot
+
+    async def _take_slot(self) -> None:
+        await self.services.slots.take(self.record.user, self.turn_id)
+        self._has_slot = True
+
+    def _give_back_slot(self) -> None:
+        if self._has_slot:
+            self._has_slot = False
+            self.services.slots.give_back(self.record.user, self.turn_id)
+
     # Running it
 
     async def run(self) -> TurnFinished:
         """Runs the turn until its last entry is on disk, or raises `TurnSuspended`."""
-        seconds = self.conversation.services.limits.turn_seconds_max
-        with self.cancellable(self.clock.start(seconds)):
+        seconds = self.services.limits.turn_seconds_max
+        with self._cancellable(self.clock.start(seconds)):
             try:
-                return await self._run_steps()
+                return await self._run_calls()
             except Exception as error:
                 if isinstance(error, StorageError) and not isinstance(error, BadEntry):
                     raise  # nothing can be written now, so the turn can't be ended either
-                return await self._end_early("failed", error=self._error_as_json(error))
+                return await self._end_early("failed", self._error_as_json(error), error)
         if self.is_suspended:
             raise TurnSuspended
         if not self.cancel_called:
-            return await self._end_early("failed", error=self._error_as_json(self._too_long))
+            return await self._end_early("failed", self._error_as_json(self._too_long))
         cancelled: JsonObject = {"code": "cancelled", "message": self.cancel_reason}
-        return await self._end_early("interrupted", error=cancelled)
+        return await self._end_early("interrupted", cancelled)
 
-    async def _run_steps(self) -> TurnFinished:
-        conversation, model_call = self.conversation, ModelCall(self)
-        steps_max = conversation.services.limits.steps_max
-        for call in range(self.call, steps_max):
+    async def _run_calls(self) -> TurnFinished:
+        """The loop: a call, then its tools, until a call gives an answer."""
+        calls_max, first = self.services.limits.steps_max, self.call
+        for call in range(first, calls_max):
             self.call = call
-            self.events.begin_call(call)
-            if self.has_answer:  # from before the restart
-                self.has_answer = False
+            if self.resumed is not None and call == first:
+                self.events.begin_call(call)  # its output is in the record already
             else:
-                if not self.take_slot_now():
-                    with self.clock.stopped():
-                        await self.take_slot()
-                output = await conversation.call_model(model_call)
+                output = await self._call_model()
                 if output.rejected is not None:
                     continue
                 if not output.tool_calls:
                     return self.finished("completed", output.seq)
-                self.results = {}
-            await conversation.execute_tools(self)
-            await self.write_results(why_skipped=self.why_stopped())
+                self._results = {}
+            await self._execute_tools()
+            await self._write_results(why_skipped=self.why_stopped())
         raise AnswerRejected(
             ErrorCode.PROVIDER_REFUSED,
-            f"the model called tools in {steps_max} steps without an answer; ask it to go on",
+            f"the model called tools in {calls_max} steps without an answer; ask it to go on",
         )
 
-    def take_slot_now(self) -> bool:
-        """Takes a turn slot without waiting; False if none is free."""
-        if not self._has_slot:
-            conversation = self.conversation
-            self._has_slot = conversation.services.slots.take_now(conversation.user)
-        return self._has_slot
-
-    async def take_slot(self) -> None:
-        """Waits for a turn slot."""
-        await self.conversation.services.slots.take(self.conversation.user, self.turn_id)
-        self._has_slot = True
-
-    def give_back_slot(self) -> None:
-        if self._has_slot:
-            self._has_slot = False
-            self.conversation.services.slots.give_back(self.conversation.user, self.turn_id)
-
-    async def _end_early(
-        self, state: Literal["interrupted", "failed"], *, error: JsonObject
-    ) -> TurnFinished:
-        """Ends the turn without a complete answer: writes a result for every open tool call,
-        then the partial answer or a fault."""
-        code, reason = str(error["code"]), str(error["message"])
-        with anyio.CancelScope(shield=True):
-            await self.events.settled()
-        await self.write_results(why_skipped=reason, execute_error=reason)
-        output, self.output = self.output, None
-        entry: Entry
-        if output is not None and output.text:
-            cut = output.entry(
-                turn_id=self.turn_id,
-                call=self.call,
-                invocation=self.invocation,
-                sent=self.sent,
+    async def _call_model(self) -> ModelOutputEntry:
+        """Makes one model call and writes its output."""
+        assert self._caller is not None
+        if not self._take_slot_now():  # given back while an approval was waited for
+            with self.clock.stopped():
+                await self._take_slot()
+        try:
+            made = await self._caller.call(self.call, answer_only=self._has_rejected)
+        finally:
+            self._update_token_usage()
+        await self.events.settled()
+        draft = made.entry(self.turn_id, self.call, self.services.new_entry_id)
+        if "schema" in self.prompt.options and not draft.tool_calls:
+            draft = replace(draft, rejected=await self._why_rejected(draft))
+        entry = await self.context.state.append_model_output(draft)
+        self._caller.forget()
+        if entry.rejected is not None:
+            self.events.thought(
+                "retrying",
+                f"the answer does not fit the schema ({entry.rejected}); the model is asked "
+                "once to mend it",
             )
-            cut = replace(cut, state=state, error=error)
-            entry = await self.conversation.add_message(cut)
-        else:
-            usage = None if output is None else usage_as_json(output.usage)
-            vendor = error.get("vendor")
-            fault = FaultEntry(
-                turn_id=self.turn_id,
-                content=reason,
-                code=code,
-                state=state,
-                invocation=None if usage is None else self.invocation,
-                usage=usage,
-                of_request=self.content_refused,
-                vendor=vendor if isinstance(vendor, dict) else None,
-            )
-            entry = await self.conversation.writer.append(fault)
-        return self.finished(state, entry.seq, error)
+        return entry
 
-    def _error_as_json(self, error: Exception) -> JsonObject:
-        known = error_to_tell(error, log, f"turn {self.turn_id} failed")
-        fields: JsonObject = {"code": known.code, "message": known.message}
-        if isinstance(error, ProviderUnavailable) and error.retry_after is not None:
-            fields["retry_after"] = round(error.retry_after, 3)
-        if isinstance(error, ProviderError) and error.vendor is not None:
-            fields["vendor"] = error.vendor.as_json()
-        return fields
+    def _update_token_usage(self) -> None:
+        """Adds the usage of the last call, answered or not."""
+        made = None if self._caller is None else self._caller.so_far
+        if made is None or made.output.usage is None:
+            return
+        for name, tokens in made.output.usage.as_json().items():
+            self._usage[name] = self._usage.get(name, 0) + tokens
+        if made.output.usage.estimated:
+            self._usage["estimated"] = True
 
     @property
-    def sent(self) -> SentContext | None:
-        return self.view.sent if self.view is not None else None
+    def _has_rejected(self) -> bool:
+        """Whether an answer of the turn did not fit the schema of the prompt."""
+        if "schema" not in self.prompt.options:
+            return False
+        turn = self.record.history.turn(self.turn_id)
+        entries = turn.entries if turn is not None else ()
+        return any(isinstance(entry, ModelOutputEntry) and entry.rejected for entry in entries)
+
+    async def _why_rejected(self, answer: ModelOutputEntry) -> str | None:
+        """Why the answer does not fit the schema of the prompt, if the model is to be asked
+        for another one; that is done once in a turn."""
+        schema = self.prompt.options.get("schema")
+        if not isinstance(schema, dict):
+            return None
+        from nplt_server.providers.schemas import fault_of_answer
+
+        fault = await fault_of_answer(schema, answer.content)
+        if fault is not None and (self._has_rejected or answer.stop_reason == "refusal"):
+            tries = ", and neither did the one before it" if self._has_rejected else ""
+            raise AnswerRejected(
+                ErrorCode.SCHEMA_MISMATCH,
+                f"the model's answer does not fit the schema{tries}: {fault}; "
+                "ask again, or choose another model",
+            )
+        return fault
 
     # Its tools
+
+    async def _execute_tools(self) -> None:
+        """Runs the tool calls of the last output concurrently; a failure is a result. Tool
+        calls for which a resumed turn has results are not run again. A turn that is suspended
+        before a call was approved has no result of it."""
+        waiting = self.record.history.open_tool_calls(self.turn_id)
+        await self.services.tools.run_all(
+            tuple(each for each in waiting if each.tool_call_id not in self._results), self
+        )
 
     async def ask(self, tool_call: ToolCallRequest) -> str | None:
         """Asks people whether the tool call may run, and gives why not. Meanwhile the turn's
         clock is stopped and its slot is free for other turns."""
-        self.asks_people = True
+        self._asks_people = True
         with self.clock.stopped():
-            self.give_back_slot()
-            return await self.conversation.approvals.ask(self, tool_call)
+            self._give_back_slot()
+            return await self.approvals.ask(self.turn_id, tool_call)
 
     async def why_not_now(self) -> str | None:
         try:
-            await self.conversation.writer.check_owned()
+            await self.record.check_owned()
         except StorageError as error:
             return f"not run: {error}"
         return None
@@ -330,55 +375,108 @@ class TurnRun:
                 seconds=result.duration,
                 characters=len(result.result),
             )
-        self.results[result.tool_call_id] = result
+        self._results[result.tool_call_id] = result
         self.events.tool_finished(result)
 
-    async def write_results(self, *, why_skipped: str, execute_error: str | None = None) -> None:
+    async def _write_results(self, *, why_skipped: str, execute_error: str | None = None) -> None:
         """Writes one entry with the results of all open tool calls. A call without a result
         counts as skipped. `execute_error`: why the turn ends while they are executed."""
-        conversation = self.conversation
-        tool_calls = conversation.history.open_tool_calls(self.turn_id)
+        tool_calls = self.record.history.open_tool_calls(self.turn_id)
         if not tool_calls:
             return
-        tools = conversation.services.tools
+        tools = self.services.tools
         results = [
-            self.results.get(tool_call.tool_call_id) or tools.skipped(tool_call, why_skipped)
+            self._results.get(tool_call.tool_call_id) or tools.skipped(tool_call, why_skipped)
             for tool_call in tool_calls
         ]
         kept = tuple([await self._keep_whole(result) for result in results])
         draft = ToolResultsEntry(
             turn_id=self.turn_id, call=self.call, results=kept, execute_error=execute_error
         )
-        await conversation.add_message(draft)
+        await self.context.state.append_tool_results(draft)
 
     async def _keep_whole(self, result: ToolCallResult) -> ToolCallResult:
         """Stores a result over the size limit as a blob; the entry holds its beginning."""
-        bytes_max = self.conversation.services.limits.tool_result_bytes_max
+        bytes_max = self.services.limits.tool_result_bytes_max
         if len(result.result) * 4 <= bytes_max:
             return result
         data = result.result.encode()
         if len(data) <= bytes_max:
             return result
-        beginning, blob = data[:bytes_max].decode(errors="ignore"), None
+        beginning = data[:bytes_max].decode(errors="ignore")
         with anyio.CancelScope(shield=True):
-            blob = await (await self.conversation.writer.open()).keep_blob(data)
+            blob = await (await self.record.open()).keep_blob(data)
         return replace(result, result=beginning, blob=blob)
+
+    # Ending it
+
+    async def _end_early(
+        self,
+        state: Literal["interrupted", "failed"],
+        error: JsonObject,
+        cause: Exception | None = None,
+    ) -> TurnFinished:
+        """Ends the turn without a complete answer: writes a result for every open tool call,
+        then the partial answer or a fault."""
+        code, reason = str(error["code"]), str(error["message"])
+        with anyio.CancelScope(shield=True):
+            await self.events.settled()
+        await self._write_results(why_skipped=reason, execute_error=reason)
+        made = None if self._caller is None else self._caller.forget()
+        entry: Entry
+        if made is not None and made.output.text:
+            cut = replace(made.cut_entry(self.turn_id, self.call), state=state, error=error)
+            entry = await self.context.state.append_model_output(cut)
+        else:
+            usage = None if made is None else made.usage
+            vendor = error.get("vendor")
+            fault = FaultEntry(
+                turn_id=self.turn_id,
+                content=reason,
+                code=code,
+                state=state,
+                invocation=None if made is None or usage is None else made.invocation,
+                usage=usage,
+                of_request=isinstance(cause, ProviderRefused) and cause.is_about_content,
+                vendor=vendor if isinstance(vendor, dict) else None,
+            )
+            entry = await self.record.append(fault)
+        return self.finished(state, entry.seq, error)
+
+    def _error_as_json(self, error: Exception) -> JsonObject:
+        known = error_to_tell(error, log, f"turn {self.turn_id} failed")
+        fields: JsonObject = {"code": known.code, "message": known.message}
+        if isinstance(error, ProviderUnavailable) and error.retry_after is not None:
+            fields["retry_after"] = round(error.retry_after, 3)
+        if isinstance(error, ProviderError) and error.vendor is not None:
+            fields["vendor"] = error.vendor.as_json()
+        return fields
 
     def finished(
         self,
         state: Literal["completed", "interrupted", "failed"],
         seq: int,
         error: JsonObject | None = None,
+        *,
+        with_usage: bool = True,
     ) -> TurnFinished:
         return TurnFinished(
-            session_id=self.conversation.session_id,
+            session_id=self.record.session_id,
             turn_id=self.turn_id,
             state=state,
             seq=seq,
-            usage={**self.usage},
+            usage={**self._usage} if with_usage else {},
             error=error,
             model=self.model or None,
         )
+
+    def close(self) -> None:
+        """The turn is over, or suspended: sends what is held, and lets go of all it had."""
+        self.events.send_held()
+        self.tool_host.is_over = True
+        self._give_back_slot()
+        if self._asks_people:
+            self.approvals.drop(self.turn_id)
 
 
 _Changed = TypeVar("_Changed")
@@ -391,34 +489,34 @@ class TurnToolHost:
     then refused.
     """
 
-    __slots__ = ("_conversation", "is_over", "session_id", "turn_id", "user")
+    __slots__ = ("_record", "_services", "_state", "is_over", "session_id", "turn_id", "user")
 
     def __init__(self, turn: TurnRun) -> None:
         self.turn_id = turn.turn_id
-        self.session_id = turn.conversation.session_id
-        self.user = turn.conversation.user
+        self.session_id = turn.record.session_id
+        self.user = turn.record.user
         self.is_over = False
-        self._conversation = turn.conversation
+        self._record = turn.record
+        self._state = turn.context.state
+        self._services = turn.services
 
     @property
     def notebook(self) -> str:
-        return self._conversation.context.state.notebook
+        return self._state.notebook
 
     async def update_notebook(self, change: Callable[[str], str]) -> str:
-        state = self._conversation.context.state
-        return await state.update_memory_notebook(self._in_time(change), turn_id=self.turn_id)
+        return await self._state.update_memory_notebook(self._in_time(change), turn_id=self.turn_id)
 
     def widget_state(self, name: str) -> JsonObject:
-        return self._conversation.context.state.widget_state(name)
+        return self._state.widget_state(name)
 
     async def update_widget(
         self, name: str, change: Callable[[JsonObject], JsonObject]
     ) -> JsonObject:
-        state = self._conversation.context.state
-        return await state.update_widget(name, self._in_time(change), turn_id=self.turn_id)
+        return await self._state.update_widget(name, self._in_time(change), turn_id=self.turn_id)
 
     def find_result(self, tool_call_id: str) -> ToolCallResult | None:
-        for entry in reversed(self._conversation.history.active):
+        for entry in reversed(self._record.history.active):
             if isinstance(entry, ToolResultsEntry):
                 for result in entry.results:
                     if result.tool_call_id == tool_call_id:
@@ -426,23 +524,21 @@ class TurnToolHost:
         return None
 
     async def read_blob(self, blob_id: str, offset: int, length: int) -> bytes:
-        store = self._conversation.writer.profile.store
-        return await store.blob(self.session_id, blob_id, offset, length)
+        return await self._record.profile.store.blob(self.session_id, blob_id, offset, length)
 
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
-        histories = self._conversation.services.histories
+        histories = self._services.histories
         found = await histories.search(self.user, SearchQuery(text=query, limit=limit))
         return list(found.hits)
 
     async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
         if self.is_over:
             raise ToolFailed("the turn is over")
-        files = self._conversation.services.files
         try:
-            async with files.receive(self.session_id, size=len(data)) as upload:
+            async with self._services.files.receive(self.session_id, size=len(data)) as upload:
                 await upload.write(data)
                 stored = await upload.finish()
-            await self._conversation.append_entry(
+            await self._record.append(
                 AttachmentEntry(
                     file_id=stored.file_id,
                     filename=filename,

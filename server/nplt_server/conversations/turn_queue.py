@@ -1,13 +1,12 @@
 """Runs a conversation's turns and jobs one at a time, in order of acceptance.
 
-A job (a clear, a compaction) takes its place among the turns.  Every accepted turn ends
-with exactly one TURN_FINISHED, after its end is on disk. A prompt cancelled while it
-waits ends without running; what follows begins when that end is on disk.
+A job (a clear, a compaction) takes its place among the turns. Every accepted turn ends with
+exactly one TURN_FINISHED, after its end is on disk. A prompt cancelled while it waits ends
+without running; what follows begins when that end is on disk.
 
-When a conversation is opened, what a stopped server left unfinished is resumed or ended. A
-turn that had begun ends as interrupted and is never run again by itself; what it had said is
-kept. A turn that waited for an approval goes on waiting. Prompts that only waited are run. If
-nothing can be written now, the ends are written later.
+If the end of a turn can't be written (a full disk), TURN_FINISHED is sent all the same, and
+the end is written later, before anything else is. When a conversation is opened, what a stopped
+server left unfinished is resumed or ended (`recovery`).
 """
 
 from __future__ import annotations
@@ -15,47 +14,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import anyio
 
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.messages import ActiveTurn, TurnFinished, TurnStarted
-from nplt_server.conversations.approvals import is_open_question, last_words_of_step, why_denied
-from nplt_server.conversations.services import Activity
-from nplt_server.conversations.turn import TurnRun, TurnSuspended
+from nplt_protocol.messages import ActiveTurn, TurnFinished
+from nplt_server.conversations import recovery
+from nplt_server.conversations.approvals import Approvals
+from nplt_server.conversations.context_manager import ContextManager
+from nplt_server.conversations.record import ConversationRecord
+from nplt_server.conversations.services import Services
+from nplt_server.conversations.summarizer import ConversationNamer, Summarizer
+from nplt_server.conversations.turn import InterruptedStep, TurnRun, TurnSuspended
 from nplt_server.errors import error_to_tell
-from nplt_storage.entries import (
-    ApprovalEntry,
-    DebugEntry,
-    EpochEntry,
-    FaultEntry,
-    ModelInputEntry,
-    ModelOutputEntry,
-    ToolCallRequest,
-    ToolCallResult,
-    ToolResultsEntry,
-)
+from nplt_server.tasks import Activity, call_guarded
+from nplt_storage.entries import FaultEntry, ModelInputEntry
 from nplt_storage.errors import StorageError
-
-if TYPE_CHECKING:
-    from nplt_server.conversations.conversation import Conversation
 
 log = logging.getLogger(__name__)
 
 _Given = TypeVar("_Given")
-
-
-def call_guarded(callback: Callable[[_Given], None], value: _Given) -> None:
-    """Calls the callback with a result. An exception in it is logged and ignored: the result
-    is on disk, and the conversation goes on."""
-    try:
-        callback(value)
-    except Exception:
-        log.exception("an answer could not be handed over")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -99,24 +81,29 @@ QueueItem: TypeAlias = TurnRun | QueuedJob[Any]
 
 TurnQueueState = Literal["running", "waiting", "idle"]
 
-_STOPPED: Final = "the server stopped while it ran"
-_INCOMPLETE: Final = "the server stopped before this answer was complete; ask again"
-_SHUTDOWN: Final = "shutdown"
-_WAIT: Final = "prompts wait for the next start"
 
-
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TurnQueue:
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
-        self._services = conversation.services
-        self.running: TurnRun | None = None
-        self._waiting: list[QueueItem] = []
-        self._working_on: QueueItem | None = None
-        """The running turn, until its end is told; or a job."""
-        self._owed: list[FaultEntry] = []
-        self._ending = Activity()
-        """Ends that are being written beside what runs: of prompts that were cancelled
-        while they waited, and those that are owed."""
+    record: ConversationRecord
+    context: ContextManager
+    summarizer: Summarizer
+    namer: ConversationNamer
+    approvals: Approvals
+    services: Services
+    running: TurnRun | None = field(init=False, default=None)
+    is_held: bool = field(init=False, default=False)
+    """Another server is to have the conversation: no further turn begins here."""
+    _waiting: list[QueueItem] = field(init=False, default_factory=list)
+    _working_on: QueueItem | None = field(init=False, default=None)
+    """The running turn, until its end is sent; or a job."""
+    _unwritten_ends: list[FaultEntry] = field(init=False, default_factory=list)
+    """Ends of turns that were sent but could not be written."""
+    _ending: Activity = field(init=False, default_factory=Activity)
+    """Ends that are being written beside what runs: of prompts that were cancelled while they
+    waited, and of earlier turns."""
+
+    def __post_init__(self) -> None:
+        self.record.staleness.add_done_callback(lambda stale: self._cancel_running(stale.result()))
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -146,29 +133,51 @@ class TurnQueue:
             turn_id=turn.turn_id,
             call=turn.call,
             offset=turn.events.offset("text"),
-            model=turn.model,
+            model=turn.model or "",
         )
 
     def holds(self, turn_id: str) -> bool:
         running = self.running
         return turn_id in self.waiting or (running is not None and running.turn_id == turn_id)
 
+    def add_prompt(self, prompt: ModelInputEntry, resumed: InterruptedStep | None = None) -> int:
+        """Queues the turn of a stored prompt, as `add`."""
+        return self.add(
+            TurnRun(
+                prompt=prompt,
+                record=self.record,
+                context=self.context,
+                compressible=self.summarizer,
+                approvals=self.approvals,
+                services=self.services,
+                resumed=resumed,
+            )
+        )
+
     def add(self, item: QueueItem) -> int:
-        """Queues it and gives how many stand before it. Call `advance` after."""
+        """Queues the item and gives how many are before it. Call `advance` after."""
         self._waiting.append(item)
         return len(self._waiting) - 1 + (self._working_on is not None)
 
     def advance(self) -> None:
-        is_ending = self._services.draining or self._conversation.is_leaving
+        is_ending = self.services.draining or self.is_held
         if self._working_on is not None or not self._waiting or is_ending:
             return  # what waits runs after the next start, or at the next owner
         item = self._working_on = self._waiting.pop(0)
         if isinstance(item, TurnRun):
-            chosen = self._conversation.writer.model
-            item.use_model(self._services.router.choose(item.model, item.prompt.model, chosen))
+            chosen = self.record.model
+            item.begin(self.services.router.choose(item.model, item.prompt.model, chosen))
             self.running = item
-        self._conversation.activity.begin()
-        self._services.spawn(partial(self._work_on, item))
+        self.record.activity.begin()
+        self.services.spawn(partial(self._work_on, item))
+
+    def hold(self) -> None:
+        self.is_held = True
+
+    def release(self) -> None:
+        self.is_held = False
+
+    # Stopping
 
     def cancel(self, turn_id: str, reason: str) -> bool:
         running = self.running
@@ -181,8 +190,8 @@ class TurnQueue:
                 self._waiting.remove(item)
                 item.cancel(reason)
                 self._ending.begin()
-                self._conversation.activity.begin()
-                self._services.spawn(partial(self._end_unstarted, item))
+                self.record.activity.begin()
+                self.services.spawn(partial(self._end_unstarted, item))
                 return True
         return False
 
@@ -191,6 +200,10 @@ class TurnQueue:
         for turn_id in (*self.waiting, *running):
             self.cancel(turn_id, reason)
 
+    def _cancel_running(self, reason: str) -> None:
+        if self.running is not None:
+            self.running.cancel(reason)
+
     def interrupt(self, reason: str) -> None:
         """The server stops: what runs ends now, unless it can be suspended."""
         self.suspend(reason)
@@ -198,19 +211,20 @@ class TurnQueue:
             self.running.cancel(reason)
 
     def suspend(self, reason: str) -> None:
-        """A turn that waits for people, and for nothing else, goes on waiting after the
-        server was started anew."""
-        approvals, running = self._conversation.approvals, self.running
-        if running is not None and approvals.is_all_that_is_left(running.turn_id):
-            running.suspend(reason)
+        """A turn that waits for people, and for nothing else, goes on waiting after the next
+        start of the server."""
+        if self.running is not None:
+            self.running.suspend(reason)
 
     def drop_jobs(self, why: RequestError) -> None:
-        """The one that runs, and those that wait."""
+        """Drops the job that runs, and those that wait."""
         items = (self._working_on, *self._waiting)
         self._waiting = [item for item in self._waiting if isinstance(item, TurnRun)]
         for item in items:
             if isinstance(item, QueuedJob):
                 item.drop(why)
+
+    # Running
 
     async def _work_on(self, item: QueueItem) -> None:
         try:
@@ -220,62 +234,31 @@ class TurnQueue:
         finally:
             self._working_on = None
             self.advance()
-            self._conversation.activity.end()
+            self.record.activity.end()
 
     async def _run(self, turn: TurnRun) -> None:
-        if not turn.take_slot_now():
-            with turn.cancellable(anyio.CancelScope()):
-                await turn.take_slot()
-        self._services.counters[self._conversation.user].turns_started += 1
-        self._conversation.broadcast.emit(
-            TurnStarted(
-                session_id=self._conversation.session_id,
-                turn_id=turn.turn_id,
-                seq=turn.prompt.seq,
-                model=turn.model,
-                message_id=turn.prompt.message_id,
-            )
-        )
+        await turn.start()
+        self.services.counters[self.record.user].turns_started += 1
         try:
-            if self.owes_ends:
-                await self.write_owed()
+            if self._unwritten_ends or not self._ending.is_quiet:
+                await self.write_ends()
             finished = await turn.run()
         except TurnSuspended:
             return
         except Exception as error:
-            finished = self._unrecorded(turn, error)
+            finished = self._unwritten(turn, error)
         finally:
-            turn.events.send_held()
-            turn.tool_host.is_over = True
-            turn.give_back_slot()
-            if turn.asks_people:
-                self._conversation.approvals.drop(turn)
+            turn.close()
             self.running = None
-        self._tell(finished)
+        self.namer.turn_ended()
+        self._emit(finished)
 
-    # Ends that could not be written
-
-    @property
-    def owes_ends(self) -> bool:
-        """Whether `write_owed` has anything to do."""
-        return bool(self._owed) or not self._ending.is_quiet
-
-    async def write_owed(self) -> None:
-        """Ends that were told and could not be written are written now, before
-        anything else is: a turn that is over must never be resumed."""
-        if not self._ending.is_quiet:
-            await self._ending.quiet()  # what is being written just now is not written twice
-        while self._owed:
-            fault = self._owed[0]
-            self._ending.begin()
-            try:
-                await self._end_turn(fault)
-            finally:
-                self._ending.end()
-            self._owed.remove(fault)
+    def _emit(self, finished: TurnFinished) -> None:
+        self.services.counters[self.record.user].turns_finished[finished.state] += 1
+        self.record.broadcast.emit(finished)
 
     async def _end_unstarted(self, turn: TurnRun) -> None:
-        self._services.counters[self._conversation.user].turns_started += 1
+        self.services.counters[self.record.user].turns_started += 1
         fault = FaultEntry(
             turn_id=turn.turn_id,
             content=turn.cancel_reason,
@@ -284,154 +267,75 @@ class TurnQueue:
             never_began=True,
         )
         try:
-            entry = await self._conversation.writer.append(fault)
+            entry = await self.record.append(fault)
             error: JsonObject = {"code": "cancelled", "message": turn.cancel_reason}
             finished = turn.finished("interrupted", entry.seq, error)
         except Exception as problem:
-            finished = self._unrecorded(turn, problem)
+            finished = self._unwritten(turn, problem)
         finally:
             self._ending.end()
-            self._conversation.activity.end()
-        self._tell(finished)
+            self.record.activity.end()
+        self._emit(finished)
 
-    def _tell(self, finished: TurnFinished) -> None:
-        self._services.counters[self._conversation.user].turns_finished[finished.state] += 1
-        self._conversation.broadcast.emit(finished)
+    # Ends that could not be written
 
-    def _unrecorded(self, turn: TurnRun, error: Exception) -> TurnFinished:
-        """Its end could not even be written (a full disk, a bug): it is told
-        all the same, so that nobody waits for ever, and the record owes it."""
-        known = error_to_tell(error, log, f"a turn of {self._conversation.session_id} failed")
+    def _unwritten(self, turn: TurnRun, error: Exception) -> TurnFinished:
+        """The event of a turn whose end could not be written (a full disk, a bug). It is sent
+        all the same, so that no client waits for ever; the entry is written later."""
+        known = error_to_tell(error, log, f"a turn of {self.record.session_id} failed")
         code, reason = known.code, known.message
-        self._owed.append(
+        self._unwritten_ends.append(
             FaultEntry(turn_id=turn.turn_id, content=reason, code=code, state="failed")
         )
-        turn.usage = {}
-        head_seq = self._conversation.history.head_seq
-        return turn.finished("failed", head_seq, {"code": code, "message": reason})
+        head_seq = self.record.history.head_seq
+        return turn.finished(
+            "failed", head_seq, {"code": code, "message": reason}, with_usage=False
+        )
 
-    # What a stopped server left unfinished
+    @property
+    def has_unwritten_ends(self) -> bool:
+        """Whether `write_ends` has anything to do."""
+        return bool(self._unwritten_ends) or not self._ending.is_quiet
+
+    async def write_ends(self) -> None:
+        """Writes the ends that were sent and could not be written, before anything else is
+        written: a turn that is over must never be resumed."""
+        if not self._ending.is_quiet:
+            await self._ending.quiet()  # what is being written just now is not written twice
+        while self._unwritten_ends:
+            fault = self._unwritten_ends[0]
+            self._ending.begin()
+            try:
+                await recovery.end_turn(self.record, self.services.tools, fault)
+            finally:
+                self._ending.end()
+            self._unwritten_ends.remove(fault)
+
+    # Before the server stops, and after it was started again
 
     async def note_shutdown(self) -> None:
-        """Before the server stops: ends that are owed are written, and what only waits
-        is noted."""
-        await self.write_owed()
+        """Writes the ends that are missing, and a note of the prompts that only wait."""
+        await self.write_ends()
         if waiting := self.waiting:
-            note = DebugEntry(category=_SHUTDOWN, content=f"{len(waiting)} {_WAIT}")
-            await self._conversation.writer.append(note)
+            await self.record.append(recovery.shutdown_note(len(waiting)))
 
     async def resume_unfinished(self) -> None:
-        """A server that shuts down in good order leaves a note that all prompts only waited.
-        Without it, whether the first had begun can't be told, so it counts as begun. The note
-        is answered before the first is run, so that it counts for one start only."""
-        conversation = self._conversation
-        history, writer = conversation.history, conversation.writer
-        said = writer.partial_answer
-        unfinished = history.unfinished_turns()
-        has_note = bool(unfinished) and self._has_shutdown_note()
-        for place, prompt in enumerate(unfinished):
-            turn_id = prompt.turn_id or ""
-            is_running = history.turn_state(turn_id) == "running"
-            has_spoken = said is not None and said.turn_id == turn_id and bool(said.text)
-            if not (is_running or has_spoken or (place == 0 and not has_note)):
-                self.add(TurnRun(conversation, prompt))
+        """Resumes or ends the turns that a stopped server left unfinished."""
+        record, tools = self.record, self.services.tools
+        has_note = recovery.has_shutdown_note(record.history)
+        for each in tuple(recovery.unfinished_prompts(record, tools, self.services.clock())):
+            turn_id = each.prompt.turn_id or ""
+            if not each.is_interrupted:
+                if each.step is not None:
+                    self.approvals.reopen(turn_id, each.step.results)
+                self.add_prompt(each.prompt, each.step)
                 continue
-            waiting = self._resumed(prompt)
-            if waiting is not None and not has_spoken:
-                conversation.approvals.take_up(waiting)
-                self.add(waiting)
-                continue
-            fault = FaultEntry(
-                turn_id=turn_id, content=_INCOMPLETE, code="interrupted", state="interrupted"
-            )
             try:
-                if said is not None and has_spoken:
-                    await writer.append(
-                        ModelOutputEntry(
-                            turn_id=turn_id,
-                            call=said.call,
-                            content=said.text,
-                            reasoning=said.reasoning,
-                            state="interrupted",
-                            error={"code": "interrupted", "message": _INCOMPLETE},
-                        )
-                    )
-                else:
-                    await self._end_turn(fault)
+                await recovery.end_interrupted(record, tools, turn_id)
             except StorageError as error:
-                log.warning("%s: the end of a turn is owed: %s", history.session_id, error)
-                self._owed.append(fault)
+                log.warning("%s: the end of a turn is missing: %s", record.session_id, error)
+                self._unwritten_ends.append(recovery.interruption(turn_id))
         if has_note and self._waiting:
             with suppress(StorageError):  # then its prompts may be run once more
-                await writer.append(
-                    DebugEntry(category=_SHUTDOWN, content="the prompts that waited run now")
-                )
+                await record.append(recovery.shutdown_note_used())
         self.advance()
-
-    def _has_shutdown_note(self) -> bool:
-        """Whether it is the last that was said of turns. A name, a clear or a summary may
-        have come after it: that no turn wrote. An epoch begins right before a call."""
-        for entry in reversed(self._conversation.history.entries):
-            if isinstance(entry, DebugEntry) and entry.category == _SHUTDOWN:
-                return entry.content.endswith(_WAIT)
-            if entry.turn_id is not None or isinstance(entry, EpochEntry):
-                return False
-        return False
-
-    def _resumed(self, prompt: ModelInputEntry) -> TurnRun | None:
-        """A turn that waited for an approval when the server stopped; `None` if no approval is
-        open any more. The record decides about each tool call of its last output:
-
-            asked, not expired          still to be decided, under the same approval id
-            asked, expired; denied      not run
-            allowed; no approval entry  may have run: its outcome is unknown, and the server
-                                        does not run it again
-        """
-        history, turn_id = self._conversation.history, prompt.turn_id or ""
-        so_far = history.turn(turn_id)
-        if so_far is None or so_far.unanswered is None or so_far.is_over:
-            return None
-        said = last_words_of_step(history, turn_id)
-        now = self._services.clock()
-        results = {
-            tool_call.tool_call_id: self._result_by_record(tool_call, said, _STOPPED)
-            for tool_call in so_far.open_tool_calls
-            if not is_open_question(said.get(tool_call.tool_call_id), now)
-        }
-        if len(results) == len(so_far.open_tool_calls):
-            return None
-        turn, answer = TurnRun(self._conversation, prompt), so_far.unanswered
-        who = answer.invocation
-        turn.model = "" if who is None else f"{who.provider}/{who.model}"
-        turn.call, turn.has_answer, turn.results = answer.call, True, results
-        for entry in so_far.entries:
-            usage = entry.usage if isinstance(entry, ModelOutputEntry) else None
-            for name, tokens in (usage or {}).items():
-                if isinstance(tokens, int):
-                    turn.usage[name] = turn.usage.get(name, 0) + tokens
-        return turn
-
-    async def _end_turn(self, fault: FaultEntry) -> None:
-        """Ends a turn that can't end by itself: its calls get results, then the fault."""
-        history, writer = self._conversation.history, self._conversation.writer
-        turn_id, why = fault.turn_id or "", fault.content
-        if history.end_of_turn(turn_id) is not None:
-            return
-        if tool_calls := history.open_tool_calls(turn_id):
-            said = last_words_of_step(history, turn_id)
-            results = tuple(self._result_by_record(each, said, why) for each in tool_calls)
-            await writer.append(
-                ToolResultsEntry(turn_id=turn_id, results=results, execute_error=why)
-            )
-        await writer.append(fault)
-
-    def _result_by_record(
-        self, tool_call: ToolCallRequest, said: dict[str, ApprovalEntry], reason: str
-    ) -> ToolCallResult:
-        """Of a call whose result was lost, or never came."""
-        last, tools = said.get(tool_call.tool_call_id), self._services.tools
-        if last is None or last.state == "allowed":
-            return tools.unknown(tool_call, reason)
-        if last.state == "denied":
-            return tools.skipped(tool_call, why_denied(last) or "")
-        return tools.skipped(tool_call, f"not run: {reason}")

@@ -66,11 +66,11 @@ from nplt_protocol.stream import FrameStream, open_stream
 from nplt_server import __version__
 from nplt_server.connections.session import Session
 from nplt_server.conversations.broadcast import BroadcastEvent
-from nplt_server.conversations.services import Spawn
 from nplt_server.dialects import Answer
 from nplt_server.errors import ConfigurationError, error_to_tell
 from nplt_server.relay.edge import MOVED, EdgeLink, LinkLost, Relay, ping
 from nplt_server.settings import ClusterSettings
+from nplt_server.tasks import Spawn
 from nplt_storage.errors import ConversationHeld, WrittenElsewhere
 
 __all__ = ["Peers", "Relay"]
@@ -279,7 +279,7 @@ class ChannelSession(Session):
 
     def hand_over(self) -> None:
         if (here := self.conversation) is not None:
-            details: JsonObject = {"head_seq": here.history.head_seq}
+            details: JsonObject = {"head_seq": here.head_seq}
             told = SessionEvent(session_id=here.session_id, event="lagged", details=details)
             self.deliver(BroadcastEvent(told, self.server.services.limits.message_bytes_max))
 

@@ -515,9 +515,9 @@ class Relay:
         self.session_id = self.channel = None
         session.enter(conversation, observer=session.observer)
         session.own_turns.update(turns)
-        if running is None or running.turn_id not in turns or running.output is None:
+        if running is None or running.turn_id not in turns or not running.events.has_output:
             return
-        text = running.output.text[offset : running.events.offset("text")]
+        text = running.events.sent_text("text")[offset:]
         for event in running.events.deltas("text", text, offset):
             self._deliver(event)
 

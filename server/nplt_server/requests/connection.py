@@ -22,6 +22,7 @@ from nplt_protocol import (
 from nplt_protocol.messages import ClientNote, Hello, Ping, Pong, Status, StatusRequest, Welcome
 from nplt_server import __version__
 from nplt_server.connections.session import Session
+from nplt_server.conversations.conversation import Conversation, FreshConversation
 from nplt_server.conversations.services import ContextServices
 from nplt_server.dialects import Answer
 from nplt_server.histories import Histories
@@ -107,6 +108,7 @@ async def _welcome(session: Session, request: Hello, answer: Answer, user: str) 
         )
         session.stream.send(session.connection.send_welcome(answer.seq, welcome))
 
+    conversation: Conversation | FreshConversation
     if request.session_id is None and not request.create:
         conversation = session.server.registry.fresh(user, request.history)
     else:
@@ -230,13 +232,13 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
     for one in counted:
         finished.update(one.turns_finished)
     mine = [each for each in session.server.registry if each.user == session.user]
-    states = Counter(conversation.queue.state for conversation in mine)
+    states = session.server.registry.states(session.user)
     cluster = await _cluster(services.histories) if is_operator else None
     present: JsonObject | None = None
     if (here := session.conversation) is not None:
         present = {"session_id": here.session_id, "model": here.model}
-        if here.writer.options:
-            present["options"] = {**here.writer.options}
+        if here.options:
+            present["options"] = {**here.options}
     answer.give(
         Status(
             server=SERVER_NAME,

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from nplt_protocol import ErrorCode, RequestError, messages
 from nplt_server.connections.session import Session, client_of
 from nplt_server.conversations import operations
-from nplt_server.conversations.broadcast import replay_of
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import checked_name
 from nplt_server.dialects import Answer
@@ -179,14 +178,14 @@ def _attach(
 ) -> None:
     """Without a gap: the old conversation is left, the reply is sent, missed events are
     sent, the new conversation is entered. No event can come in between."""
-    frames, resync = replay_of(conversation, cursor)
+    frames, resync = conversation.replay(cursor)
     session.depart()
     observer = cursor.observer if cursor else False
     snapshot = conversation.snapshot(client_of(session, observer=observer))
     answer.give(replace(snapshot, resync=True) if resync else snapshot)
     session.replay(frames)
     session.enter(conversation, observer=observer)
-    conversation.writer.profile.store.touch(
+    conversation.record.profile.store.touch(
         conversation.session_id, session.server.services.clock()
     )
 
@@ -200,8 +199,8 @@ async def new(session: Session, request: messages.SessionNew, answer: Answer) ->
     model = session.server.services.router.check(request.model) if request.model else None
     name = checked_name(request.name) if request.name is not None else None
     await session.server.registry.make_room()
-    conversation = session.server.registry.fresh(session.user, request.history)
-    await conversation.writer.open()
+    conversation = session.server.registry.new(session.user, request.history)
+    await conversation.record.open()
     if name is not None:
         await operations.rename(conversation, name)
     if request.system:

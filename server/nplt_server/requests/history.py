@@ -107,7 +107,9 @@ async def context(session: Session, request: messages.ContextRequest, answer: An
         model = session.server.services.router.check(request.model)
     bytes_max = session.server.services.limits.message_bytes_max
     answer.give(
-        await context_report(conversation, model=model, text=request.text, bytes_max=bytes_max)
+        await context_report(
+            conversation.context, model=model, text=request.text, bytes_max=bytes_max
+        )
     )
 
 

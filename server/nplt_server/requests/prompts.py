@@ -11,6 +11,7 @@ from nplt_protocol import ErrorCode, RequestError, messages
 from nplt_server.connections.session import Session
 from nplt_server.conversations import operations
 from nplt_server.conversations.approvals import no_such_question
+from nplt_server.conversations.conversation import Conversation
 from nplt_server.dialects import Answer
 from nplt_server.providers import check_options
 
@@ -21,7 +22,7 @@ async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> 
     conversation = await session.meant(
         request.session_id, to_change=True, create=request.create, history=request.history
     )
-    is_foreign = conversation is not session.conversation
+    is_foreign = not session.is_in(conversation)
 
     admission, services = session.server.admission, session.server.services
     if admission.need_tokens:  # else the one user may do as it likes
@@ -48,7 +49,7 @@ async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> 
 async def cancel(session: Session, request: messages.Cancel, answer: Answer) -> None:
     turn_id = request.turn_id or session.last_turn
     conversation = session.server.registry.turn_holder(turn_id, session.user) if turn_id else None
-    if conversation is not None and conversation is session.conversation:
+    if conversation is not None and session.is_in(conversation):
         session.check_may_speak()
     cancelled = bool(conversation and turn_id and conversation.cancel(turn_id))
     answer.give(messages.Cancelled(cancelled=cancelled))
@@ -75,7 +76,7 @@ async def model_switch(session: Session, request: messages.ModelSwitch, answer: 
             previous_model=previous,
             models=router.models,
             roles={**router.roles},
-            options={**conversation.writer.options} or None,
+            options={**conversation.options} or None,
             listed=router.lists.as_json() if request.listed else None,
         )
     )
@@ -111,7 +112,7 @@ async def compact_context(session: Session, request: messages.Compact, answer: A
 async def approval(session: Session, request: messages.Approval, answer: Answer) -> None:
     """Asked in the conversation of this session, or in another one of the user's."""
     here, approval_id = session.conversation, request.approval_id
-    if here is not None and here.approvals.knows(approval_id):
+    if isinstance(here, Conversation) and here.approvals.knows(approval_id):
         session.check_may_speak()
         answer.give(await here.approvals.decide(request, by=session.user))
         return

@@ -8,14 +8,13 @@ from typing import Any
 
 import anyio
 from msgspec.structs import replace
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.providers.anthropic_stage import anthropic_provider
 from tests.server.services import Clock, make_services
 from tests.vendors.answers import Answer, ApiName, Call, say
 from tests.vendors.emulator import Emulator
 from tests.vendors.rejections import Rejection
 
-from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices
 from nplt_server.providers import Provider
 from nplt_server.providers.client import VendorProvider
@@ -95,7 +94,7 @@ async def conversation_with(
             allowed=allowed,
         )
         yield Stage(
-            Conversation(
+            conversation_of(
                 "s1",
                 user="local",
                 services=services,

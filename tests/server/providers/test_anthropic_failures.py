@@ -10,7 +10,7 @@ from email.utils import format_datetime
 
 import anyio
 import pytest
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.providers.anthropic_stage import (
     BUDGETED,
     THEN,
@@ -25,7 +25,6 @@ from tests.vendors import faults
 from tests.vendors.answers import Answer, Call, Text, Thinking, ToolCall
 from tests.vendors.emulator import Emulator, emulator
 
-from nplt_server.conversations.conversation import Conversation
 from nplt_server.errors import ProviderUnauthorized, ProviderUnavailable
 from nplt_server.providers import Patience, Stopped
 from nplt_server.providers.client import VendorProvider
@@ -53,7 +52,7 @@ async def staged(provider: VendorProvider) -> AsyncIterator[Stage]:
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, provider)
         profile = services.histories.default
-        yield Stage(Conversation("s1", user="local", services=services, profile=profile))
+        yield Stage(conversation_of("s1", user="local", services=services, profile=profile))
         tasks.cancel_scope.cancel()
 
 

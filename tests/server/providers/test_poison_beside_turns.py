@@ -20,10 +20,10 @@ from tests.vendors.rejections import Rejection
 
 from nplt_server.conversations import operations
 from nplt_server.conversations.agent_state import QUARANTINED_STATE
-from nplt_server.conversations.services import ContextServices, TokenCounting
+from nplt_server.conversations.services import ContextServices
 from nplt_server.providers import ModelFacts
 from nplt_server.settings import ContextSettings
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools.typed import typed_tool
 from nplt_server.widgets import NotebookWidget
 from nplt_storage.entries import NotebookEntry, SystemInstructionEntry

@@ -20,7 +20,7 @@ from nplt_server.context.messages import (
     message_of,
 )
 from nplt_server.conversations.agent_state import AgentState
-from nplt_server.conversations.record_writer import RecordWriter
+from nplt_server.conversations.record import ConversationRecord
 from nplt_storage.codec import decode_line, encode_line
 from nplt_storage.entries import (
     BlobReference,
@@ -70,7 +70,7 @@ class SlowRecord(ReadOnlyRecord):
 
 
 def reader_of(history: ConversationHistory) -> AgentState:
-    return AgentState(cast("RecordWriter", ReadOnlyRecord(history)), widgets=WIDGETS)
+    return AgentState(cast("ConversationRecord", ReadOnlyRecord(history)), widgets=WIDGETS)
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_who_changes_a_state_it_was_shown_does_not_change_the_entry(stage: Stage
 
 async def test_two_notes_at_once_both_land() -> None:
     record = SlowRecord()
-    state, history = AgentState(cast("RecordWriter", record), widgets=WIDGETS), record.history
+    state, history = AgentState(cast("ConversationRecord", record), widgets=WIDGETS), record.history
     async with anyio.create_task_group() as together:
         for line in ("one", "two", "three"):
             together.start_soon(state.update_memory_notebook, lambda text, line=line: text + line)

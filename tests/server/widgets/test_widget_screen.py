@@ -17,7 +17,15 @@ from nplt_server.context.messages import (
     message_of,
 )
 from nplt_server.conversations.agent_state import BLANK_SCREEN, render_screen
-from nplt_storage.entries import ClearEntry, Entry, EpochEntry, ModelInputEntry, ToolResultsEntry
+from nplt_storage.entries import (
+    LIVE_SCREEN,
+    ClearEntry,
+    Entry,
+    EpochEntry,
+    ModelInputEntry,
+    Sections,
+    ToolResultsEntry,
+)
 from nplt_storage.history import ConversationHistory, Turn
 
 NOTED = "# [Live Screen]\n\n## Notebook\ntea"
@@ -26,11 +34,15 @@ NOTED = "# [Live Screen]\n\n## Notebook\ntea"
 def screen_of(entry: Entry) -> str | None:
     match entry:
         case ModelInputEntry(sections=sections) if sections:
-            return dict(sections.live).get("[LiveScreen]")
+            return _text_of(sections.live)
         case ToolResultsEntry(results=(*_, last)) if last.sections:
-            return dict(last.sections.live).get("[LiveScreen]")
+            return _text_of(last.sections.live)
         case _:
             return None
+
+
+def _text_of(sections: Sections) -> str | None:
+    return next((text for name, text in sections if name == LIVE_SCREEN), None)
 
 
 def seen_last(history: ConversationHistory, turn_id: str | None) -> str:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from nplt_protocol.json_text import JsonObject
 from nplt_server.conversations.agent_state import AgentState
-from nplt_server.conversations.record_writer import RecordWriter
+from nplt_server.conversations.record import ConversationRecord
 from nplt_server.widgets import default_widgets
 from nplt_storage.codec import decode_line, encode_line
 from nplt_storage.entries import (
@@ -60,7 +60,7 @@ class Stage:
 
     def __init__(self, turns_max: int | None = None) -> None:
         self.history = ConversationHistory(self.session_id, turns_max=turns_max)
-        self.state = AgentState(cast("RecordWriter", self), widgets=WIDGETS)
+        self.state = AgentState(cast("ConversationRecord", self), widgets=WIDGETS)
 
     # As a record
 

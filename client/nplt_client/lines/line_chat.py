@@ -1,4 +1,5 @@
-"""The line chat: what is typed goes to the conversation, what happens there is printed.
+"""The base of both line chats: what is typed goes to the conversation, what happens there
+is printed.
 
 `PromptChat` (composer.py) keeps an input line below the scrollback while answers come
 (`--no-alt-screen`). `PlainChat` (plain_terminal.py) reads a line, prints its answer and
@@ -15,64 +16,18 @@ from typing import assert_never
 
 from nplt_client.chat import changes
 from nplt_client.chat.approvals import ApprovalWanted, parse_decision
-from nplt_client.chat.chat_session import ChatOptions, ChatSession, run_chat
+from nplt_client.chat.chat_session import ChatSession
+from nplt_client.chat.commands import take_line
 from nplt_client.chat.display import ChatDisplay
 from nplt_client.errors import NpltError
 from nplt_client.render.reports import INCOMPLETE, history_text, hits_text, sessions_table
-from nplt_client.render.terminal import clipboard_sequence, is_terminal, print_remark
+from nplt_client.render.terminal import clipboard_sequence, print_remark
 from nplt_client.render.text import safe, safe_line
-from nplt_client.settings import RECONNECT_SECONDS_MAX, find_notify_by, state_dir
 from nplt_client.wire.reconnect_policy import ConnectionState, Online, Reconnecting
 from nplt_protocol.messages import SearchHit
 
 _HITS_MAX = 50
 _MESSAGES_SHOWN = 20
-
-
-class PrintedText:
-    """The text of one call that is printed as it comes: gives only what is not printed yet.
-
-    After a lost connection a text may come again from its beginning, and at the end it
-    comes whole, as it is stored.
-    """
-
-    def __init__(self) -> None:
-        self._printed: list[str] = []
-        self._again: str | None = None
-        """What came since the text began again; `None` once that has caught up."""
-
-    @property
-    def text(self) -> str:
-        return "".join(self._printed)
-
-    def grow(self, piece: str) -> str:
-        if self._again is None:
-            self._printed.append(piece)
-            return piece
-        self._again += piece
-        return self._print_rest(self._again)
-
-    def begin_again(self, text: str) -> str:
-        self._again = text
-        return self._print_rest(text)
-
-    def store(self, text: str) -> str | None:
-        """Gives the rest of the stored text. `None`: it differs from what was printed; from now
-        on the stored text counts."""
-        known = self.text
-        if known and not text.startswith(known) and text.strip() != known.strip():
-            self._printed, self._again = [text], None
-            return None
-        return self._print_rest(text)
-
-    def _print_rest(self, text: str) -> str:
-        known = self.text
-        if len(text) < len(known) or not text.startswith(known):
-            return ""
-        self._again = None
-        new = text[len(known) :]
-        self._printed.append(new)
-        return new
 
 
 class LineChat(ChatDisplay):
@@ -97,7 +52,7 @@ class LineChat(ChatDisplay):
     # What a terminal does
 
     async def run(self, draft: str) -> str:
-        """Reads until the person leaves or the input ends; gives what was not sent."""
+        """Reads until the person leaves or the input ends; returns what was not sent."""
         raise NotImplementedError
 
     def end_input(self) -> None: ...
@@ -167,20 +122,24 @@ class LineChat(ChatDisplay):
 
     # What is typed
 
+    def submit(self, text: str) -> None:
+        self.begin(self.take(text))
+
     async def take(self, text: str) -> None:
-        """An answer to a question counts if the line was begun after it was shown."""
+        """Handles a typed line: a decision, a command or a prompt. A decision counts if the
+        line was begun after the question was shown."""
         oldest, decision = self.session.approvals.oldest, parse_decision(text)
         if oldest and decision and oldest.approval_id == self._seen_by_line:
             self.remark(await self.session.approvals.decide_oldest(decision))
         else:
-            await super().take(text)
+            await take_line(self, text)
 
     def line_begins(self) -> None:
-        """At the first character of a line: notes which question is shown by then."""
+        """Notes which question is shown when the first character of a line is typed."""
         oldest = self.session.approvals.oldest
         self._seen_by_line = oldest.approval_id if oldest else None
 
-    # What is drawn by the session
+    # What the session draws
 
     async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
         name, is_new = self.session.name, self.session.is_new
@@ -250,7 +209,7 @@ class LineChat(ChatDisplay):
         self.flush()
 
     def remark(self, text: str, *, is_news: bool = False, is_error: bool = False) -> None:
-        """Not twice in a row: an event may tell what our own command has just shown."""
+        """Prints nothing twice in a row: an event may repeat what our own command has shown."""
         text = safe_line(text)
         if text != self._last_remark:
             self._last_remark = text
@@ -299,47 +258,6 @@ class LineChat(ChatDisplay):
         self.end_input()
 
 
-def run_line_chat(options: ChatOptions) -> int:
-    """`--no-alt-screen`: an input line below the scrollback."""
-    from nplt_client.chat.input import typed_ahead
-    from nplt_client.lines.composer import PromptChat
-
-    async def talk(session: ChatSession, draft: str) -> tuple[int, str | None]:
-        _print_banner(session)
-        with typed_ahead() as typed:
-            folder, notify_by = Path(state_dir()), find_notify_by()
-            chat = PromptChat(session, folder, typed_lines=typed.lines, notify_by=notify_by)
-            return await chat.talk(draft or typed.rest)
-
-    return run_chat(options, talk)
-
-
-def run_plain_chat(options: ChatOptions) -> int:
-    """`--plain`, pipes, and terminals that can't be drawn on."""
-    import sys
-
-    from nplt_client.lines.plain_terminal import LineReader, PlainChat
-
-    reader = LineReader()
-
-    async def talk(session: ChatSession, draft: str) -> tuple[int, str | None]:
-        if reader.is_interactive:
-            _print_banner(session)
-        return await PlainChat(session, reader, Path(state_dir())).talk(draft)
-
-    def run() -> int:
-        return run_chat(
-            options,
-            talk,
-            # A person may wait for a server as long as they like; a script may not.
-            give_up_seconds=None if reader.is_interactive else RECONNECT_SECONDS_MAX,
-            exact_answers=not is_terminal(sys.stdout),
-            is_interactive=reader.is_interactive,
-        )
-
-    return reader.serve(run)
-
-
-def _print_banner(session: ChatSession) -> None:
+def print_banner(session: ChatSession) -> None:
     server = session.client.welcome.server
     print_remark(f"{server} · {session.model} · /help for help", dimmed=True)

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final
 
 from nplt_server.context.messages import ModelInputMessage, ToolResultsMessage, screen_sources
 from nplt_server.context.source import ContextView
-from nplt_server.errors import ProviderError, ProviderRefused, RequestTooLarge
+from nplt_server.conversations.record import ConversationRecord
+from nplt_server.errors import ProviderRefused
 from nplt_storage.entries import (
     CompactionEntry,
     FaultEntry,
+    ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
     NotebookEntry,
@@ -27,36 +30,30 @@ from nplt_storage.entries import (
 )
 from nplt_storage.history import ContextEntry, ConversationHistory
 
-if TYPE_CHECKING:
-    from nplt_server.conversations.conversation import Conversation
-    from nplt_server.conversations.turn import TurnRun
-
 _RELEASES_MAX: Final = 2
 """An entry that was quarantined on a guess and released this often is not quarantined on
 a guess again. One release is not enough: another entry may have caused that refusal."""
-_ATTEMPTS_MAX: Final = 3
-"""Retries with more entries quarantined, in one turn. The next turn may try others."""
 _NOTHING: Final[frozenset[int]] = frozenset()
 
 
 async def quarantine(
-    conversation: Conversation, seq: int, reason: str, *, lifted: bool = False
+    record: ConversationRecord, seq: int, reason: str, *, lifted: bool = False
 ) -> bool:
     """Writes a quarantine entry, which a rollback can undo like any other entry; or one that
     releases the entry (`lifted`).
 
     False: that is so already, or it is of a kind that can't be quarantined.
     """
-    async with conversation.writer.exclusive():
-        history = conversation.history
+    async with record.exclusive():
+        history = record.history
         if lifted != (seq in history.quarantined) or not (lifted or _can_quarantine(history, seq)):
             return False
         code = "not_the_cause" if lifted else "refused_by_provider"
-        await conversation.writer.append(
+        await record.append(
             QuarantineEntry(target_seq=seq, code=code, content=reason, lifted=lifted)
         )
     event = "released" if lifted else "quarantined"
-    conversation.announce(event, {"seq": seq, "code": code, "reason": reason})
+    record.broadcast.announce(event, {"seq": seq, "code": code, "reason": reason})
     return True
 
 
@@ -70,8 +67,8 @@ def _can_quarantine(history: ConversationHistory, seq: int) -> bool:
     return seq in screen_sources(history).values() or seq in newest
 
 
-class RefusalRecovery:
-    """Retries the refused calls of one turn with entries quarantined.
+class Refusals:
+    """Quarantines the entries that calls of one turn are refused for.
 
     If the model then answers, or refuses another message, the quarantined entries were the
     cause and stay quarantined. If the model refuses the same message again, other entries
@@ -80,28 +77,28 @@ class RefusalRecovery:
     the prompt is quarantined and the turn fails.
     """
 
-    def __init__(self, turn: TurnRun) -> None:
-        self._turn = turn
-        self._conversation = turn.conversation
+    def __init__(self, record: ConversationRecord, prompt: ModelInputEntry) -> None:
+        self._record = record
+        self._prompt = prompt
+        self._model = ""
         self._unconfirmed: list[int] = []
         """Entries quarantined in this turn that are not known to be the cause yet."""
         self._named = _NOTHING
         """The entries that the refusal named; empty if it named none."""
-        self._attempts = 0
-        self._has_dropped_reasoning = False
 
-    async def recover_from(self, error: ProviderError) -> str | None:
-        """The reason for calling the model again; `None` if no retry can help."""
-        if not isinstance(error, ProviderRefused) or isinstance(error, RequestTooLarge):
-            return None
-        turn, reason = self._turn, f"{self._turn.model}: {error}"
-        if error.reasoning_refused and not self._has_dropped_reasoning:
-            self._has_dropped_reasoning = True
-            # An epoch drops the reasoning that the model sealed before it.
-            context = self._conversation.context
-            await context.begin_epoch_for("reasoning", context.call_budget(turn.model))
-            return f"{error}; {turn.model} is asked again without what it had thought"
-        candidates, named = self._candidates(error)
+    async def quarantine_for(
+        self,
+        refusal: ProviderRefused,
+        view: ContextView | None,
+        invocation: ModelInvocationDescriptor,
+        *,
+        may_repeat: bool,
+    ) -> tuple[int, ...]:
+        """Quarantines what the refused call may have been refused for, and gives the entries;
+        none if calling again can't help. `may_repeat`: whether the call may be repeated."""
+        self._model = f"{invocation.provider}/{invocation.model}"
+        reason = f"{self._model}: {refusal}"
+        candidates, named = self._candidates(refusal, view, invocation)
         both_name = bool(self._named) and bool(named)
         is_about_something_else = (
             self._named.isdisjoint(named) if both_name else bool(self._named) != bool(named)
@@ -109,43 +106,30 @@ class RefusalRecovery:
         if is_about_something_else:
             if not self._named:
                 await self._release_all()
-                candidates, named = self._candidates(error)
+                candidates, named = self._candidates(refusal, view, invocation)
             self.confirm_quarantined()
         quarantined: list[int] = []
-        if self._attempts < _ATTEMPTS_MAX:
+        if may_repeat:
             for seq in candidates:
-                if await quarantine(self._conversation, seq, reason):
+                if await quarantine(self._record, seq, reason):
                     quarantined.append(seq)
         if quarantined:
-            self._attempts += 1
             self._unconfirmed += quarantined
             self._named |= named
-            which = ", ".join(map(str, quarantined))
-            return f"{error}; {turn.model} is asked again without what it refuses ({which})"
-        if turn.prompt.seq in named:
+            return tuple(quarantined)
+        if self._prompt.seq in named:
             await self._release_all()
-            await quarantine(self._conversation, turn.prompt.seq, reason)
-            raise ProviderRefused(
-                f"{error.sentence}: it is this prompt, so models are not shown it again; "
-                "use other words",
-                vendor=error.vendor,
+            await quarantine(self._record, self._prompt.seq, reason)
+            sentence = (
+                f"{refusal.sentence}: it is this prompt, so models are not shown it again; "
+                "use other words"
             )
+            raise replace(refusal, sentence=sentence)
         if named & self._named:
             await self._release_all()
-        return None
+        return ()
 
-    async def turn_failed(self, error: ProviderError) -> None:
-        """Releases entries that were quarantined on a guess, and notes whether the provider
-        refused content without naming a message."""
-        await self.turn_cancelled()
-        self._turn.content_refused = (
-            isinstance(error, ProviderRefused)
-            and error.content_refused
-            and error.message_index is None
-            and not error.entry_seqs
-        )
-
-    async def turn_cancelled(self) -> None:
+    async def release_guesses(self) -> None:
         """Releases entries that were quarantined on a guess: without an answer nobody knows
         whether they were the cause."""
         if not self._named:
@@ -158,14 +142,19 @@ class RefusalRecovery:
         self._named = _NOTHING
 
     async def _release_all(self) -> None:
-        reason = f"it is not shown that {self._turn.model} refuses it"
+        reason = f"it is not shown that {self._model} refuses it"
         for seq in self._unconfirmed:
-            await quarantine(self._conversation, seq, reason, lifted=True)
+            await quarantine(self._record, seq, reason, lifted=True)
         self._unconfirmed = []
 
     # Finding the entries that a refusal may be about
 
-    def _candidates(self, refusal: ProviderRefused) -> tuple[tuple[int, ...], frozenset[int]]:
+    def _candidates(
+        self,
+        refusal: ProviderRefused,
+        view: ContextView | None,
+        invocation: ModelInvocationDescriptor,
+    ) -> tuple[tuple[int, ...], frozenset[int]]:
         """The entries to quarantine (never the turn's own prompt), and all entries that the
         refusal names.
 
@@ -175,7 +164,7 @@ class RefusalRecovery:
         names no message, the candidates are entries that no model has accepted yet: earlier
         prompts that were refused, the latest tool results, new states of widgets.
         """
-        view, history = self._turn.view, self._conversation.history
+        history = self._record.history
         if view is None:
             return (), _NOTHING
         if refusal.entry_seqs:
@@ -185,7 +174,7 @@ class RefusalRecovery:
                 for seq in _entries_shown_at(history, view, shown_seq)
             ]
             seqs = self._without_prompt(named)
-            new = tuple(_never_accepted(history, seqs, by=self._turn.invocation))
+            new = tuple(_never_accepted(history, seqs, by=invocation))
             return new or seqs, frozenset(named)
         if not refusal.content_refused or refusal.message_index is not None:
             # The refusal is not about content, or is about the system instruction.
@@ -193,13 +182,13 @@ class RefusalRecovery:
         return self._without_prompt(self._not_yet_accepted(history, view)), _NOTHING
 
     def _without_prompt(self, seqs: Iterable[int]) -> tuple[int, ...]:
-        quarantined = self._conversation.history.quarantined
-        own = self._turn.prompt.seq
+        quarantined = self._record.history.quarantined
+        own = self._prompt.seq
         return tuple(seq for seq in dict.fromkeys(seqs) if seq != own and seq not in quarantined)
 
     def _not_yet_accepted(self, history: ConversationHistory, view: ContextView) -> Iterator[int]:
         yield from _never_accepted(history, _in_head(history, view), by=None)
-        turn = history.turn(self._turn.turn_id)
+        turn = history.turn(self._prompt.turn_id or "")
         if turn is not None and isinstance(turn.entries[-1], ToolResultsEntry):
             yield turn.entries[-1].seq
             return

@@ -1,13 +1,13 @@
-"""Writes the record of one conversation, and holds its history and row.
+"""Holds the record of one conversation: history, row, storage record, lease; its only writer.
 
-`RecordWriter` owns the history, the row and the storage's record of a conversation, and
-keeps them consistent: an entry is added to the history and to the row only when the storage
-has acknowledged it. Writes are carried out one at a time, in order of request, so two
-clients can't interleave. A write is shielded from the cancellation of its caller. The
-record is created with its first entry, and removed again if that entry can't be written.
+`ConversationRecord` keeps them consistent: an entry is added to the history and to the row only
+when the storage has acknowledged it. Writes are carried out one at a time, in order of request,
+so two clients can't interleave. A write is shielded from the cancellation of its caller. The
+storage record is created with the first entry, and removed again if that entry can't be written.
 
-`RecordWriter` does not decide what is written. Read-then-write sequences must run inside
-`exclusive()`.
+Read-then-write sequences must run inside `exclusive()`. The events of the entries that are
+written inside are sent to all subscribers when the section ends; so a receipt that is sent inside
+comes before them. `ConversationRecord` does not decide what is written.
 """
 
 from __future__ import annotations
@@ -16,16 +16,21 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import anyio
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
+from nplt_protocol.json_text import JsonObject
 from nplt_server import logs
+from nplt_server.conversations.broadcast import Broadcast
+from nplt_server.conversations.services import Services
 from nplt_server.errors import no_such_conversation
 from nplt_server.histories import HistoryProfile
+from nplt_server.tasks import Activity
 from nplt_storage.entries import (
     Entry,
     ModelSwitchedEntry,
@@ -42,9 +47,6 @@ from nplt_storage.history import ActiveEntries, ConversationHistory
 from nplt_storage.rows import ConversationRow, new_row
 from nplt_storage.store import DeltaKind, Leased, Opened, Record, Unstoppable, unstoppable
 
-if TYPE_CHECKING:
-    from nplt_server.conversations.conversation import Conversation
-
 log = logging.getLogger(__name__)
 
 EntryT = TypeVar("EntryT", bound=Entry)
@@ -54,32 +56,41 @@ QUICK_ENTRIES_MAX: Final = 256
 """In memory. What is computed from so many takes a few milliseconds, and needs no thread."""
 
 
-class RecordWriter:
+class ConversationRecord:
     def __init__(
         self,
-        conversation: Conversation,
+        broadcast: Broadcast,
         profile: HistoryProfile,
-        opened: Opened | None = None,
+        services: Services,
         *,
+        user: str,
+        opened: Opened | None = None,
         model: str | None = None,
     ) -> None:
+        """`model`: the model that was chosen before the first entry, and is written with it."""
+        self.session_id = session_id = broadcast.session_id
+        self.broadcast = broadcast
         self.profile = profile
+        self.user = user
+        self._services = services
         self._chosen_model = model
-        """Chosen before the first entry, and written with it."""
         self._chosen_options: Mapping[str, str | int | float] = {}
         self.history = (
             opened.history
             if opened
-            else ConversationHistory(conversation.session_id, turns_max=profile.turns_max)
+            else ConversationHistory(session_id, turns_max=profile.turns_max)
         )
         self.row: ConversationRow | None = opened.row if opened else None
         """The conversation's row in lists, up to the last entry; `None` before the first."""
         self.partial_answer = opened.partial_answer if opened else None
         """The output of a call that was running when the server was killed."""
-        self.is_stale = False
-        """The history in memory is not what the record holds: another server has written to it
-        or deleted it, or it could not be read again. It must be opened anew."""
-        self._conversation = conversation
+        self.used_at = monotonic()
+        self.activity = Activity(part_of=services.activity)
+        """What goes on in the conversation: writes, turns, uploads."""
+        self.staleness: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done, with the reason, when the history in memory is not what the record holds any
+        more: another server has written to it or deleted it, or it could not be read again. The
+        conversation must be opened anew then."""
         self._record: Record | None
         self.lease: Leased | None
         """The record, if it is held for a time only: another server can have it then."""
@@ -92,14 +103,16 @@ class RecordWriter:
         self._depth = 0
         """How many times it has entered again."""
         self._scope: anyio.CancelScope
-
-    @property
-    def session_id(self) -> str:
-        return self.history.session_id
+        self._unpublished: list[Entry] = []
+        """Entries of the current section, whose events are sent when it ends."""
 
     @property
     def is_stored(self) -> bool:
         return self._record is not None
+
+    @property
+    def is_stale(self) -> bool:
+        return self.staleness.done()
 
     @property
     def model(self) -> str | None:
@@ -110,6 +123,10 @@ class RecordWriter:
     def options(self) -> Mapping[str, str | int | float]:
         """The options of prompts that give none of their own."""
         return self.history.options if self.history.head_seq else self._chosen_options
+
+    def touch(self) -> None:
+        """Notes that the conversation is in use."""
+        self.used_at = monotonic()
 
     # Writing
 
@@ -124,9 +141,10 @@ class RecordWriter:
             else:
                 self._chosen_options = choice.options
 
-    def exclusive(self) -> RecordWriter:
+    def exclusive(self) -> ConversationRecord:
         """A section (`async with`) with no other writes in between, shielded from
-        cancellation. The same task may enter it again inside."""
+        cancellation. The same task may enter it again inside. Entries written inside are
+        published when it ends."""
         return self
 
     async def __aenter__(self) -> None:
@@ -134,14 +152,14 @@ class RecordWriter:
         if self._task_inside is task:
             self._depth += 1
             return
-        self._conversation.activity.begin()
+        self.activity.begin()
         scope = anyio.CancelScope(shield=True)
         scope.__enter__()
         try:
             await self._write_lock.acquire()
         except BaseException:
             scope.__exit__(*sys.exc_info())
-            self._conversation.activity.end()
+            self.activity.end()
             raise
         self._task_inside, self._scope = task, scope
 
@@ -154,21 +172,30 @@ class RecordWriter:
         if self._depth:
             self._depth -= 1
             return
+        self._publish()
         self._task_inside = None
         self._write_lock.release()
         self._scope.__exit__(kind, error, traceback)
-        self._conversation.activity.end()
+        self.activity.end()
+
+    def _publish(self) -> None:
+        """Emits the events of the section's entries, and announces rollbacks."""
+        entries, self._unpublished = self._unpublished, []
+        for entry in entries:
+            self.broadcast.emit_entry(entry)
+            if isinstance(entry, RollbackEntry):
+                details: JsonObject = {"to_seq": entry.to_seq, "head_seq": entry.seq}
+                if entry.turns:
+                    details["turns"] = list(entry.turns)
+                if entry.redo:
+                    details["redo"] = True
+                self.broadcast.announce("rolled_back", details)
 
     async def append(
-        self,
-        draft: EntryT,
-        *,
-        check: Callable[[EntryT], EntryT] | None = None,
-        with_event: bool = True,
+        self, draft: EntryT, *, check: Callable[[EntryT], EntryT] | None = None
     ) -> EntryT:
-        """Appends the entry and sends its event to all subscribers. On disk when it returns.
-        `check` gives the draft that is written, when nobody else can write any more. Without
-        the event it is called inside `exclusive`, and `entry_written` after it."""
+        """Appends the entry; it is on disk when this returns. `check` makes the draft that is
+        written, at a time when nobody else can write."""
         if self._task_inside is not asyncio.current_task():
             async with self.exclusive():
                 return await self.append(draft, check=check)
@@ -178,8 +205,8 @@ class RecordWriter:
             entry = await self._append_with_care(draft)
         else:
             entry = await self._commit(self._record, draft)
-        if with_event:
-            self._conversation.entry_written(entry)
+        self.touch()
+        self._unpublished.append(entry)
         return entry
 
     async def _append_with_care(self, draft: EntryT) -> EntryT:
@@ -243,7 +270,7 @@ class RecordWriter:
         return entry, self.history.active_after(entry)
 
     def _stamp(self, draft: EntryT) -> EntryT:
-        services = self._conversation.services
+        services = self._services
         return self.history.stamp(draft, id=services.new_entry_id(), timestamp=services.clock())
 
     async def compute(self, work: Callable[[], _T], *, entries: int = 0) -> _T:
@@ -255,7 +282,7 @@ class RecordWriter:
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         """One at a time for each user."""
-        return await self._conversation.services.heavy.run(self._conversation.user, work)
+        return await self._services.heavy.run(self.user, work)
 
     async def redact(self, seq: int) -> Entry:
         """Erases the text of an entry for good. The history is read again afterwards, because
@@ -265,7 +292,7 @@ class RecordWriter:
             record = await self._opened()
             with anyio.CancelScope(shield=True):  # stopped halfway, some of the text would stay
                 try:
-                    tombstone = await record.redact(seq, at=self._conversation.services.clock())
+                    tombstone = await record.redact(seq, at=self._services.clock())
                 finally:
                     await self._read_again(record)
         assert tombstone is not None
@@ -324,7 +351,7 @@ class RecordWriter:
         return self._record
 
     async def _create(self) -> None:
-        user, clock = self._conversation.user, self._conversation.services.clock
+        user, clock = self.user, self._services.clock
         try:
             record = await self.profile.store.create(self.session_id, user=user)
         except ConversationExists:
@@ -369,7 +396,7 @@ class RecordWriter:
         if not first_entries:
             return self.history
         history = ConversationHistory(self.session_id, turns_max=self.profile.turns_max)
-        now = self._conversation.services.clock()
+        now = self._services.clock()
         for place, entry in enumerate(first_entries):
             history.add(history.stamp(entry, id=f"to_come_{place}", timestamp=now))
         return history
@@ -400,11 +427,9 @@ class RecordWriter:
             self.history, self.row = opened.history, opened.row
 
     def mark_stale(self, why: str = "another server has taken the conversation over") -> None:
-        """Ends the running turn for this reason; whoever is attached attaches again."""
+        """The turn queue ends the running turn for this reason. Clients detach, attach again
+        and read the current record."""
         if not self.is_stale:
-            self.is_stale = True
             log.warning("%s must be opened anew: %s", self.session_id, why)
-            if (running := self._conversation.queue.running) is not None:
-                running.cancel(why)
-            # Clients detach, attach again and read the current record.
-            self._conversation.announce("lagged", {"head_seq": self.history.head_seq})
+            self.staleness.set_result(why)
+            self.broadcast.announce("lagged", {"head_seq": self.history.head_seq})

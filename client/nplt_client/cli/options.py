@@ -1,0 +1,49 @@
+"""What several commands of `nplt` share: options, completion of arguments, the end of `--help`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+if TYPE_CHECKING:  # slow to load, and needed for completion only
+    from click.shell_completion import CompletionItem
+
+
+def server_option(command: click.Command) -> click.Command:
+    """Adds `--server` behind the other options."""
+    command.params.append(
+        click.Option(
+            ["--server"], metavar="URL", help="nplt://host:port[/session]; default: $NPLT_SERVER"
+        )
+    )
+    return command
+
+
+def offers_of(
+    what: Literal["sessions", "trash", "models"],
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]:
+    """For `shell_complete`. What asks the server is loaded when a shell wants completions."""
+
+    def offers(
+        context: click.Context, parameter: click.Parameter, begun: str
+    ) -> list[CompletionItem[str]]:
+        from nplt_client.cli.completion import offers_from_server
+
+        return offers_from_server(context, what, begun)
+
+    return offers
+
+
+def notes(*examples: str) -> str:
+    """The examples and exit codes at the end of every `--help`."""
+    shown = "".join(f"  {example}\n" for example in examples)
+    return f"\b\nExamples:\n{shown}\n{EXIT_CODES}"
+
+
+EXIT_CODES = (
+    "Exit codes: 0 success, 1 internal error, 2 wrong usage or refused by the server, 3 settings, "
+    "4 token, 5 no connection, 6 model provider, 7 time-out, 8 protocol, 9 limit, "
+    "130 interrupted, 141 output closed."
+)

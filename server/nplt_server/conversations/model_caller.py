@@ -1,0 +1,420 @@
+"""Calls the model of a turn and reads its output to the end: `ModelCaller.call`.
+
+A call that fails before a word of its answer was shown is recovered by the first remedy in
+this table that applies (`_REMEDIES`); also if the model had begun to think or to call a tool,
+because nothing was shown and nothing ran. Each remedy is used a limited number of times in a
+turn. If none applies the error ends the turn.
+
+    the call failed because             remedy       at most
+    ----------------------------------  -----------  -----------------------------------------
+    the server does not take this       other form   each form once, at once and without an
+    form of the request                              event (`RequestForms`)
+    the provider was unreachable,       retry        as the router's policy says, after a wait
+    busy, or broke off
+    the provider or the model is not    fail over    each fallback model once, at the first
+    there, or the key is refused                     call of the turn: the model is fixed after
+    the request is too large            shorten      three times
+    the model's sealed reasoning is     new epoch    once
+    refused
+    content is refused                  quarantine   three times
+
+All others are announced by a `retrying` event. A call that has shown any text is not repeated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from time import monotonic
+from typing import Final
+
+import anyio
+from msgspec.structs import replace
+
+from nplt_protocol.json_text import JsonObject
+from nplt_server import logs
+from nplt_server.context.source import ContextView
+from nplt_server.conversations.context_manager import ContextManager
+from nplt_server.conversations.refusals import Refusals
+from nplt_server.conversations.services import Compressible, Services
+from nplt_server.conversations.turn_events import TurnEvents
+from nplt_server.errors import (
+    AnswerCut,
+    NoSuchModel,
+    ProviderError,
+    ProviderRefused,
+    ProviderUnauthorized,
+    ProviderUnavailable,
+    RequestForm,
+    RequestTooLarge,
+    WindowTooSmall,
+)
+from nplt_server.providers import (
+    CallRoom,
+    ModelRequest,
+    ReasoningPiece,
+    TextPiece,
+    UsageReport,
+)
+from nplt_server.providers.accumulator import ModelOutputAccumulator, cleaned, usage_as_json
+from nplt_server.providers.retries import RequestForms
+from nplt_server.providers.route import ModelRoute
+from nplt_storage.entries import (
+    ModelInputEntry,
+    ModelInvocationDescriptor,
+    ModelOutputEntry,
+    SentContext,
+)
+
+_SHORTENED: Final = (0.6, 0.3, 0.2)
+"""Fractions by which a request is shortened when the provider does not say how much fits.
+All three leave about a thirtieth; a provider that refuses that has another reason."""
+_QUARANTINES_MAX: Final = 3
+"""Calls repeated with more entries quarantined, in one turn. The next turn may try others."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class CallOutcome:
+    """What there is of one call: its output so far, and the context that was sent."""
+
+    route: ModelRoute
+    view: ContextView
+    output: ModelOutputAccumulator
+
+    @property
+    def invocation(self) -> ModelInvocationDescriptor:
+        return self.route.invocation
+
+    @property
+    def usage(self) -> JsonObject | None:
+        return usage_as_json(self.output.usage)
+
+    @property
+    def sent(self) -> SentContext:
+        return self.view.sent
+
+    def entry(self, turn_id: str, call: int, new_call_id: Callable[[], str]) -> ModelOutputEntry:
+        """The entry of a complete output."""
+        return self.output.entry(
+            turn_id=turn_id,
+            call=call,
+            invocation=self.invocation,
+            new_call_id=new_call_id,
+            sent=self.sent,
+        )
+
+    def cut_entry(self, turn_id: str, call: int) -> ModelOutputEntry:
+        """The entry of an output that was cut off, without its tool calls."""
+        return self.output.entry(
+            turn_id=turn_id, call=call, invocation=self.invocation, sent=self.sent
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tries:
+    """How often each remedy was used in this turn."""
+
+    models: list[str]
+    retries: int = 0
+    """In the current call."""
+    too_large: list[RequestTooLarge] = field(default_factory=list)
+    has_dropped_reasoning: bool = False
+    quarantines: int = 0
+
+
+class ModelCaller:
+    """Makes the model calls of one turn, one after the other. The model is the one that the
+    turn begins with, or a fallback if its first call fails."""
+
+    def __init__(
+        self,
+        prompt: ModelInputEntry,
+        model: str,
+        *,
+        context: ContextManager,
+        compressible: Compressible,
+        events: TurnEvents,
+        services: Services,
+    ) -> None:
+        self._prompt = prompt
+        self._turn_id = prompt.turn_id or ""
+        self._context = context
+        self._record = context.record
+        self._compressible = compressible
+        self._events = events
+        self._services = services
+        self._router = services.router
+        self._limits = services.limits
+        self._refusals: Refusals | None = None
+        """Once a call was refused for its content."""
+        self._tries = _Tries(models=[model])
+        self._room: CallRoom | None = None
+        self._call = 0
+        self._use(model)
+        self._view: ContextView | None = None
+        self.so_far: CallOutcome | None = None
+        """What there is of the call that runs, or that failed or was cancelled: a call that is
+        cancelled can't return it."""
+
+    def _use(self, model: str) -> None:
+        self.model = model
+        self.route: ModelRoute = self._router.route_of(model)
+
+    async def call(self, number: int, *, answer_only: bool = False) -> CallOutcome:
+        """Makes call number `number` of the turn, with retries. Returns when the output is
+        complete. Raises `ProviderError` if the call failed for good; `so_far` holds what there
+        is of it. `answer_only`: the model must not call tools."""
+        self._call, self._tries.retries = number, 0
+        self.so_far = self._view = None
+        self._events.begin_call(number)
+        forms = RequestForms()
+        try:
+            while True:
+                try:
+                    outcome = await self._ask(forms.form, answer_only=answer_only)
+                    if self._refusals is not None:
+                        self._refusals.confirm_quarantined()
+                    return outcome
+                except ProviderError as failure:
+                    if self.so_far is not None and self.so_far.output.text_length:
+                        raise
+                    error = forms.after(failure)
+                    if error is not None:
+                        await self._recover_from(error)
+        except anyio.get_cancelled_exc_class():
+            self._estimate_usage()
+            if self.so_far is None or not self.so_far.output.has_begun:
+                with anyio.CancelScope(shield=True):
+                    await self._release_guesses()
+            raise
+        finally:
+            if self.so_far is not None:
+                if self.so_far.output.has_begun:
+                    self._estimate_usage()
+                self._learn_from(self.so_far)
+
+    def forget(self) -> CallOutcome | None:
+        """Gives what there is of the last call and forgets it, because it is written now."""
+        made, self.so_far = self.so_far, None
+        self._events.end_output()
+        return made
+
+    def _estimate_usage(self) -> None:
+        """Estimates the usage of a call that was cut off: providers charge for what was sent and
+        for what was written until then, and mostly don't report it."""
+        made, services = self.so_far, self._services.context
+        if made is None or made.output.stop_reason is not None:
+            return
+        if not services.facts(self.model).counts_tokens:
+            return
+        output = made.output
+        written = services.counting.estimate(output.text + output.reasoning)
+        if output.usage is None:
+            sent = services.counting.correction.corrected(self.model, made.view.tokens)
+            output.usage = UsageReport(input_tokens=sent, output_tokens=written, estimated=True)
+        elif written > output.usage.output_tokens:
+            output.usage = replace(output.usage, output_tokens=written, estimated=True)
+
+    def _learn_from(self, made: CallOutcome) -> None:
+        """Corrects our count of tokens by what the provider reports."""
+        usage, counted = made.output.usage, made.view.tokens
+        if usage is None or usage.estimated:
+            return
+        self._services.context.learn(self.model, counted=counted, real=usage.input_tokens)
+        if logs.tokens.on:
+            logs.tokens("billed", model=self.model, counted=counted, **usage.as_json())
+
+    # One request
+
+    async def _ask(self, form: RequestForm | None, *, answer_only: bool) -> CallOutcome:
+        room, limits = self._room, self._limits
+        view = self._view = await self._context.prepare(
+            self._turn_id,
+            self.model,
+            self._compressible,
+            tokens_max=None if room is None else room.context_tokens,
+        )
+        output = ModelOutputAccumulator(answer_bytes_max=limits.answer_bytes_max)
+        made = CallOutcome(route=self.route, view=view, output=output)
+        self.so_far = made
+        self._events.begin_output(output)
+        request = replace(self._request(made, answer_only=answer_only), form=form)
+        await self._record.check_owned()
+        try:
+            with anyio.CancelScope(deadline=monotonic() + limits.call_seconds_max) as in_time:
+                async with self.route.call_model(request) as deltas:
+                    async for delta in deltas:
+                        clean = cleaned(delta)
+                        # Applied before it is sent: a replay covers all that was sent.
+                        output.apply(clean)
+                        if isinstance(clean, TextPiece):
+                            self._events.add("text", clean.text)
+                        elif isinstance(clean, ReasoningPiece):
+                            self._events.add("reasoning", clean.text)
+        finally:
+            self._events.flush()
+            if logs.provider.on:
+                self._log(made)
+        if in_time.cancelled_caught:
+            self.route.metrics.failures["timed_out"] += 1
+            late = f"the model did not finish within {limits.call_seconds_max:g} s"
+            raise ProviderUnavailable(late, timed_out=True)
+        if output.stop_reason is None:
+            raise AnswerCut
+        if output.is_empty:
+            raise ProviderRefused(
+                "the model gave an empty answer; ask again, or choose another model"
+            )
+        if room is not None:
+            self._context.learn_ceiling(self.model, room)
+        return made
+
+    def _request(self, made: CallOutcome, *, answer_only: bool) -> ModelRequest:
+        facts, record = self._services.context.facts(self.model), self._record
+        answer_tokens_max = self._context.answer_tokens_max(self.model, facts, made.view.tokens)
+        if self._room is not None:
+            answer_tokens_max = min(answer_tokens_max, self._room.answer_tokens)
+        return ModelRequest(
+            invocation=made.invocation,
+            context=made.view.messages,
+            tools=made.view.call_budget.offer.descriptions,
+            options={**facts.options, **record.options, **self._prompt.options},
+            answer_tokens_max=answer_tokens_max,
+            answer_only=answer_only,
+            # The id itself may be a name that somebody chose.
+            cache_key=sha256(f"nplt {record.session_id}".encode()).hexdigest()[:32],
+        )
+
+    def _log(self, made: CallOutcome) -> None:
+        logs.provider(
+            "call ended",
+            turn=self._turn_id,
+            call=self._call,
+            provider=self.route.invocation.provider,
+            model=self.route.invocation.model,
+            stop=made.output.stop_reason,
+            characters=made.output.text_length,
+            **(made.output.usage.as_json() if made.output.usage else {}),
+        )
+
+    # Recovery of a call that failed before its first words
+
+    async def _recover_from(self, error: ProviderError) -> None:
+        """Returns if the call is to be made again; raises the error if nothing helps."""
+        for kinds, remedy in _REMEDIES:
+            if isinstance(error, kinds) and await remedy(self, error):
+                return
+        await self._release_guesses()
+        if self._tries.too_large and isinstance(error, WindowTooSmall):
+            error = self._tries.too_large[-1]  # the request can't be shortened further
+        if isinstance(error, RequestTooLarge):
+            setting = f"models.{self.model}.context_tokens"
+            sentence = f"{error.sentence}; how much it takes can be set: {setting}"
+            raise dataclasses.replace(error, sentence=sentence) from None
+        raise error
+
+    async def _retry(self, error: ProviderError) -> bool:
+        policy, tries = self._router.retries, self._tries
+        seconds = policy.wait_before_retry(error, retries=tries.retries)
+        if seconds is None:
+            return False
+        self._announce_retry(
+            f"{error}; {self.model} is asked again in {seconds:.1f} s "
+            f"(attempt {tries.retries + 2} of {policy.retries_max + 1})"
+        )
+        self.route.metrics.retries += 1
+        await policy.sleep(seconds)
+        tries.retries += 1
+        return True
+
+    async def _fail_over(self, error: ProviderError) -> bool:
+        tries = self._tries
+        if self._call != 0 or (isinstance(error, WindowTooSmall) and len(tries.models) == 1):
+            return False
+        affects_all_models = error.of_provider or isinstance(error, ProviderUnauthorized)
+        avoided = self.route.invocation.provider if affects_all_models else None
+        other = self._router.instead_of(tries.models, avoid=avoided)
+        if other is None:
+            return False
+        self.route.metrics.fail_overs += 1
+        self._announce_retry(f"{self.model}: {error}; {other} is asked instead")
+        tries.models.append(other)
+        tries.retries, tries.too_large = 0, []
+        self._room = None
+        self._use(other)
+        return True
+
+    async def _shorten(self, error: ProviderError) -> bool:
+        """Shortens the next request to the window the provider named, if that is smaller
+        than the known one; otherwise by a fixed fraction."""
+        tries, view = len(self._tries.too_large), self._view
+        if not isinstance(error, RequestTooLarge) or view is None or tries == len(_SHORTENED):
+            return False
+        self._tries.too_large.append(error)
+        window = error.window_tokens
+        if window is None or not self._services.context.learn_window(self.model, window):
+            facts = self._services.context.facts(self.model)
+            sent = CallRoom(
+                context_tokens=view.tokens,
+                answer_tokens=self._context.answer_tokens_max(self.model, facts, view.tokens),
+            ).within(self._room)
+            self._room = sent.shortened(_SHORTENED[tries])
+        self._announce_retry(
+            f"{error}; {self.model} is asked again and shown less of what came before"
+        )
+        return True
+
+    async def _drop_reasoning(self, error: ProviderError) -> bool:
+        """Begins an epoch, which drops the reasoning that the model sealed before it."""
+        refused = isinstance(error, ProviderRefused) and error.reasoning_refused
+        if not refused or self._tries.has_dropped_reasoning:
+            return False
+        self._tries.has_dropped_reasoning = True
+        await self._context.begin_epoch_for("reasoning", self._context.call_budget(self.model))
+        self._announce_retry(f"{error}; {self.model} is asked again without what it had thought")
+        return True
+
+    async def _quarantine(self, error: ProviderError) -> bool:
+        if not isinstance(error, ProviderRefused) or isinstance(error, RequestTooLarge):
+            return False
+        if self._refusals is None:
+            self._refusals = Refusals(self._record, self._prompt)
+        quarantined = await self._refusals.quarantine_for(
+            error,
+            self._view,
+            self.route.invocation,
+            may_repeat=self._tries.quarantines < _QUARANTINES_MAX,
+        )
+        if not quarantined:
+            return False
+        self._tries.quarantines += 1
+        which = ", ".join(map(str, quarantined))
+        self._announce_retry(
+            f"{error}; {self.model} is asked again without what it refuses ({which})"
+        )
+        return True
+
+    async def _release_guesses(self) -> None:
+        if self._refusals is not None:
+            await self._refusals.release_guesses()
+
+    def _announce_retry(self, why: str) -> None:
+        """Drops the output of the call that failed, and announces the retry."""
+        self.so_far = None
+        self._events.begin_call(self._call)
+        self._events.thought("retrying", why)
+
+
+_Remedy = Callable[[ModelCaller, ProviderError], Awaitable[bool]]
+_REMEDIES: Final[tuple[tuple[tuple[type[ProviderError], ...], _Remedy], ...]] = (
+    ((ProviderUnavailable,), ModelCaller._retry),
+    (
+        (ProviderUnavailable, ProviderUnauthorized, NoSuchModel, WindowTooSmall),
+        ModelCaller._fail_over,
+    ),
+    ((RequestTooLarge,), ModelCaller._shorten),
+    ((ProviderRefused,), ModelCaller._drop_reasoning),
+    ((ProviderRefused,), ModelCaller._quarantine),
+)

@@ -1,0 +1,174 @@
+"""Decides what becomes of turns that a stopped server left unfinished.
+
+The record tells how far each turn came:
+
+    the record holds                             the prompt
+    -------------------------------------------  -------------------------------------------
+    nothing of its turn, and it only waited      is run
+    an approval that is still open, and no text  goes on waiting for it
+    anything else                                ends as interrupted, and is not run again
+
+A server that shuts down in good order leaves a note that all prompts only waited. Without the
+note nobody knows whether the first had begun, so it counts as begun. These are functions over
+the record; the turn queue acts on what they give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from nplt_server.conversations.approvals import is_open_question, last_words_of_step, why_denied
+from nplt_server.conversations.record import ConversationRecord
+from nplt_server.conversations.turn import InterruptedStep
+from nplt_server.tools.runner import ToolRunner
+from nplt_storage.entries import (
+    ApprovalEntry,
+    DebugEntry,
+    EpochEntry,
+    FaultEntry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    ToolCallRequest,
+    ToolCallResult,
+    ToolResultsEntry,
+)
+from nplt_storage.history import ConversationHistory
+
+_STOPPED: Final = "the server stopped while it ran"
+_INCOMPLETE: Final = "the server stopped before this answer was complete; ask again"
+_SHUTDOWN: Final = "shutdown"
+_WAIT: Final = "prompts wait for the next start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedPrompt:
+    """A prompt whose turn has no end in the record. It is run, goes on waiting (`step`), or
+    ends (`is_interrupted`)."""
+
+    prompt: ModelInputEntry
+    step: InterruptedStep | None = None
+    is_interrupted: bool = False
+
+
+def unfinished_prompts(
+    record: ConversationRecord, tools: ToolRunner, now: datetime
+) -> Iterator[UnfinishedPrompt]:
+    """In the order in which they were accepted."""
+    history, partial = record.history, record.partial_answer
+    unfinished = history.unfinished_turns()
+    only_waited = bool(unfinished) and has_shutdown_note(history)
+    for place, prompt in enumerate(unfinished):
+        turn_id = prompt.turn_id or ""
+        is_running = history.turn_state(turn_id) == "running"
+        has_text = partial is not None and partial.turn_id == turn_id and bool(partial.text)
+        if not (is_running or has_text or (place == 0 and not only_waited)):
+            yield UnfinishedPrompt(prompt=prompt)
+            continue
+        step = None if has_text else _interrupted_step(history, turn_id, tools, now)
+        yield UnfinishedPrompt(prompt=prompt, step=step, is_interrupted=step is None)
+
+
+def interruption(turn_id: str) -> FaultEntry:
+    return FaultEntry(turn_id=turn_id, content=_INCOMPLETE, code="interrupted", state="interrupted")
+
+
+async def end_interrupted(record: ConversationRecord, tools: ToolRunner, turn_id: str) -> None:
+    """Ends a turn with the text it had sent, or else with a fault."""
+    partial = record.partial_answer
+    if partial is None or partial.turn_id != turn_id or not partial.text:
+        await end_turn(record, tools, interruption(turn_id))
+        return
+    await record.append(
+        ModelOutputEntry(
+            turn_id=turn_id,
+            call=partial.call,
+            content=partial.text,
+            reasoning=partial.reasoning,
+            state="interrupted",
+            error={"code": "interrupted", "message": _INCOMPLETE},
+        )
+    )
+
+
+async def end_turn(record: ConversationRecord, tools: ToolRunner, fault: FaultEntry) -> None:
+    """Ends a turn that can't end by itself: its tool calls get results, then comes the fault."""
+    history, turn_id, why = record.history, fault.turn_id or "", fault.content
+    if history.end_of_turn(turn_id) is not None:
+        return
+    if tool_calls := history.open_tool_calls(turn_id):
+        last = last_words_of_step(history, turn_id)
+        results = tuple(_result_by_record(each, last, why, tools) for each in tool_calls)
+        await record.append(ToolResultsEntry(turn_id=turn_id, results=results, execute_error=why))
+    await record.append(fault)
+
+
+def shutdown_note(waiting: int) -> DebugEntry:
+    return DebugEntry(category=_SHUTDOWN, content=f"{waiting} {_WAIT}")
+
+
+def shutdown_note_used() -> DebugEntry:
+    """Written before the first of the prompts is run, so that the note counts for one start."""
+    return DebugEntry(category=_SHUTDOWN, content="the prompts that waited run now")
+
+
+def has_shutdown_note(history: ConversationHistory) -> bool:
+    """Whether nothing of a turn was written after the note. A name, a clear or a summary may
+    have been: no turn writes those. An epoch begins right before a call."""
+    for entry in reversed(history.entries):
+        if isinstance(entry, DebugEntry) and entry.category == _SHUTDOWN:
+            return entry.content.endswith(_WAIT)
+        if entry.turn_id is not None or isinstance(entry, EpochEntry):
+            return False
+    return False
+
+
+def _interrupted_step(
+    history: ConversationHistory, turn_id: str, tools: ToolRunner, now: datetime
+) -> InterruptedStep | None:
+    """Where a turn goes on that waited for an approval when the server stopped; `None` if no
+    approval is open any more. The record decides about each tool call of its last output:
+
+        asked, not expired          still to be decided, under the same approval id
+        asked, expired; denied      not run
+        allowed; no approval entry  may have run: its outcome is unknown, and the server
+                                    does not run it again
+    """
+    turn = history.turn(turn_id)
+    if turn is None or turn.unanswered is None or turn.is_over:
+        return None
+    last = last_words_of_step(history, turn_id)
+    results = {
+        tool_call.tool_call_id: _result_by_record(tool_call, last, _STOPPED, tools)
+        for tool_call in turn.open_tool_calls
+        if not is_open_question(last.get(tool_call.tool_call_id), now)
+    }
+    if len(results) == len(turn.open_tool_calls):
+        return None
+    usage: dict[str, int] = {}
+    for entry in turn.entries:
+        reported = entry.usage if isinstance(entry, ModelOutputEntry) else None
+        for name, tokens in (reported or {}).items():
+            if isinstance(tokens, int):
+                usage[name] = usage.get(name, 0) + tokens
+    invocation = turn.unanswered.invocation
+    return InterruptedStep(
+        model="" if invocation is None else f"{invocation.provider}/{invocation.model}",
+        call=turn.unanswered.call,
+        results=results,
+        usage=usage,
+    )
+
+
+def _result_by_record(
+    tool_call: ToolCallRequest, last: dict[str, ApprovalEntry], reason: str, tools: ToolRunner
+) -> ToolCallResult:
+    """The result of a call whose own result was lost, or never came."""
+    approval = last.get(tool_call.tool_call_id)
+    if approval is None or approval.state == "allowed":
+        return tools.unknown(tool_call, reason)
+    if approval.state == "denied":
+        return tools.skipped(tool_call, why_denied(approval) or "")
+    return tools.skipped(tool_call, f"not run: {reason}")

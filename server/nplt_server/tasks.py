@@ -1,0 +1,176 @@
+"""Runs the server's work: background tasks, turn slots, threads for long computations.
+
+`BackgroundTasks` holds one task per connection and one per running turn. `Activity` counts
+what is in progress, so that others can wait for the end of it. `TurnSlots` limits how many
+turns run at once. `HeavyWork` runs long computations in threads, fairly among users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import anyio
+from anyio import to_thread
+
+from nplt_server.settings import Limits
+from nplt_storage.errors import StorageUnavailable
+from nplt_storage.store import Shared
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+Spawn = Callable[[Callable[[], Awaitable[object]]], None]
+"""Starts a background task, which is cancelled when the server stops."""
+_CANCEL_AGAIN_SECONDS: Final = 0.5
+
+
+class BackgroundTasks:
+    """The server's tasks: one per connection, one per running turn. Leaving the block cancels
+    those that are left and waits for them. They are asyncio's own, because a task in a group
+    of anyio's costs an idle connection two kilobytes more."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Callable[[], Awaitable[object]]) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(work()))
+        self._tasks.add(task)
+
+    async def __aenter__(self) -> BackgroundTasks:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.CancelScope(shield=True):
+            while self._tasks:
+                for task in self._tasks:
+                    task.cancel()  # again and again: what it waits for now may be its cleaning up
+                await asyncio.wait(self._tasks, timeout=_CANCEL_AGAIN_SECONDS)
+                # A task that was cancelled before its first step has not removed itself.
+                self._tasks -= {task for task in self._tasks if task.done()}
+
+    async def _guarded(self, work: Awaitable[object]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await work
+        except Exception:
+            # A bug in one task must not end the others.
+            log.exception("a task failed")
+        finally:
+            self._tasks.discard(task)
+
+
+def call_guarded(callback: Callable[[_T], None], value: _T) -> None:
+    """Calls the callback with a result. An exception in it is logged and ignored: the result
+    is on disk, and the conversation goes on."""
+    try:
+        callback(value)
+    except Exception:
+        log.exception("a reply could not be sent")
+
+
+class Activity:
+    """Counts operations in progress, so that a caller can wait until there are none."""
+
+    __slots__ = ("_count", "_part_of", "_rest", "is_quiet")
+
+    def __init__(self, part_of: Activity | None = None) -> None:
+        self._part_of = part_of
+        self._count = 0
+        self._rest: anyio.Event | None = None
+        self.is_quiet = True
+
+    def begin(self) -> None:
+        self._count += 1
+        if self.is_quiet:  # as a part, what goes on in here counts as one
+            self.is_quiet = False
+            if self._part_of is not None:
+                self._part_of.begin()
+
+    def end(self) -> None:
+        self._count -= 1
+        if self._count:
+            return
+        self.is_quiet = True
+        if self._rest is not None:
+            self._rest.set()
+            self._rest = None
+        if self._part_of is not None:
+            self._part_of.end()
+
+    async def quiet(self) -> None:
+        while self._count:
+            if self._rest is None:
+                self._rest = anyio.Event()
+            await self._rest.wait()
+
+
+_TRY_AGAIN_SECONDS: Final = 0.2
+
+
+class TurnSlots:
+    """Limits how many turns run at once, for each user and in all. Where servers share a
+    history, a user's limit holds for all of them together, and the other one for each. While
+    the history can't be asked, each server counts its own."""
+
+    def __init__(self, limits: Limits, shared: Shared | None = None) -> None:
+        self._shared = shared
+        self._per_user_max = limits.turns_per_user_max
+        self._all = anyio.Semaphore(limits.turns_max, fast_acquire=True)
+        self._of_user: dict[str, anyio.Semaphore] = defaultdict(
+            lambda: anyio.Semaphore(limits.turns_per_user_max, fast_acquire=True)
+        )
+
+    async def take(self, user: str, turn_id: str) -> None:
+        await self._of_user[user].acquire()
+        try:
+            if (shared := self._shared) is not None:
+                with suppress(StorageUnavailable):
+                    while not await shared.take_turn(user, turn_id, self._per_user_max):  # noqa: ASYNC110
+                        await anyio.sleep(_TRY_AGAIN_SECONDS)
+            await self._all.acquire()
+        except BaseException:
+            self._of_user[user].release()
+            self._end_shared(user, turn_id)
+            raise
+
+    def _end_shared(self, user: str, turn_id: str) -> None:
+        if self._shared is not None:
+            self._shared.end_turn(user, turn_id)
+
+    def take_now(self, user: str) -> bool:
+        """Takes a slot without waiting. False: no slot is free, other turns wait, or the
+        other servers must be asked."""
+        of_user = self._of_user[user]
+        if self._shared is not None or not (of_user.value and self._all.value):
+            return False
+        of_user.acquire_nowait()
+        self._all.acquire_nowait()
+        return True
+
+    def give_back(self, user: str, turn_id: str) -> None:
+        self._all.release()
+        self._of_user[user].release()
+        self._end_shared(user, turn_id)
+
+
+_THREADS_MAX: Final = 2
+"""Threads share the interpreter with the event loop: each one more delays everybody."""
+
+
+class HeavyWork:
+    """Runs long computations in threads: one at a time for each user, a few in all. A user's
+    computations queue behind each other, not in front of other users'."""
+
+    def __init__(self) -> None:
+        self._threads = anyio.CapacityLimiter(_THREADS_MAX)
+        self._of_user: dict[str, anyio.Lock] = {}
+
+    async def run(self, user: str, work: Callable[[], _T]) -> _T:
+        async with self._of_user.setdefault(user, anyio.Lock()):
+            return await to_thread.run_sync(work, limiter=self._threads)
