@@ -49,9 +49,8 @@ from nplt_server.errors import ConfigurationError
 from nplt_server.extensions import check_tool_names, load_extensions
 from nplt_server.histories import Histories, utc_now
 from nplt_server.logs import transcript_for
-from nplt_server.providers.build import build_router
 from nplt_server.providers.models import KnownModels
-from nplt_server.providers.router import ProviderRouter
+from nplt_server.providers.router import ProviderRouter, build_router
 from nplt_server.quotas import Quotas
 from nplt_server.requests import HANDLERS
 from nplt_server.settings import AnyProviderSettings, LocalSettings, OfflineSettings, Settings
@@ -179,10 +178,9 @@ class Server(ServerState):
         self._stopping.set()
 
     async def run(self, sockets: list[socket.socket]) -> None:
-        spawn, local_servers = self.services.spawn, self.services.router.local_servers
+        spawn = self.services.spawn
         spawn(self._resume)
-        if local_servers is not None:
-            spawn(local_servers.find)
+        spawn(self.services.router.find_local_servers)
         spawn(self._run_mcp_servers)
         async with anyio.create_task_group() as tasks:
             owned = "checking what this server owns"

@@ -30,7 +30,7 @@ import click
 from nplt_server import __version__
 from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # slow to load, and only some commands need it
     from nplt_storage.maintenance.migrate import Imported, Place
     from nplt_storage.store import ConversationStore
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import KW_ONLY, dataclass
-from typing import Self
 
 from msgspec import Struct
 
@@ -61,24 +60,35 @@ class VendorWords(Struct, frozen=True, kw_only=True):
         return {name: value for name, value in said.items() if value}
 
 
+class RequestForm(Struct, frozen=True, kw_only=True):
+    """A form in which a request can be sent. What a server refuses in one form it may accept in
+    another."""
+
+    specification: str | None = None
+    """The API it is sent through; `None` for the one that the provider knows to be right."""
+    returns_reasoning: bool | None = None
+    """Whether models get back their reasoning with their tool calls; `None` for what the
+    settings say."""
+    enforces_schema: bool = True
+    """Whether the vendor is asked to enforce the schema of the answer. The context tells the
+    model of it in any case, and the answer is checked."""
+
+
+@dataclass(eq=False, repr=False)
 class ProviderError(Exception):
-    """A model call failed. `model_call` tries to recover; otherwise the turn ends `failed`."""
+    """A model call failed. The caller tries to recover; otherwise the turn ends `failed`.
+
+    Whoever knows more about a failure makes a new error (`dataclasses.replace`); an error is
+    never changed."""
 
     code = ErrorCode.PROVIDER_UNAVAILABLE
+
+    sentence: str
+    """Our own words: what is wrong, and what can be done."""
+    _: KW_ONLY
     vendor: VendorWords | None = None
-    of_provider = False
-    """It is so for all models of the provider: nobody is there, or the key is wrong."""
-
-    def __init__(self, sentence: str) -> None:
-        super().__init__(sentence)
-        self.sentence = sentence
-        """Our own words: what is wrong, and what can be done."""
-
-    def reworded(self, sentence: str) -> Self:
-        """The same error with another sentence."""
-        other = type(self).__new__(type(self), sentence)
-        other.__dict__.update(self.__dict__, sentence=sentence)
-        return other
+    of_provider: bool = False
+    """All models of the provider fail like this: it can't be reached, or the key is wrong."""
 
     def __str__(self) -> str:
         said = str(self.vendor or "")
@@ -89,7 +99,6 @@ class ProviderError(Exception):
 class ProviderUnavailable(ProviderError):
     """Transient; may be retried."""
 
-    sentence: str
     _: KW_ONLY
     retry_after: float | None = None
     """Seconds to wait before the next request, if the provider names a time."""
@@ -104,14 +113,14 @@ class ProviderPaused(ProviderUnavailable):
     """The circuit breaker is open; no request was sent."""
 
     def __init__(self, *, retry_after: float, of_provider: bool = False, why: str = "") -> None:
-        """`why`: how it failed the last time."""
+        """`why`: how the last call failed."""
         who = "the provider" if of_provider else "this model"
         super().__init__(
             f"{who} failed several times in a row and is not asked for {retry_after:.0f} s; "
             f"try again then, or choose another model{f' (the last time: {why})' if why else ''}",
             retry_after=retry_after,
+            of_provider=of_provider,
         )
-        self.of_provider = of_provider
 
 
 class ProviderUnauthorized(ProviderError):
@@ -121,11 +130,10 @@ class ProviderUnauthorized(ProviderError):
 
 @dataclass(eq=False, repr=False)
 class ProviderRefused(ProviderError):
-    """The request was refused; the same request would be refused again."""
+    """The request was refused; the same request in the same form would be refused again."""
 
     code = ErrorCode.PROVIDER_REFUSED
 
-    sentence: str
     _: KW_ONLY
     message_index: int | None = None
     """The message of the request that the provider named."""
@@ -141,6 +149,9 @@ class ProviderRefused(ProviderError):
     """There is no such API at this address, or the model is not served through it."""
     wrong_reasoning: bool = False
     """The model's own reasoning must go back to it with its calls, or must not."""
+    instead: RequestForm | None = None
+    """The form in which the same request may be accepted. The caller repeats the request in it
+    at once (`ModelRequest.form`); this attempt does not count as a failed call."""
 
     @property
     def is_about_content(self) -> bool:

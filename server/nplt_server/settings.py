@@ -97,7 +97,7 @@ class Part(BaseModel):
 # ------------------------------------------------------------------------------
 # Providers
 #
-# A key is never part of the settings: they name its variable or file, and `providers.build`
+# A key is never part of the settings: they name its variable or file, and `providers.credentials`
 # reads it.
 
 _KEY_WORDS = {"apikey", "auth", "authorization", "cookie", "key", "secret", "token"}

@@ -17,10 +17,10 @@ from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 
 from nplt_server.errors import ConfigurationError
-from nplt_server.providers.build import (
+from nplt_server.providers.build import discover_providers
+from nplt_server.providers.credentials import (
     KeyMistake,
     base_url_of,
-    discover_providers,
     read_key,
     standard_variable,
 )

@@ -45,7 +45,7 @@ from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationErr
 from nplt_server.histories import open_histories, utc_now
 from nplt_server.settings import ExtensionSettings, PythonSettings, Settings, user_dir
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # slow to load: the server listens before it is imported
     from nplt_server.app import Server
 
 log = logging.getLogger(__name__)

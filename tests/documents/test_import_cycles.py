@@ -17,21 +17,6 @@ KNOWN: list[set[str]] = [
         "nplt_server.relay",
         "nplt_server.relay.edge",
     },
-    {
-        "nplt_server.providers.anthropic",
-        "nplt_server.providers.build",
-        "nplt_server.providers.client",
-        "nplt_server.providers.http_client",
-        "nplt_server.providers.local_model",
-        "nplt_server.providers.models",
-        "nplt_server.providers.openai",
-        "nplt_server.providers.router",
-    },
-    {
-        "nplt_server.tools.mcp",
-        "nplt_server.tools.mcp.child",
-        "nplt_server.tools.runner",
-    },
 ]
 """The cycles that are still to be untied, in `nplt_server` only. None may be added."""
 

@@ -17,7 +17,8 @@ from nplt_server.conversations.services import ContextServices, Services
 from nplt_server.histories import Histories, HistoryProfile
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Provider
 from nplt_server.providers.offline import ScriptedProvider
-from nplt_server.providers.router import ProviderRouter, RetryPolicy
+from nplt_server.providers.retries import RetryPolicy
+from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
 from nplt_server.settings import Limits
 from nplt_server.tasks import TurnSlots

@@ -32,8 +32,10 @@ from nplt_server.providers import (
     ToolCallPiece,
     UsageReport,
 )
+from nplt_server.providers.breaker import FAILURES_MAX, OPEN_SECONDS_MAX
 from nplt_server.providers.offline import ScriptedProvider
-from nplt_server.providers.router import FAILURES_MAX, OPEN_SECONDS_MAX, ProviderRouter, RetryPolicy
+from nplt_server.providers.retries import RetryPolicy
+from nplt_server.providers.router import ProviderRouter
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry
 from nplt_storage.messages import model_name
@@ -220,9 +222,7 @@ async def test_if_a_model_is_not_there_another_answers_and_the_entry_says_who(
 
 
 def _down(*, of_provider: bool) -> ProviderUnavailable:
-    error = ProviderUnavailable("nobody home")
-    error.of_provider = of_provider
-    return error
+    return ProviderUnavailable("nobody home", of_provider=of_provider)
 
 
 @pytest.mark.parametrize(
@@ -267,10 +267,11 @@ async def test_a_refusal_is_no_reason_to_ask_another() -> None:
         assert play.asked == ["a"]
 
 
-async def test_a_provider_that_failed_too_often_is_not_waited_for() -> None:
+async def test_an_open_breaker_fails_over_at_once() -> None:
     async with cast(fallback=("b/model",)) as play:
+        breaker = play.router.breakers["a"]
         for _ in range(FAILURES_MAX):
-            play.router.breakers["a"].admit().failed()
+            breaker.failed(breaker.admit())
         assert (await play.play()).state == "completed"
         assert play.asked == ["b"]
         assert play.waits == []

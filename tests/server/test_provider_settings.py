@@ -16,7 +16,7 @@ from nplt_server.app import banner
 from nplt_server.cli import main
 from nplt_server.errors import ConfigurationError
 from nplt_server.providers import build
-from nplt_server.providers.build import read_key
+from nplt_server.providers.credentials import read_key
 from nplt_server.providers.models import KnownModels, known_of, models_of
 from nplt_server.settings import (
     PROVIDER_KINDS,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from nplt_server.providers.build import discover_providers, read_key
+from nplt_server.providers.build import discover_providers
+from nplt_server.providers.credentials import read_key
 from nplt_server.providers.models import KnownModels, known_of, models_of
 from nplt_server.settings import OpenAISettings, Settings, known_vendors
 

@@ -1,4 +1,4 @@
-"""Who a tool talks to where no conversation runs it."""
+"""A tool host and a turn for tools that run without a conversation."""
 
 from __future__ import annotations
 
@@ -6,17 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from nplt_protocol.json_text import JsonObject
-from nplt_server.tools import ToolFailed
+from nplt_server.tools import ToolFailed, ToolHost
 from nplt_storage.entries import ToolCallRequest, ToolCallResult
 from nplt_storage.search import SearchHit
-
-
-class NobodyToAsk:
-    async def ask(self, tool_call: ToolCallRequest) -> str | None:
-        return f"nobody allows {tool_call.tool_name}"
-
-    async def why_not_now(self) -> str | None:
-        return None
 
 
 class NoConversationHost:
@@ -49,6 +41,33 @@ class NoConversationHost:
 
     async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
         _refuse()
+
+
+class RecordingTurn:
+    """A `ToolTurn` that keeps what it is told, and that denies every tool it is asked about."""
+
+    def __init__(
+        self, tool_host: ToolHost | None = None, *, why_stopped: str = "cancelled"
+    ) -> None:
+        self.tool_host = tool_host or NoConversationHost()
+        self.started: list[ToolCallRequest] = []
+        self.results: list[ToolCallResult] = []
+        self._why_stopped = why_stopped
+
+    def tool_started(self, tool_call: ToolCallRequest) -> None:
+        self.started.append(tool_call)
+
+    def tool_finished(self, result: ToolCallResult) -> None:
+        self.results.append(result)
+
+    async def ask(self, tool_call: ToolCallRequest) -> str | None:
+        return f"nobody allows {tool_call.tool_name}"
+
+    async def why_not_now(self) -> str | None:
+        return None
+
+    def why_stopped(self) -> str:
+        return self._why_stopped
 
 
 def _refuse() -> NoReturn:

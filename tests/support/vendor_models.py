@@ -21,9 +21,9 @@ from tests.vendors.sse import Event, Wire
 from nplt_server.errors import ProviderRefused
 from nplt_server.providers import ModelOutputDelta, ModelRequest
 from nplt_server.providers.anthropic import MessageParser, MessagesApi
-from nplt_server.providers.client import RenderedRequest, VendorApi
 from nplt_server.providers.compiler import ContextCompiler, VendorRules
 from nplt_server.providers.openai import ChatApi, ResponsesApi
+from nplt_server.providers.vendor_api import RenderedRequest, VendorApi
 
 Json: TypeAlias = dict[str, Any]
 

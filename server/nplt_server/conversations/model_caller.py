@@ -7,6 +7,8 @@ turn. If none applies the error ends the turn.
 
     the call failed because             remedy       at most
     ----------------------------------  -----------  -----------------------------------------
+    the server does not take this       other form   each form once, at once and without an
+    form of the request                              event (`RequestForms`)
     the provider was unreachable,       retry        as the router's policy says, after a wait
     busy, or broke off
     the provider or the model is not    fail over    each fallback model once, at the first
@@ -16,11 +18,12 @@ turn. If none applies the error ends the turn.
     refused
     content is refused                  quarantine   three times
 
-Each is announced by a `retrying` event. A call that has shown any text is not repeated.
+All others are announced by a `retrying` event. A call that has shown any text is not repeated.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -44,6 +47,7 @@ from nplt_server.errors import (
     ProviderRefused,
     ProviderUnauthorized,
     ProviderUnavailable,
+    RequestForm,
     RequestTooLarge,
     WindowTooSmall,
 )
@@ -55,7 +59,8 @@ from nplt_server.providers import (
     UsageReport,
 )
 from nplt_server.providers.accumulator import ModelOutputAccumulator, cleaned, usage_as_json
-from nplt_server.providers.router import ModelRoute
+from nplt_server.providers.retries import RequestForms
+from nplt_server.providers.route import ModelRoute
 from nplt_storage.entries import (
     ModelInputEntry,
     ModelInvocationDescriptor,
@@ -164,17 +169,20 @@ class ModelCaller:
         self._call, self._tries.retries = number, 0
         self.so_far = self._view = None
         self._events.begin_call(number)
+        forms = RequestForms()
         try:
             while True:
                 try:
-                    outcome = await self._ask(answer_only=answer_only)
+                    outcome = await self._ask(forms.form, answer_only=answer_only)
                     if self._refusals is not None:
                         self._refusals.confirm_quarantined()
                     return outcome
-                except ProviderError as error:
+                except ProviderError as failure:
                     if self.so_far is not None and self.so_far.output.text_length:
                         raise
-                    await self._recover_from(error)
+                    error = forms.after(failure)
+                    if error is not None:
+                        await self._recover_from(error)
         except anyio.get_cancelled_exc_class():
             self._estimate_usage()
             if self.so_far is None or not self.so_far.output.has_begun:
@@ -220,7 +228,7 @@ class ModelCaller:
 
     # One request
 
-    async def _ask(self, *, answer_only: bool) -> CallOutcome:
+    async def _ask(self, form: RequestForm | None, *, answer_only: bool) -> CallOutcome:
         room, limits = self._room, self._limits
         view = self._view = await self._context.prepare(
             self._turn_id,
@@ -232,7 +240,7 @@ class ModelCaller:
         made = CallOutcome(route=self.route, view=view, output=output)
         self.so_far = made
         self._events.begin_output(output)
-        request = self._request(made, answer_only=answer_only)
+        request = replace(self._request(made, answer_only=answer_only), form=form)
         await self._record.check_owned()
         try:
             with anyio.CancelScope(deadline=monotonic() + limits.call_seconds_max) as in_time:
@@ -303,9 +311,8 @@ class ModelCaller:
             error = self._tries.too_large[-1]  # the request can't be shortened further
         if isinstance(error, RequestTooLarge):
             setting = f"models.{self.model}.context_tokens"
-            raise error.reworded(
-                f"{error.sentence}; how much it takes can be set: {setting}"
-            ) from None
+            sentence = f"{error.sentence}; how much it takes can be set: {setting}"
+            raise dataclasses.replace(error, sentence=sentence) from None
         raise error
 
     async def _retry(self, error: ProviderError) -> bool:

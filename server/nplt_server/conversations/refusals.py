@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from nplt_server.context.messages import ModelInputMessage, ToolResultsMessage, screen_sources
@@ -120,10 +121,11 @@ class Refusals:
         if self._prompt.seq in named:
             await self._release_all()
             await quarantine(self._record, self._prompt.seq, reason)
-            raise refusal.reworded(
+            sentence = (
                 f"{refusal.sentence}: it is this prompt, so models are not shown it again; "
                 "use other words"
             )
+            raise replace(refusal, sentence=sentence)
         if named & self._named:
             await self._release_all()
         return ()

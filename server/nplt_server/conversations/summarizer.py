@@ -25,12 +25,12 @@ from nplt_server.context.messages import (
 from nplt_server.context.projection import Projection, SummaryTask
 from nplt_server.context.source import PromptReference
 from nplt_server.conversations.context_manager import ContextManager
-from nplt_server.conversations.quiet_call import call_quietly
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.services import Services
 from nplt_server.errors import ProviderError, ProviderRefused
 from nplt_server.providers import ModelRequest
 from nplt_server.providers.accumulator import ModelOutputAccumulator, usage_as_json
+from nplt_server.providers.retries import call_quietly
 from nplt_storage.entries import (
     ClearEntry,
     CompactionEntry,

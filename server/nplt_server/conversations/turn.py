@@ -157,7 +157,7 @@ class TurnRun:
     _pauses: int = field(init=False, default=0)
     """How many tool calls wait for approvals; or 1 while a slot is waited for."""
     _caller: ModelCaller | None = field(init=False, default=None)
-    _tools: TurnToolHost = field(init=False)
+    tool_host: TurnToolHost = field(init=False)
     _results: dict[str, ToolCallResult] = field(init=False, default_factory=dict)
     """The results of the last output's tool calls so far, by the id of the call."""
     _usage: dict[str, int] = field(init=False, default_factory=dict)
@@ -186,7 +186,7 @@ class TurnRun:
         """Chooses the model, which is fixed once there is output."""
         self._take(RunStep.BEGIN)
         self.events = TurnEvents(self.record, self.turn_id)
-        self._tools = TurnToolHost(self)
+        self.tool_host = TurnToolHost(self)
         self._caller = ModelCaller(
             self.prompt,
             model,
@@ -392,12 +392,7 @@ class TurnRun:
         before a call was approved has no result of it."""
         waiting = self.record.history.open_tool_calls(self.turn_id)
         await self.services.tools.run_all(
-            tuple(each for each in waiting if each.tool_call_id not in self._results),
-            started=self.events.tool_started,
-            finished=self._tool_finished,
-            host=self._tools,
-            asker=self,
-            cancel_reason=self.why_stopped,
+            tuple(each for each in waiting if each.tool_call_id not in self._results), self
         )
 
     async def ask(self, tool_call: ToolCallRequest) -> str | None:
@@ -415,7 +410,10 @@ class TurnRun:
             return f"not run: {error}"
         return None
 
-    def _tool_finished(self, result: ToolCallResult) -> None:
+    def tool_started(self, tool_call: ToolCallRequest) -> None:
+        self.events.tool_started(tool_call)
+
+    def tool_finished(self, result: ToolCallResult) -> None:
         if self.state is RunState.SUSPENDED:
             return  # the tool was not run; the approval is asked for again after the restart
         if logs.tools.on:
@@ -456,6 +454,7 @@ class TurnRun:
         if len(data) <= bytes_max:
             return result
         beginning = data[:bytes_max].decode(errors="ignore")
+        blob = None
         with anyio.CancelScope(shield=True):
             blob = await (await self.record.open()).keep_blob(data)
         return replace(result, result=beginning, blob=blob)
@@ -527,7 +526,7 @@ class TurnRun:
         if self.state is not RunState.SUSPENDED:
             self._take(RunStep.END)
         self.events.send_held()
-        self._tools.is_over = True
+        self.tool_host.is_over = True
         self._give_back_slot()
         if self._asks_people:
             self.approvals.drop(self.turn_id)

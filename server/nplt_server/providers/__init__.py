@@ -9,25 +9,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct, field, structs
 
 from nplt_protocol import ErrorCode, JsonObject, JsonValue, RequestError
-
-if TYPE_CHECKING:
-    from nplt_server.context.messages import ContextMessage
-    from nplt_server.tools import ToolDescription
-    from nplt_server.usage import ModelPrices
-    from nplt_storage.entries import ModelInvocationDescriptor
-
-# ------------------------------------------------------------------------------
-# Deltas: pieces of an output in flight
-#
-# Every provider gives these six. An opaque piece is vendor-specific: it goes back to the model
-# it came from, at the same place, and nobody else reads it. Tool-call pieces with the same
-# `index` belong to one call; their arguments are raw text until the call is complete, because
-# models stream JSON in fragments.
+from nplt_server.context.messages import ContextMessage
+from nplt_server.errors import RequestForm
+from nplt_server.tools import ToolDescription
+from nplt_server.usage import ModelPrices
+from nplt_storage.entries import ModelInvocationDescriptor
 
 
 class TextPiece(Struct, frozen=True, kw_only=True):
@@ -39,13 +30,18 @@ class ReasoningPiece(Struct, frozen=True, kw_only=True):
 
 
 class ToolCallPiece(Struct, frozen=True, kw_only=True):
+    """Pieces with the same `index` belong to one tool call. Their arguments are raw text until
+    the tool call is complete, because models stream JSON in fragments."""
+
     index: int
     tool_name: str = ""
     arguments: str = ""
 
 
 class OpaquePiece(Struct, frozen=True, kw_only=True):
-    """At this place of the answer: a signature of the reasoning before it, an item's id."""
+    """Data of one vendor that belongs at this place of the answer: a signature of the reasoning
+    before it, an item's id. It goes back to the model it came from, at the same place, and
+    nobody else reads it."""
 
     data: Mapping[str, JsonValue]
 
@@ -58,12 +54,12 @@ class UsageReport(Struct, frozen=True, kw_only=True):
     output_tokens: int
     cached_tokens: int = 0
     cache_write_tokens: int = 0
-    """Of the input those that were written to the cache."""
+    """Input tokens that were written to the cache."""
     estimated: bool = False
-    """Counted by us, in part at least: the call was cut off."""
+    """Whether they were counted by us, at least in part, because the call was cut off."""
 
     def as_json(self) -> dict[str, int]:
-        """The counts; those that are often 0 only where they are not."""
+        """The counts; those of the cache only if they are not 0."""
         said = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         if self.cached_tokens:
             said["cached_tokens"] = self.cached_tokens
@@ -81,15 +77,9 @@ class Stopped(Struct, frozen=True, kw_only=True):
 ModelOutputDelta: TypeAlias = (
     TextPiece | ReasoningPiece | ToolCallPiece | OpaquePiece | UsageReport | Stopped
 )
+"""A piece of an output in flight; every provider gives these six."""
 DeltaStream: TypeAlias = AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]
 """Leaving it closes the provider's stream at once."""
-
-
-# ------------------------------------------------------------------------------
-# The provider port
-#
-# A provider only reads the request. It fails with a `ProviderError`; any other exception is a
-# bug of the provider and also ends the turn as `failed`.
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
@@ -97,18 +87,20 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     context: Sequence[ContextMessage]
     tools: tuple[ToolDescription, ...] = ()
     options: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Of the prompt: `temperature`, `output_tokens`, `effort`, `schema`; whoever can't is
-    silent."""
+    """The options of the prompt: `temperature`, `output_tokens`, `effort`, `schema`. A provider
+    ignores those it does not have."""
     answer_tokens_max: int | None = None
     """How long the answer may be, unless the options say less."""
     answer_only: bool = False
     """The model has been asked to mend its answer: it need not call tools."""
     cache_key: str | None = None
     """The same for all calls of a conversation, so that a provider finds what it has cached."""
+    form: RequestForm | None = None
+    """The form that the refusal of this request asked for (`ProviderRefused.instead`)."""
 
     @property
     def schema(self) -> JsonObject | None:
-        """What the answer has to fit. The context tells the model; a vendor's own way to
+        """The schema of the answer. The context tells the model of it; a vendor's own way to
         enforce it is used where there is one."""
         schema = self.options.get("schema")
         return schema if isinstance(schema, dict) else None
@@ -159,6 +151,9 @@ async def check_options(options: Mapping[str, JsonValue]) -> None:
 
 
 class Provider(Protocol):
+    """A provider only reads the request. It fails with a `ProviderError`; any other exception is
+    a bug of the provider and also ends the turn as `failed`."""
+
     @property
     def id(self) -> str: ...
 
@@ -172,21 +167,21 @@ class Provider(Protocol):
     def call_model(self, request: ModelRequest) -> DeltaStream: ...
 
     async def aclose(self) -> None:
-        """When the server stops: no call runs any more."""
+        """Called when the server stops and no call runs any more."""
         ...
 
 
 CONTEXT_TOKENS = 128_000
-"""Of a model without settings and without a known name."""
+"""The window of a model without settings and without a known name."""
 OFFLINE_CONTEXT_TOKENS = 16_000_000
-"""Of `offline/echo`: whatever fits a message fits it."""
+"""The window of `offline/echo`: whatever fits into a message fits into it."""
 _OUTPUT_TOKENS = 8_192
 _OUTPUT_TOKENS_OF_LARGE = 16_384
 _LARGE_CONTEXT_TOKENS = 200_000
-"""Models with such windows think before they answer, and that counts as output."""
+"""Models with windows of this size think before they answer, and that counts as output."""
 _CONTEXT_TOKENS_MIN = 1_024
 _ANSWER_TOKENS_MIN = 256
-"""No model is too small for so much: who refuses it does so for another reason."""
+"""No model is too small for this many: a provider that refuses them has another reason."""
 
 
 class ModelFacts(Struct, frozen=True, kw_only=True):
@@ -199,10 +194,10 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     options: Mapping[str, JsonValue] = field(default_factory=dict)
     """The options in the settings, for prompts that give none."""
     counts_tokens: bool = True
-    """Whether what it reports is in tokens: one that counts words teaches us nothing."""
+    """Whether the usage it reports is in tokens. From one that counts words nothing is learned."""
     takes_images: bool = False
     takes_tools: bool = True
-    """Whether it is told of tools: if not, they take no room in its window."""
+    """Whether it is offered tools. If not, they take no room in its window."""
 
     @property
     def answer_tokens(self) -> int:
@@ -236,13 +231,13 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
 
 
 class CallRoom(Struct, frozen=True, kw_only=True):
-    """What one call may take of a model's window: to be shown, and to answer in."""
+    """The share of a model's window that one call may take, for its context and its answer."""
 
     context_tokens: int
     answer_tokens: int
 
     def shortened(self, share: float) -> CallRoom:
-        """Both, for providers refuse their sum without saying what of it is too much."""
+        """Shortens both, because providers refuse their sum."""
         return CallRoom(
             context_tokens=max(int(self.context_tokens * share), _CONTEXT_TOKENS_MIN),
             answer_tokens=max(int(self.answer_tokens * share), _ANSWER_TOKENS_MIN),
@@ -263,4 +258,4 @@ class Patience(Struct, frozen=True, kw_only=True):
     connect_seconds: float = 5.0
     first_token_seconds: float = 120.0
     gap_seconds: float = 60.0
-    """Between two pieces of an answer, pings included."""
+    """The longest pause between two pieces of an answer, pings included."""

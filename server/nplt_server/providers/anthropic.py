@@ -28,14 +28,7 @@ from nplt_server.providers import (
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.providers.client import (
-    AnswerParser,
-    RawResponse,
-    RenderedRequest,
-    VendorApi,
-    VendorClient,
-    json_object_of,
-)
+from nplt_server.providers.client import RawResponse, VendorClient
 from nplt_server.providers.compiler import (
     AssistantStep,
     CompiledCall,
@@ -47,6 +40,8 @@ from nplt_server.providers.compiler import (
 )
 from nplt_server.providers.failures import text_of
 from nplt_server.providers.schemas import for_anthropic, in_words, well_formed
+from nplt_server.providers.sse import json_object_of
+from nplt_server.providers.vendor_api import AnswerParser, RenderedRequest, VendorApi
 from nplt_server.tools import ToolDescription
 
 if TYPE_CHECKING:

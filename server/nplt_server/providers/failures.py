@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -29,22 +30,19 @@ from nplt_server.errors import (
     VendorWords,
 )
 
-# ------------------------------------------------------------------------------
-# What a vendor says: the body of an error, as it is written in many ways
-#
-# OpenAI and Anthropic: `{"error": {"type", "code", "param", "message"}}`. Gemini puts that into
-# a list, LiteLLM and vLLM write the status as the code, FastAPI says `detail`.
-
 
 class VendorError(Struct, frozen=True, kw_only=True):
-    """As it came: not to be shown to anybody before `words` has cleaned it."""
+    """The body of an error, as it came: it is not to be shown before `words` has cleaned it.
+
+    OpenAI and Anthropic write `{"error": {"type", "code", "param", "message"}}`. Gemini puts that
+    into a list, LiteLLM and vLLM write the status as the code, FastAPI says `detail`."""
 
     kind: str = ""
     code: str = ""
     param: str = ""
     message: str = ""
     status: int | None = None
-    """Where the code is a number, as routers to other servers write it."""
+    """The code, if it is a number, as routers to other servers write it."""
 
     @classmethod
     def of_body(cls, body: bytes) -> VendorError:
@@ -172,14 +170,8 @@ def _texts(value: Any) -> Iterator[str]:
             pass
 
 
-# ------------------------------------------------------------------------------
-# The window's size, read from the text of a refusal
-#
-# Nothing else of that text is used. Limits of tokens per minute count as windows too: a
-# larger request is never accepted.
-
 WINDOW_TOKENS_MIN: Final = 256
-"""Less is no window but a misreading."""
+"""A smaller number is not the size of a window."""
 _TOKENS: Final = r"(\d{1,3}(?:,\d{3})+|\d+)"
 _SAYINGS: Final = tuple(
     re.compile(saying.replace("N", _TOKENS), re.IGNORECASE)
@@ -200,7 +192,8 @@ _SAYINGS: Final = tuple(
 
 
 def window_named(words: str) -> int | None:
-    """The tokens of the question and the room for the answer, together."""
+    """The size of the window, for context and answer together, if the text of a refusal names
+    it. Limits of tokens per minute count as windows too: a larger request is never accepted."""
     for saying in _SAYINGS:
         found = saying.search(words)
         if found is not None:
@@ -267,15 +260,18 @@ _STATUS_OF_KIND = {
 
 
 def failure_of(status: int, told: VendorError, *, retry_after: str | None = None) -> ProviderError:
-    """Of an answer with an error status; `retry_after` is the header as it came."""
-    failure = _failure(status, told, retry_after)
-    failure.vendor = told.words()
-    if isinstance(failure, ProviderRefused):
-        failure.wrong_api = _OTHER_API.search(told.message) is not None or (
-            status in (404, 405, 501) and not _NO_SUCH_MODEL.search(f"{told.code} {told.message}")
-        )
-        failure.wrong_reasoning = status in (400, 422) and "reasoning_content" in told.message
-    return failure
+    """The error for a response with an error status; `retry_after` is the header as it came."""
+    failure = replace(_failure(status, told, retry_after), vendor=told.words())
+    if not isinstance(failure, ProviderRefused):
+        return failure
+    is_elsewhere = status in (404, 405, 501) and not _NO_SUCH_MODEL.search(
+        f"{told.code} {told.message}"
+    )
+    return replace(
+        failure,
+        wrong_api=is_elsewhere or _OTHER_API.search(told.message) is not None,
+        wrong_reasoning=status in (400, 422) and "reasoning_content" in told.message,
+    )
 
 
 def _failure(status: int, told: VendorError, retry_after: str | None) -> ProviderError:
@@ -293,12 +289,11 @@ def _failure(status: int, told: VendorError, retry_after: str | None) -> Provide
             "add credit there, or choose another model"
         )
     if status == 401 or (is_refused and _NO_KEY.search(all_words)):
-        failure = ProviderUnauthorized(
+        return ProviderUnauthorized(
             f"the provider does not accept the API key ({status}); "
-            "check the server's settings: api_key_env or api_key_file of the provider"
+            "check the server's settings: api_key_env or api_key_file of the provider",
+            of_provider=True,
         )
-        failure.of_provider = True
-        return failure
     if status == 403:
         return ProviderUnauthorized(
             "the provider does not allow this to the account of the API key (403); "
@@ -353,40 +348,43 @@ def _refusal(status: int, told: VendorError) -> ProviderRefused:
 
 
 def failure_in_stream(told: VendorError, *, before_first_token: bool) -> ProviderError:
-    """Of an error that came as an event, after the provider had said 200."""
+    """The error for an error event, which came after a response with status 200."""
     status = told.status
     if status is None or not 400 <= status < 600:
         status = _STATUS_OF_KIND.get(told.kind) or _STATUS_OF_KIND.get(told.code) or 500
     failure = failure_of(status, told)
     if isinstance(failure, ProviderUnavailable):
-        failure = ProviderUnavailable(
-            "the provider broke off with an error; ask again", before_first_token=before_first_token
+        return ProviderUnavailable(
+            "the provider broke off with an error; ask again",
+            before_first_token=before_first_token,
+            vendor=failure.vendor,
         )
-        failure.vendor = told.words()
     return failure
 
 
 def failure_of_transport(error: Exception, *, before_first_token: bool) -> ProviderError:
-    """Of an exception of `httpx2`, or of an SDK that has one as its cause."""
-    import httpx2  # whoever has such an error has it imported
+    """The error for an exception of `httpx2`, or of an SDK that has one as its cause."""
+    import httpx2  # slow, but whoever has such an exception has imported it
 
     is_its_own = isinstance(error, httpx2.HTTPError | httpx2.InvalidURL)
     cause = error if is_its_own else error.__cause__
-    if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout):
-        unreachable = ProviderUnavailable(
-            "the provider can't be reached; check the network and base_url"
-        )
-        unreachable.of_provider = True
-        return unreachable
-    if isinstance(cause, httpx2.TimeoutException):
-        return too_slow(before_first_token=before_first_token)
-    if isinstance(cause, httpx2.UnsupportedProtocol | httpx2.InvalidURL):
-        return ProviderRefused(
-            "the provider's address is not one that can be called; check base_url"
-        )
-    return ProviderUnavailable(
+    failures: tuple[tuple[tuple[type[Exception], ...], ProviderError], ...] = (
+        (
+            (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout),
+            ProviderUnavailable(
+                "the provider can't be reached; check the network and base_url", of_provider=True
+            ),
+        ),
+        ((httpx2.TimeoutException,), too_slow(before_first_token=before_first_token)),
+        (
+            (httpx2.UnsupportedProtocol, httpx2.InvalidURL),
+            ProviderRefused("the provider's address is not one that can be called; check base_url"),
+        ),
+    )
+    otherwise = ProviderUnavailable(
         "the connection to the provider broke; ask again", before_first_token=before_first_token
     )
+    return next((failure for kinds, failure in failures if isinstance(cause, kinds)), otherwise)
 
 
 def too_slow(*, before_first_token: bool) -> ProviderUnavailable:

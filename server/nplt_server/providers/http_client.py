@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from nplt_server.providers.build import is_on_this_machine
+from nplt_server.providers.credentials import is_on_this_machine
 
 if TYPE_CHECKING:
     from httpx2._client import UseClientDefault

@@ -31,17 +31,17 @@ from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.models import FACTS, MODEL, installed_model
 from nplt_server.providers.openai import ChatApi, OpenAIClient
 
-# ------------------------------------------------------------------------------
-# The context as the local model sees it. Pure.
-#
-# It knows no tools: results of other models' calls are shown as text, and calls are not shown
-# (the template would render them as empty answers). Without an instruction it gets a plain
-# one, since the template's own makes it talk of other things.
+log = logging.getLogger(__name__)
 
 _WHO_IT_IS: Final = SystemMessage(instruction="You are a helpful assistant.")
+"""For contexts without an instruction: the template's own makes the model talk of other things."""
 
 
 def without_tools(request: ModelRequest) -> ModelRequest:
+    """The request as the local model is shown it, which knows no tools. Results of other models'
+    calls are shown as text; the calls are not shown, because the template would render them as
+    empty answers. So small a model never calls a tool and takes their descriptions for the
+    question: none is offered."""
     context: list[ContextMessage] = []
     for message in request.context:
         match message:
@@ -62,31 +62,29 @@ def without_tools(request: ModelRequest) -> ModelRequest:
     return structs.replace(request, tools=(), context=tuple(context))
 
 
-# ------------------------------------------------------------------------------
-# The engine: a child process that holds the model
-
-log = logging.getLogger(__name__)
-
 _START_SECONDS_MAX = 60.0
-"""A hundred megabytes from a disk that sleeps."""
+"""Enough to read a hundred megabytes from a disk that has to spin up."""
 _LEAVE_SECONDS_MAX = 2.0
 _HEALTH_SECONDS_MAX = 2.0
 _LAST_WORDS_BYTES = 2000
 _ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")
-"""All it needs of ours: keys of other providers are none of its business."""
+"""The variables that the process gets: keys of other providers are not among them."""
 _QUIET = {"GGML_NO_BACKTRACE": "1"}
-"""Otherwise it calls a debugger when it breaks down, which takes seconds."""
+"""Otherwise it starts a debugger when it crashes, which takes seconds."""
+_VENDOR_API = ChatApi()
+_ONE_CALL = {"Connection": "close"}
+"""llama.cpp's server closes connections that it said it would keep, sometimes before an answer."""
 
 
 class Engine:
-    """The process, its address and its key, and the provider that calls it."""
+    """The child process that holds the model, and the provider that calls it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.key = secrets.token_urlsafe(32)
         self.pid = process.pid
-        self.address = ""
         self.chat: VendorProvider | None = None
-        """As soon as it is ready."""
+        """Set when the engine is ready."""
+        self.key = secrets.token_urlsafe(32)
+        self.address = ""
         self._process = process
         self._last_words = b""
         self._listening = asyncio.create_task(self._listen())
@@ -95,10 +93,11 @@ class Engine:
     def has_ended(self) -> bool:
         return self._process.returncode is not None
 
-    async def become_ready(self) -> None:
+    async def become_ready(self, provider_id: str, patience: Patience | None) -> None:
+        """Waits until the model is loaded. Raises `ProviderUnavailable`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with suppress(ConnectionError):  # it has ended already, which is told below
+        with suppress(ConnectionError):  # it has ended already, which is noticed below
             self._process.stdin.write(f"{self.key}\n".encode())
             await self._process.stdin.drain()
         try:
@@ -111,6 +110,13 @@ class Engine:
         if not line:
             raise ProviderUnavailable("the local model can't be loaded; the server's log says why")
         self.address = line.decode().strip()
+        client = OpenAIClient(
+            api_key=self.key,
+            base_url=f"{self.address}/v1",
+            headers=_ONE_CALL,
+            patience=patience,
+        )
+        self.chat = VendorProvider(provider_id, client, apis=(_VENDOR_API,), models=(MODEL,))
 
     async def is_well(self) -> bool:
         """Whether it is still there, and answers."""
@@ -126,7 +132,7 @@ class Engine:
         return False
 
     async def leave(self) -> None:
-        """The end of its input tells it to go, as our own end would."""
+        """Ends the process by the end of its input, as the end of the server would."""
         if self.chat is not None:
             await self.chat.aclose()
         assert self._process.stdin is not None
@@ -144,30 +150,24 @@ class Engine:
             log.warning("the local model's process ended (%d)\n%s", self._process.returncode, words)
 
     async def _listen(self) -> None:
-        """Whatever it says of itself, so that it never waits for a reader."""
+        """Reads the stderr of the process, so that it never blocks on a full pipe."""
         assert self._process.stderr is not None
         while piece := await self._process.stderr.read(_LAST_WORDS_BYTES):
             self._last_words = (self._last_words + piece)[-_LAST_WORDS_BYTES:]
 
 
-# ------------------------------------------------------------------------------
-# The provider: one engine, started at the first call, and again when it is gone
-#
-# Calls that come while the engine starts wait for the same start; cancelling one does not
-# affect the others. A start that fails fails all who wait for it. The breaker decides how
-# often a start is worth trying.
-#
-# Tools are not offered: so small a model never calls one and takes their descriptions for the
-# question. If the process dies before the first word, the call is sent to the next process,
-# once; after the first word the answer is cut.
-
-_VENDOR_API = ChatApi()
 _ANSWERS_AT_ONCE = 2
-_ONE_CALL = {"Connection": "close"}
-"""Its server ends connections it said it would keep, now and then before an answer."""
 
 
 class LocalProvider:
+    """One engine, started at the first call, and again when it is gone.
+
+    Calls that come while the engine starts wait for the same start; cancelling one does not
+    affect the others. A start that fails fails all who wait for it. The breaker decides how
+    often a start is worth trying. If the process dies before the first word, the call is sent
+    to the next process, once; after the first word the answer is cut.
+    """
+
     models = (MODEL,)
 
     def __init__(
@@ -254,18 +254,11 @@ class LocalProvider:
             raise ProviderUnavailable("the local model's process can't be started") from error
         engine = Engine(process)
         try:
-            await engine.become_ready()
+            await engine.become_ready(self.id, self.patience)
         except BaseException:
             await engine.leave()
             raise
         log.info("the local model %s is loaded (process %d)", MODEL, engine.pid)
-        client = OpenAIClient(
-            api_key=engine.key,
-            base_url=f"{engine.address}/v1",
-            headers=_ONE_CALL,
-            patience=self.patience,
-        )
-        engine.chat = VendorProvider(self.id, client, vendor_api=_VENDOR_API, models=self.models)
         self._engine = engine
         return engine
 

@@ -17,7 +17,7 @@ from msgspec import structs
 from nplt_protocol import JsonObject, JsonValue
 from nplt_protocol.messages import EFFORTS
 from nplt_server.digest.text import clean_text
-from nplt_server.errors import ProviderRefused
+from nplt_server.errors import ProviderRefused, RequestForm
 from nplt_server.providers import (
     ModelOutputDelta,
     ModelRequest,
@@ -28,13 +28,7 @@ from nplt_server.providers import (
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.providers.client import (
-    AnswerParser,
-    RawResponse,
-    RenderedRequest,
-    VendorApi,
-    VendorClient,
-)
+from nplt_server.providers.client import RawResponse, VendorClient
 from nplt_server.providers.compiler import (
     AssistantStep,
     CompiledCall,
@@ -52,6 +46,7 @@ from nplt_server.providers.schemas import (
     plain_object,
     well_formed,
 )
+from nplt_server.providers.vendor_api import AnswerParser, RenderedRequest, VendorApi
 from nplt_server.tools import ToolDescription
 
 if TYPE_CHECKING:
@@ -128,11 +123,6 @@ def _is_bound_since(version: tuple[int, int], model: str) -> bool:
     """Whether a rule of OpenAI's for models that reason holds for it. A router, which writes a
     vendor before the name, has ways of its own."""
     return "/" not in model and _version_of(model) >= version and _may_reason(model)
-
-
-def needs_responses(model: str) -> bool:
-    """Its tools and its reasoning are not to be had together through chat completions."""
-    return _is_bound_since(_RESPONSES_SINCE, model)
 
 
 def _may_reason(model: str) -> bool:
@@ -376,12 +366,18 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
             return self.returns_reasoning
         return model.startswith("deepseek")
 
-    def instead(self, refusal: ProviderRefused, model: str) -> ChatApi | None:
+    def in_form(self, form: RequestForm) -> ChatApi:
+        if form.returns_reasoning is None:
+            return self
+        return structs.replace(self, returns_reasoning=form.returns_reasoning)
+
+    def instead(self, refusal: ProviderRefused, model: str) -> RequestForm | None:
         """DeepSeek refuses calls without the reasoning that led to them; others refuse the
         field. Which it is, a refusal tells."""
         if not refusal.wrong_reasoning:
             return None
-        return structs.replace(self, returns_reasoning=not self._returns_reasoning(model))
+        returned = self._returns_reasoning(model)
+        return RequestForm(specification=self.specification, returns_reasoning=not returned)
 
     def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest:
         model, messages, seqs = request.invocation.model, list[JsonValue](), list[tuple[int, ...]]()
@@ -614,6 +610,10 @@ class ResponsesApi(VendorApi, frozen=True, kw_only=True):
     summarizes_reasoning: bool = False
     """OpenAI refuses it to organisations that have not shown who they are."""
     has_cache_key: bool = False
+
+    def is_needed_by(self, model: str) -> bool:
+        """Chat completions does not give newer models tools and reasoning together."""
+        return _is_bound_since(_RESPONSES_SINCE, model)
 
     def parser(self, rendered: RenderedRequest) -> ResponsesParser:
         return ResponsesParser(rendered.own_names)

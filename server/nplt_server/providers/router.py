@@ -1,453 +1,35 @@
-"""Maps `provider/model` names to providers, with a circuit breaker, retries and metrics.
+"""Maps `provider/model` names to routes, and chooses the model of a turn.
 
-A turn's model is chosen once, from the prompt, its role, the conversation or the default.
-Fallback models are tried only if the failed call produced no output. An exception inside a
-provider's adapter ends that call and nothing else.
+A turn's model is the one the prompt names, or its role's, or the conversation's, or the
+default. It is chosen when the prompt is accepted or the turn starts and is fixed inside the
+turn. Calls outside of turns (a summary) use their role's model. The `fallback` models are
+tried in order, only if there was no output.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
+import os
 import time
-import traceback
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final
 
 import anyio
-from msgspec import Struct, field
 
-from nplt_protocol import ErrorCode, JsonObject, JsonValue, RequestError
-from nplt_server.errors import (
-    AnswerCut,
-    ProviderError,
-    ProviderPaused,
-    ProviderRefused,
-    ProviderUnauthorized,
-    ProviderUnavailable,
-    RequestTooLarge,
-)
-from nplt_server.providers import (
-    DeltaStream,
-    ModelOutputDelta,
-    ModelRequest,
-    Provider,
-    Stopped,
-    TextPiece,
-    UsageReport,
-)
-from nplt_server.providers.models import ModelLister, ModelLists, is_model_name
-from nplt_server.usage import ModelPrices, as_amount
-from nplt_storage.entries import ModelInvocationDescriptor
-
-if TYPE_CHECKING:
-    from nplt_server.providers.build import LocalServers
+from nplt_protocol import ErrorCode, RequestError
+from nplt_server.errors import ConfigurationError
+from nplt_server.providers import Patience, Provider
+from nplt_server.providers.breaker import Breaker
+from nplt_server.providers.build import ProviderBuilder
+from nplt_server.providers.local_servers import LocalServers
+from nplt_server.providers.model_lists import ModelLister, ModelLists, is_model_name
+from nplt_server.providers.models import KnownModels
+from nplt_server.providers.retries import RetryPolicy
+from nplt_server.providers.route import ModelRoute
+from nplt_server.settings import OfflineSettings, Settings
 
 log = logging.getLogger(__name__)
-
-# ------------------------------------------------------------------------------
-# Circuit breakers: one for each model, and one for each provider
-#
-# A provider's counts only failures that all its models share: nobody can be reached, or the
-# key is wrong. Five failures in a row open a breaker for 30 s; then one call, the probe, is let
-# through. If the probe fails, the breaker opens for twice as long, up to 300 s. While the
-# breaker is open, calls fail at once, so that a fallback can be tried.
-#
-# A failure with a retry time does not count, since callers obey that time; only if the time
-# exceeds `patience_seconds` does the breaker open until then. Refusals (of a key, of a
-# request, by a rate limit) do not count either.
-
-FAILURES_MAX: Final = 5
-OPEN_SECONDS: Final = 30.0
-OPEN_SECONDS_MAX: Final = 300.0
-_PROBE_SECONDS: Final = 1.0
-"""Retry time of other calls while a probe is running."""
-
-BreakerState: TypeAlias = Literal["closed", "open", "half_open"]
-
-
-class Breaker:
-    def __init__(
-        self,
-        *,
-        patience_seconds: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
-        of_provider: bool = False,
-    ) -> None:
-        """`patience_seconds`: the longest wait before a retry."""
-        self.clock = clock
-        self.patience_seconds = patience_seconds
-        self._of_provider = of_provider
-        self._why = ""
-        self._failures = 0
-        self._open_seconds = OPEN_SECONDS
-        self._open_until: float | None = None
-        self._openings = 0
-        self._probe: BreakerPermit | None = None
-
-    @property
-    def state(self) -> BreakerState:
-        if self._open_until is None:
-            return "closed"
-        return "open" if self.clock() < self._open_until else "half_open"
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until a call is let through."""
-        return 0.0 if self._open_until is None else max(0.0, self._open_until - self.clock())
-
-    def admit(self) -> BreakerPermit:
-        """Lets a call through, or raises `ProviderPaused`. The call reports its outcome to the
-        permit."""
-        permit = BreakerPermit(self, self._openings)
-        if self._open_until is None:
-            return permit
-        if self.state == "open" or self._probe is not None:
-            seconds = self.seconds_left if self.state == "open" else _PROBE_SECONDS
-            raise ProviderPaused(retry_after=seconds, of_provider=self._of_provider, why=self._why)
-        self._probe = permit
-        return permit
-
-    def _open(self, seconds: float) -> None:
-        self._open_until = max(self.clock() + seconds, self._open_until or 0.0)
-        self._openings += 1
-        self._probe = None
-
-
-class BreakerPermit:
-    """Takes the outcome of one call. For a call that began before the breaker opened, a
-    success closes the breaker, but a failure is ignored: the breaker has opened already."""
-
-    def __init__(self, breaker: Breaker, openings: int) -> None:
-        self._breaker = breaker
-        self._openings = openings
-        """The number of times the breaker had opened when the call was let through."""
-
-    def began(self) -> None:
-        """The provider has begun to answer. Other calls are let through without waiting for
-        the end, which may take minutes. The outcome is still reported at the end."""
-        self._breaker._open_until = None
-        self._breaker._probe = None
-
-    def succeeded(self) -> None:
-        """The provider answered; a refusal counts as an answer."""
-        self._breaker._failures = 0
-        self._breaker._open_seconds = OPEN_SECONDS
-        self.began()
-
-    def failed(self, *, retry_after: float | None = None, why: str = "") -> None:
-        """`retry_after`: seconds to wait, if the provider named a time."""
-        breaker = self._breaker
-        breaker._why = why
-        was_probe = breaker._probe is self
-        if retry_after is not None:
-            if was_probe or retry_after > breaker.patience_seconds:
-                breaker._open(min(retry_after, OPEN_SECONDS_MAX))
-            return
-        if self._openings != breaker._openings:
-            return  # the breaker has opened since the call began
-        breaker._failures += 1
-        if was_probe:
-            breaker._open_seconds = min(breaker._open_seconds * 2, OPEN_SECONDS_MAX)
-        if was_probe or (breaker._failures >= FAILURES_MAX and breaker._open_until is None):
-            breaker._open(breaker._open_seconds)
-
-    def given_up(self) -> None:
-        """The call ended without an outcome, for example by cancellation. Counts as neither
-        success nor failure."""
-        if self._breaker._probe is self:
-            self._breaker._probe = None
-
-
-# ------------------------------------------------------------------------------
-# Metrics of one model since the server started, for STATUS
-
-BUCKET_SECONDS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
-"""Upper bounds of the buckets; one more bucket holds longer durations."""
-
-
-_KINDS: Final = (
-    (ProviderPaused, "paused"),
-    (AnswerCut, "cut"),
-    (ProviderUnavailable, "unavailable"),
-    (ProviderUnauthorized, "unauthorized"),
-    (RequestTooLarge, "too_large"),
-)
-
-
-def kind_of(error: ProviderError) -> str:
-    if isinstance(error, ProviderUnavailable) and error.timed_out:
-        return "timed_out"
-    return next((kind for each, kind in _KINDS if isinstance(error, each)), "refused")
-
-
-class Durations(Struct):
-    count: int = 0
-    seconds: float = 0.0
-    longest: float = 0.0
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKET_SECONDS) + 1))
-
-    def add(self, seconds: float) -> None:
-        self.count += 1
-        self.seconds += seconds
-        self.longest = max(self.longest, seconds)
-        self.buckets[bisect_left(BUCKET_SECONDS, seconds)] += 1
-
-    def as_json(self) -> JsonObject:
-        """`buckets`: durations per bucket, by upper bound; not cumulative."""
-        edges = [*(f"{edge:g}" for edge in BUCKET_SECONDS), "more"]
-        buckets: JsonObject = {
-            edge: number for edge, number in zip(edges, self.buckets, strict=True) if number
-        }
-        return {
-            "count": self.count,
-            "sum": round(self.seconds, 3),
-            "max": round(self.longest, 3),
-            "buckets": buckets,
-        }
-
-
-class ModelMetrics(Struct):
-    calls: int = 0
-    retries: int = 0
-    fail_overs: int = 0
-    """How often a fallback was called instead of this model."""
-    failures: Counter[str] = field(default_factory=Counter[str])
-    first_token: Durations = field(default_factory=Durations)
-    whole: Durations = field(default_factory=Durations)
-    """Durations of complete calls."""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    cache_write_tokens: int = 0
-
-    def count_usage(self, usage: UsageReport) -> None:
-        """Negative counts are treated as 0."""
-        self.input_tokens += max(0, usage.input_tokens)
-        self.output_tokens += max(0, usage.output_tokens)
-        self.cached_tokens += max(0, usage.cached_tokens)
-        self.cache_write_tokens += max(0, usage.cache_write_tokens)
-
-    def as_json(self, prices: ModelPrices | None) -> JsonObject:
-        metrics: JsonObject = {
-            "calls": self.calls,
-            "failures": dict[str, JsonValue](self.failures),
-            "retries": self.retries,
-            "fail_overs": self.fail_overs,
-            "first_token_seconds": self.first_token.as_json(),
-            "call_seconds": self.whole.as_json(),
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "cached_tokens": self.cached_tokens,
-        }
-        if prices is not None:
-            cost = prices.cost(
-                input_tokens=self.input_tokens,
-                output_tokens=self.output_tokens,
-                cached_tokens=self.cached_tokens,
-                cache_write_tokens=self.cache_write_tokens,
-            )
-            metrics["cost"] = as_amount(cost)
-        return metrics
-
-
-# ------------------------------------------------------------------------------
-# The route to one model: its provider with breaker and metrics
-#
-# An unexpected exception in a provider's adapter ends a turn, not the server; so does
-# SystemExit, and a cancellation that did not come from this server (a library may leak one of
-# its own). The text of an exception is never logged: it may contain a key.
-
-
-class ModelRoute:
-    def __init__(self, provider: Provider, model: str, provider_breaker: Breaker) -> None:
-        self.id = provider.id
-        self._provider = provider
-        self._model = model
-        self.provider_breaker = provider_breaker
-        """Shared by all models of the provider."""
-        self.breaker = Breaker(
-            patience_seconds=provider_breaker.patience_seconds, clock=provider_breaker.clock
-        )
-        self.metrics = ModelMetrics()
-
-    @property
-    def invocation(self) -> ModelInvocationDescriptor:
-        """Its specification may change, once, when the provider learns which API the model
-        needs."""
-        return ModelInvocationDescriptor(
-            provider=self.id,
-            specification=self._provider.specification_of(self._model),
-            model=self._model,
-        )
-
-    def call_model(self, request: ModelRequest) -> DeltaStream:
-        return aclosing(self._call(request))
-
-    async def _call(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        observer = _CallObserver(self)
-        try:
-            async with self._provider.call_model(request) as deltas:
-                async for delta in deltas:
-                    if not (observer.has_begun and type(delta) is TextPiece):
-                        observer.observe(delta)
-                    yield delta
-            if not (observer.has_begun or observer.is_whole):
-                # An empty stream that ends cleanly counts as unavailable.
-                raise ProviderUnavailable("the provider ended its answer before it began")
-        except ProviderError as error:
-            observer.failed(error)
-            if isinstance(error, ProviderRefused | ProviderUnauthorized):
-                log.warning("%s/%s: %s", self.id, self._model, error)
-            raise
-        except BaseException as error:
-            observer.given_up()  # a bug here says nothing about the provider
-            refused = self._refusal_for_bug(error)
-            if refused is None:
-                raise
-            self.metrics.failures[kind_of(refused)] += 1
-            raise refused from None
-        else:
-            observer.ended()
-        finally:
-            if observer.usage is not None:
-                self.metrics.count_usage(observer.usage)
-
-    def _refusal_for_bug(self, error: BaseException) -> ProviderRefused | None:
-        """`None`: a cancellation by this server, or by whoever stops it."""
-        match error:
-            case asyncio.CancelledError():
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    return None
-                log.error("provider %s cancelled itself", self.id)
-                return ProviderRefused("the provider failed: it cancelled itself")
-            case Exception() | SystemExit():
-                name = type(error).__name__
-                where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
-                log.error("provider %s failed: %s\n%s", self.id, name, where)
-                return ProviderRefused(f"the provider failed: {name}")
-            case _:
-                return None
-
-
-class _CallObserver:
-    """Counts one call in the metrics, and reports to both breakers."""
-
-    def __init__(self, route: ModelRoute) -> None:
-        """Raises `ProviderPaused` if one of them is open: no request is to be sent."""
-        self._metrics = route.metrics
-        of_provider: BreakerPermit | None = None
-        try:
-            of_provider = route.provider_breaker.admit()
-            self._permit = route.breaker.admit()
-        except ProviderPaused as error:
-            if of_provider is not None:
-                of_provider.given_up()
-            self._metrics.failures[kind_of(error)] += 1
-            raise
-        self._of_provider = of_provider
-        self._clock = route.breaker.clock
-        self._began_at = self._clock()
-        self.usage: UsageReport | None = None
-        self.has_begun = self.is_whole = False
-        self._metrics.calls += 1
-
-    def observe(self, delta: ModelOutputDelta) -> None:
-        if isinstance(delta, UsageReport):
-            self.usage = delta
-        elif isinstance(delta, Stopped):
-            self.is_whole = True
-        elif not self.has_begun:
-            self.has_begun = True
-            self._permit.began()
-            self._of_provider.succeeded()
-            self._metrics.first_token.add(self._clock() - self._began_at)
-
-    def ended(self) -> None:
-        if self.is_whole:
-            self._permit.succeeded()
-            self._of_provider.succeeded()
-            self._metrics.whole.add(self._clock() - self._began_at)
-        else:
-            # The caller sees that `Stopped` is missing; the breaker and the metrics are told.
-            self.failed(AnswerCut())
-
-    def failed(self, error: ProviderError) -> None:
-        self._metrics.failures[kind_of(error)] += 1
-        if error.of_provider:
-            self._permit.given_up()
-            self._of_provider.failed(why=error.sentence)
-            return
-        self._of_provider.succeeded()  # it is there
-        match error:
-            case ProviderUnavailable(is_busy=True, retry_after=None):
-                self._permit.given_up()  # rate limited: neither a success nor a failure
-            case ProviderUnavailable():
-                self._permit.failed(retry_after=error.retry_after, why=error.sentence)
-            case _:
-                self._permit.succeeded()
-
-    def given_up(self) -> None:
-        self._permit.given_up()
-        self._of_provider.given_up()
-
-
-# ------------------------------------------------------------------------------
-# Retries
-#
-# A call is retried only if the provider was unreachable or busy, or broke off, and the call did
-# not time out. A retry time that the provider gives is obeyed; if it is longer than
-# `patience_seconds`, there is no retry. The policy decides; the caller knows whether a word was
-# shown, waits, and announces it.
-
-
-class RetryPolicy(Struct, frozen=True, kw_only=True):
-    retries_max: int = 2
-    first_seconds: float = 0.5
-    """The shortest first wait; each later wait is twice as long."""
-    seconds_max: float = 4.0
-    patience_seconds: float = 30.0
-    """A provider that asks for a longer wait is not retried."""
-    random: Callable[[], float] = random.random
-    sleep: Callable[[float], Awaitable[None]] = anyio.sleep
-
-    def wait_before_retry(self, error: ProviderError, *, retries: int) -> float | None:
-        """Seconds to wait before the next retry; `None` for no retry. The wait has random
-        jitter, so that calls do not come back all at once, but is never shorter than the
-        provider's retry time."""
-        if retries >= self.retries_max or not isinstance(error, ProviderUnavailable):
-            return None
-        if isinstance(error, ProviderPaused) or error.timed_out:
-            return None
-        if error.retry_after is not None:
-            if error.retry_after > self.patience_seconds:
-                return None
-            return error.retry_after + self.first_seconds * self.random()
-        shortest = self.first_seconds * 2.0**retries
-        return min(shortest * (1.0 + self.random()), self.seconds_max)
-
-
-# ------------------------------------------------------------------------------
-# The router
-#
-# A turn's model is the one the prompt names, or its role's, or the conversation's, or the
-# default. It is chosen when the prompt is accepted or the turn starts and is fixed inside the
-# turn. Calls outside of turns (a summary) use their role's model. The `fallback` models are
-# tried in order, only if there was no output.
-
 
 _UNLISTED_ROUTES_MAX: Final = 256
 
@@ -467,7 +49,7 @@ class ProviderRouter:
         `default_model`, `roles.planner`, `fallback`."""
         self.retries = retries or RetryPolicy()
         self.lists = ModelLists()
-        self.local_servers: LocalServers | None = None
+        self._local_servers: LocalServers | None = None
         self._clock = clock
         self._providers: dict[str, Provider] = {}
         self.breakers: dict[str, Breaker] = {}
@@ -501,30 +83,48 @@ class ProviderRouter:
         if isinstance(provider, ModelLister):
             self.lists.add(provider)
 
+    def add_local_servers(self, servers: LocalServers) -> None:
+        self._local_servers = servers
+
     def begin_lists(self) -> Callable[[], Awaitable[None]]:
         """Work that looks for servers on this machine and asks providers for lists that are
         old; from now on `lists` says that they are asked."""
-        local = self.local_servers
-        ports = {} if local is None else local.begin()
+        ports = {} if self._local_servers is None else self._local_servers.begin()
         due = self.lists.begin()
 
         async def update() -> None:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self.lists.update, due)
-                if local is not None:
-                    tasks.start_soon(local.find, ports)
+                tasks.start_soon(self._find_local_servers, ports)
 
         return update
+
+    async def find_local_servers(self) -> None:
+        if self._local_servers is not None:
+            await self._find_local_servers(self._local_servers.begin())
+
+    async def _find_local_servers(self, ports: Mapping[str, int]) -> None:
+        if self._local_servers is not None:
+            await self._local_servers.find(ports)
+            for provider in self._local_servers.providers:
+                if provider.id not in self._providers:
+                    self.add(provider)
 
     def can_call(self, name: str) -> bool:
         """Whether the model is in the settings, or of a provider that takes any name."""
         provider_id, _, model = name.partition("/")
         if name in self.routes or not is_model_name(model):
             return name in self.routes
-        provider = self._providers.get(provider_id)
-        if provider is None and self.local_servers is not None:
-            provider = self.local_servers.provider(provider_id)
+        provider = self._provider(provider_id)
         return isinstance(provider, ModelLister) and provider.is_open
+
+    def _provider(self, provider_id: str) -> Provider | None:
+        known = self._providers.get(provider_id)
+        if known is None and self._local_servers is not None:
+            known = self._local_servers.provider(provider_id)
+            if known is not None:
+                self.add(known)
+        return known
 
     def check(self, name: str, *, field: str = "model") -> str:
         """Returns the name, or raises an error that lists the models. A name that is not in
@@ -602,3 +202,35 @@ class ProviderRouter:
         async with anyio.create_task_group() as closing:
             for provider in self._providers.values():
                 closing.start_soon(close, provider)
+
+
+def build_router(
+    settings: Settings,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    known: KnownModels | None = None,
+) -> ProviderRouter:
+    """The router of these settings. `known` learns what providers say of their models. Raises
+    `ConfigurationError`."""
+    limits = settings.limits
+    patience = Patience(
+        connect_seconds=limits.connect_seconds_max,
+        first_token_seconds=limits.first_token_seconds_max,
+        gap_seconds=limits.gap_seconds_max,
+    )
+    builder = ProviderBuilder(environ=environ, models=settings.models, patience=patience)
+    providers = [builder.build(each) for each in settings.providers or (OfflineSettings(),)]
+    try:
+        router = ProviderRouter(
+            providers,
+            default_model=settings.default_model,
+            roles={role: model for role, model in settings.roles if model is not None},
+            fallback=settings.fallback,
+            retries=RetryPolicy(retries_max=limits.retries_max),
+        )
+    except RequestError as error:
+        raise ConfigurationError([f"{error.field}: {error.message}"]) from None
+    router.lists.keep_in(settings.data_dir / "models.json", known)
+    if settings.local_servers:
+        router.add_local_servers(LocalServers(settings, builder, router.lists))
+    return router

@@ -26,7 +26,8 @@ from nplt_server.conversations.conversation import Conversation, FreshConversati
 from nplt_server.conversations.services import ContextServices
 from nplt_server.dialects import Answer
 from nplt_server.histories import Histories
-from nplt_server.providers.router import Breaker, ProviderRouter
+from nplt_server.providers.breaker import Breaker
+from nplt_server.providers.router import ProviderRouter
 from nplt_storage.errors import ConversationHeld, StorageUnavailable
 from nplt_storage.rows import RowQuery
 

@@ -1,14 +1,13 @@
 """The tool port: what a tool is, what is offered to a model, and whether it may run.
 
 A tool is a name, a schema and a function. Policies come from the settings by name, else
-by the tool's class; `ask` goes to an `Asker`.
+by the tool's class. `ToolTurn` is what the runner needs of the turn whose tool calls it runs.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Final, Literal, Protocol, TypeAlias
@@ -20,17 +19,13 @@ from nplt_protocol import JsonObject
 from nplt_storage.entries import ToolCallRequest, ToolCallResult
 from nplt_storage.search import SearchHit
 
-# ------------------------------------------------------------------------------
-# Tools, and the host they run in
-#
-# `ToolHost` is all a running tool may ask of its conversation. A tool may raise anything; the
-# runner makes a result of it that the model can read.
-
 ToolClass: TypeAlias = Literal["read", "write", "network"]
-"""The worst a tool does outside of its own conversation: look, change, talk to others.
-What changes nothing but the conversation (a notebook, say) only reads."""
+"""The worst that a tool does outside of its own conversation. A tool that changes only the
+conversation (its notebook, say) is one that reads."""
 
 ToolPolicy: TypeAlias = Literal["allow", "ask", "deny"]
+"""A tool with `allow` is offered and run; one with `ask` is offered, and run when somebody who is
+attached has approved it; one with `deny` is neither offered nor run."""
 
 
 class ToolDescription(Struct, frozen=True, kw_only=True):
@@ -42,7 +37,8 @@ class ToolDescription(Struct, frozen=True, kw_only=True):
 
 
 class ToolHost(Protocol):
-    """The conversation a tool runs in, as far as a tool may see and change it."""
+    """The conversation a tool runs in, as far as a tool may see and change it: all that a running
+    tool may ask for."""
 
     @property
     def session_id(self) -> str: ...
@@ -62,17 +58,17 @@ class ToolHost(Protocol):
         ...
 
     def widget_state(self, name: str) -> JsonObject:
-        """Empty if the widget has none yet."""
+        """The state of a widget; empty if it has none yet."""
         ...
 
     async def update_widget(
         self, name: str, change: Callable[[JsonObject], JsonObject]
     ) -> JsonObject:
-        """As `update_notebook`, of any other widget."""
+        """Like `update_notebook`, for any other widget."""
         ...
 
     def find_result(self, tool_call_id: str) -> ToolCallResult | None:
-        """Of the results that stand in this conversation and are at hand."""
+        """The result of a tool call of this conversation, if it is in memory."""
         ...
 
     async def read_blob(self, blob_id: str, offset: int, length: int) -> bytes:
@@ -80,11 +76,37 @@ class ToolHost(Protocol):
         ...
 
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
-        """In all conversations of this user, newest first."""
+        """Searches all conversations of this user, newest first."""
         ...
 
     async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
-        """As an attachment of this conversation; gives its id."""
+        """Stores a file as an attachment of this conversation; gives its id."""
+        ...
+
+
+class ToolTurn(Protocol):
+    """The turn whose tool calls are run: it hears of each one, and decides whether it may run."""
+
+    @property
+    def tool_host(self) -> ToolHost:
+        """The conversation as the tools see it."""
+        ...
+
+    def tool_started(self, tool_call: ToolCallRequest) -> None: ...
+
+    def tool_finished(self, result: ToolCallResult) -> None: ...
+
+    async def ask(self, tool_call: ToolCallRequest) -> str | None:
+        """Asks whether a tool with policy `ask` may run. Gives the reason why it may not, in a
+        sentence for the model, or `None`. The wait does not count as the tool's time."""
+        ...
+
+    async def why_not_now(self) -> str | None:
+        """Called right before a tool runs: the reason why it must not, or `None`."""
+        ...
+
+    def why_stopped(self) -> str:
+        """The reason why the turn was cancelled, for the results of what was cut short."""
         ...
 
 
@@ -99,18 +121,25 @@ class Tool(Struct, frozen=True, kw_only=True):
     description: ToolDescription
     run: Callable[[JsonObject, ToolHost], Awaitable[str]]
     keeps_time: bool = False
-    """It ends in time by itself: its limit depends on what it is told meanwhile."""
+    """It has a time limit of its own, which depends on the progress that it reports."""
 
 
 class ToolFailed(Exception):
-    """Raised by a tool with a sentence meant for the model."""
+    """Raised by a tool with a sentence meant for the model. A tool may raise anything else too:
+    the runner makes a result of it."""
+
+
+RESULT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The longest result of a tool, in UTF-8. Smaller limits say how much of it is stored in the
+entry and shown to models."""
 
 
 class ToolOffer(Struct, frozen=True, kw_only=True):
     descriptions: tuple[ToolDescription, ...] = ()
     digest: str = ""
     texts: tuple[str, ...] = ()
-    """What each takes of a model's window, whatever format it is sent in."""
+    """The text of each description, by which its tokens are counted, whatever format it is sent
+    in."""
 
 
 def offer_of(descriptions: tuple[ToolDescription, ...]) -> ToolOffer:
@@ -143,21 +172,17 @@ def fitting_name(name: str, characters_max: int) -> str:
     return f"{stem}-{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:_DIGITS]}"
 
 
-# ------------------------------------------------------------------------------
-# Policies: by the tool's name in the settings, else by its class
-#
-#     allow   offered and run
-#     ask     offered; run when someone attached has said yes
-#     deny    not offered, and not run
-
 ToolPolicies: TypeAlias = Mapping[str, ToolPolicy]
-"""By the name of a tool, or by `server__`: all tools of an MCP server."""
+"""The policies in the settings, by the name of a tool, or by `server__` for all tools of an MCP
+server."""
 
 BY_CLASS: Final[Mapping[ToolClass, ToolPolicy]] = MappingProxyType(
     {"read": "allow", "write": "ask", "network": "ask"}
 )
-# Comparing takes time that grows with the square of it, and models can write much.
+"""The policies of tools that the settings do not name."""
 _NAME_CHARACTERS_MAX: Final = 200
+"""How much of a name is compared: that takes time that grows with the square of its length, and
+models can write much."""
 
 NO_POLICIES: Final[ToolPolicies] = MappingProxyType({})
 
@@ -178,21 +203,7 @@ def unknown_tools(policies: ToolPolicies, names: Collection[str]) -> list[str]:
 
 
 def did_you_mean(name: str, names: Collection[str]) -> str:
+    from difflib import get_close_matches  # slow to load, and not needed to start
+
     near = get_close_matches(name[:_NAME_CHARACTERS_MAX], names, n=1)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-# ------------------------------------------------------------------------------
-# Permission: the port to whoever answers for a tool with policy `ask`
-#
-# Waiting for an answer does not count as the tool's time.
-
-
-class Asker(Protocol):
-    async def ask(self, tool_call: ToolCallRequest) -> str | None:
-        """Why it may not run, in a sentence for the model; `None`: it may."""
-        ...
-
-    async def why_not_now(self) -> str | None:
-        """Asked right before a tool is run: the reason why it must not be, if there is one."""
-        ...

@@ -1,8 +1,11 @@
 """Runs the tool calls of one answer side by side, one result for each.
 
-Whatever happens becomes a result the model can read. What was never begun is `skipped`;
-what was stopped half way has `failed`. Each run ends in time; results are bounded. A call
-that waits for approval holds up no other.
+Whatever happens becomes a result the model can read. A tool call that was never begun is
+`skipped`; one that was stopped half way has `failed`. Each run has a time limit, and results
+have a size limit. A tool call that waits for approval holds up no other.
+
+A tool runs in a task of its own. A tool that swallows its cancellation is abandoned after a
+moment of grace. No exception of a tool gets out, not even SystemExit.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import anyio
 from msgspec import Struct
@@ -23,7 +26,7 @@ from nplt_protocol import JsonObject
 from nplt_server.digest.text import clean_text
 from nplt_server.tools import (
     NO_POLICIES,
-    Asker,
+    RESULT_BYTES_MAX,
     ResultWithPictures,
     Tool,
     ToolDescription,
@@ -32,20 +35,13 @@ from nplt_server.tools import (
     ToolOffer,
     ToolPolicies,
     ToolPolicy,
+    ToolTurn,
     did_you_mean,
     offer_of,
     policy_of,
 )
+from nplt_server.tools.mcp import McpServers
 from nplt_storage.entries import ToolCallRequest, ToolCallResult, ToolStatus
-
-if TYPE_CHECKING:
-    from nplt_server.tools.mcp import McpServers
-
-# ------------------------------------------------------------------------------
-# One run of one tool, with a time limit
-#
-# The tool has its own task. If it swallows its cancellation it is abandoned after a moment of
-# grace. No exception of a tool gets out, not even SystemExit.
 
 log = logging.getLogger(__name__)
 
@@ -136,10 +132,6 @@ def _in_short(error: BaseException) -> str:
     return ", ".join(names)
 
 
-RESULT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of UTF-8. Smaller limits say how much of it stands in the record and is shown."""
-
-
 def bounded(text: str, *, bytes_max: int = RESULT_BYTES_MAX) -> str:
     """Text that can be written down. That it was cut stands first, where it is read."""
     if len(text) * 4 <= bytes_max:  # no character takes more
@@ -209,66 +201,57 @@ class ToolRunner:
             tools.setdefault(tool.description.name, tool)  # a later one takes no one's place
         return tools
 
-    async def run_all(
-        self,
-        calls: tuple[ToolCallRequest, ...],
-        *,
-        started: Callable[[ToolCallRequest], None],
-        finished: Callable[[ToolCallResult], None],
-        host: ToolHost,
-        asker: Asker,
-        cancel_reason: Callable[[], str],
-    ) -> None:
-        """`finished` hears one result of each call, as they come; the rest of them
-        before this ends if it is cancelled."""
+    async def run_all(self, tool_calls: tuple[ToolCallRequest, ...], turn: ToolTurn) -> None:
+        """Gives the turn one result for each tool call, as they end. If this is cancelled, the
+        turn gets the results that are missing before the cancellation goes on."""
         places, seconds_max = anyio.CapacityLimiter(self._at_once_max), self._seconds_max
-        unheard = dict(enumerate(calls))
+        without_result = dict(enumerate(tool_calls))
 
-        def hear(number: int, result: ToolCallResult) -> None:
-            del unheard[number]
-            finished(result)
+        def finish(number: int, result: ToolCallResult) -> None:
+            del without_result[number]
+            turn.tool_finished(result)
 
-        async def run(number: int, call: ToolCallRequest, tool: Tool) -> None:
+        async def run(number: int, tool_call: ToolCallRequest, tool: Tool) -> None:
             must_ask = policy_of(tool.description, self._policies) == "ask"
-            if must_ask and (why_not := await asker.ask(call)) is not None:
-                hear(number, self.skipped(call, why_not))
+            if must_ask and (why_not := await turn.ask(tool_call)) is not None:
+                finish(number, self.skipped(tool_call, why_not))
                 return
             async with places:
-                if (why_not := await asker.why_not_now()) is not None:
-                    hear(number, self.skipped(call, why_not))
+                if (why_not := await turn.why_not_now()) is not None:
+                    finish(number, self.skipped(tool_call, why_not))
                     return
                 began = anyio.current_time()
-                started(call)
-                work = _run(tool, dict(call.arguments or {}), host)
-                task = asyncio.create_task(work, name=f"tool {call.tool_name}")
+                turn.tool_started(tool_call)
+                work = _run(tool, dict(tool_call.arguments or {}), turn.tool_host)
+                task = asyncio.create_task(work, name=f"tool {tool_call.tool_name}")
                 instead: str | None = None
                 try:
                     await asyncio.wait({task}, timeout=None if tool.keeps_time else seconds_max)
                     if not task.done():
-                        instead = f"{call.tool_name} did not finish within {seconds_max:g} s"
+                        instead = f"{tool_call.tool_name} did not finish within {seconds_max:g} s"
                         await _dismiss(task)
                 except asyncio.CancelledError:
-                    instead = f"stopped before it was done: {cancel_reason()}"
+                    instead = f"stopped before it was done: {turn.why_stopped()}"
                     await _dismiss(task)
                     raise
                 finally:
                     how, elapsed = _outcome(task, instead), anyio.current_time() - began
-                    result = self._result(call, how.status, how.text, elapsed)
-                    hear(number, replace(result, attachments=how.attachments))
+                    result = self._result(tool_call, how.status, how.text, elapsed)
+                    finish(number, replace(result, attachments=how.attachments))
 
         try:
             async with anyio.create_task_group() as side_by_side:
-                for number, call in enumerate(calls):
-                    tool = self._tool_for(number, call)
+                for number, tool_call in enumerate(tool_calls):
+                    tool = self._tool_for(number, tool_call)
                     if isinstance(tool, Tool):
-                        side_by_side.start_soon(run, number, call, tool)
+                        side_by_side.start_soon(run, number, tool_call, tool)
                         continue
                     if tool.status != "skipped":
-                        started(call)
-                    hear(number, tool)
+                        turn.tool_started(tool_call)
+                    finish(number, tool)
         finally:
-            for number in tuple(unheard):
-                hear(number, self.skipped(calls[number], cancel_reason()))
+            for number in tuple(without_result):
+                finish(number, self.skipped(tool_calls[number], turn.why_stopped()))
 
     def skipped(self, call: ToolCallRequest, reason: str) -> ToolCallResult:
         return self._result(call, "skipped", reason, 0.0)

@@ -34,8 +34,9 @@ from nplt_server.providers import (
 )
 from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.anthropic import MessageParser, MessagesApi, MessagesClient
-from nplt_server.providers.client import RenderedRequest, VendorProvider
+from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.compiler import ContextCompiler, VendorRules
+from nplt_server.providers.vendor_api import RenderedRequest
 from nplt_server.tools import ToolDescription
 from nplt_storage.entries import ModelInvocationDescriptor, ModelOutputEntry, ToolCallResult
 
@@ -81,7 +82,7 @@ def anthropic_provider(
     patience: Patience | None = None,
 ) -> VendorProvider:
     client = MessagesClient(api_key=key, base_url=base_url, patience=patience)
-    return VendorProvider("anthropic", client, vendor_api=MessagesApi(), models=models)
+    return VendorProvider("anthropic", client, apis=(MessagesApi(),), models=models)
 
 
 def rendered(asked: ModelRequest) -> RenderedRequest:

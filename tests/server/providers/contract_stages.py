@@ -37,10 +37,11 @@ from nplt_server.providers import (
     UsageReport,
 )
 from nplt_server.providers.accumulator import ModelOutputAccumulator
-from nplt_server.providers.client import VendorApi, VendorProvider
+from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.local_model import LocalProvider
 from nplt_server.providers.offline import OfflineProvider, Piece, ScriptedProvider
 from nplt_server.providers.openai import ChatApi, OpenAIClient, ResponsesApi
+from nplt_server.providers.vendor_api import VendorApi
 
 Api: TypeAlias = Literal["chat", "responses", "messages"]
 OpenStage: TypeAlias = Callable[[], AbstractAsyncContextManager[Stage]]
@@ -252,7 +253,7 @@ def provider_of(api: Api, *, model: str, key: str, url: str) -> Provider:
     if api == "messages":
         return anthropic_provider(models=(model,), key=key, base_url=url)
     client = OpenAIClient(api_key=key, base_url=f"{url}/v1")
-    return VendorProvider("openai", client, vendor_api=_VENDOR_APIS[api], models=(model,))
+    return VendorProvider("openai", client, apis=(_VENDOR_APIS[api],), models=(model,))
 
 
 @asynccontextmanager

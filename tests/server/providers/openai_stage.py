@@ -26,8 +26,9 @@ from nplt_server.context.messages import (
 )
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Patience
 from nplt_server.providers.accumulator import ModelOutputAccumulator
-from nplt_server.providers.client import VendorApi, VendorProvider
+from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.openai import ChatApi, OpenAIClient, ResponsesApi
+from nplt_server.providers.vendor_api import VendorApi
 from nplt_server.tools import ToolDescription
 from nplt_storage.entries import ModelInvocationDescriptor, ToolCallResult
 
@@ -74,7 +75,7 @@ async def provider_of(
         base_url=vendors.openai_url,
         patience=patience,
     )
-    provider = VendorProvider("openai", client, vendor_api=vendor_api, models=(REASONER,))
+    provider = VendorProvider("openai", client, apis=(vendor_api,), models=(REASONER,))
     try:
         yield provider
     finally:

@@ -61,7 +61,7 @@ async def provider_for(api: ApiName, vendors: Emulator) -> AsyncIterator[Provide
     else:
         client = OpenAIClient(api_key=vendors.key, base_url=vendors.openai_url)
         vendor_api = ChatApi() if api == "chat" else ResponsesApi()
-        provider = VendorProvider("openai", client, vendor_api=vendor_api, models=("gpt-4o-mini",))
+        provider = VendorProvider("openai", client, apis=(vendor_api,), models=("gpt-4o-mini",))
     try:
         yield provider
     finally:

@@ -8,6 +8,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from tests.server.providers import anthropic_stage, openai_stage
 from tests.server.providers.anthropic_stage import heard
 from tests.support.vendor_models import rendered_in
@@ -16,6 +17,7 @@ from tests.vendors.emulator import Emulator, emulator
 
 from nplt_protocol import JsonObject, RequestError
 from nplt_server.context.messages import ModelInputMessage
+from nplt_server.errors import ProviderRefused, RequestForm
 from nplt_server.providers import ModelRequest, check_options
 from nplt_server.providers.schemas import fault_of_answer, for_anthropic, for_openai
 
@@ -231,7 +233,7 @@ def test_no_vendor_refuses_the_form_of_any_schema(schema: JsonObject) -> None:
         vendors.api("messages").admit(anthropic_stage.body_of(asked))
 
 
-async def test_a_schema_the_vendor_refuses_is_left_out_and_not_sent_again() -> None:
+async def test_a_refused_schema_is_left_out_of_the_form_to_use_instead_and_not_sent_again() -> None:
     names = [f"p{number}" for number in range(30)]
     many: JsonObject = {"type": "object", "properties": dict.fromkeys(names, TEXT)}
 
@@ -243,8 +245,11 @@ async def test_a_schema_the_vendor_refuses_is_left_out_and_not_sent_again() -> N
             models=("claude-opus-5-5",), key=vendors.key, base_url=vendors.anthropic_url
         )
         asked = anthropic_stage.request(model="claude-opus-5-5", options={"schema": many})
-        for _ in range(2):
-            assert anthropic_stage.accumulated(await heard(provider, asked)).text == "{}"
+        with pytest.raises(ProviderRefused) as caught:
+            await heard(provider, asked)
+        assert caught.value.instead == RequestForm(enforces_schema=False)
+        for request in (structs.replace(asked, form=caught.value.instead), asked):
+            assert anthropic_stage.accumulated(await heard(provider, request)).text == "{}"
         await provider.aclose()
     assert [each.rejection is None for each in vendors.received] == [False, True, True]
     assert "too many optional parameters" in vendors.rejections[0].message

@@ -1,4 +1,4 @@
-"""Which of OpenAI's two APIs a model is called through, and with which effort."""
+"""The form of a request: OpenAI's two APIs, reasoning sent back, the effort, the cache key."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from tests.vendors.models import GPT_MODELS
 from tests.vendors.rejections import Rejection
 from tests.vendors.sse import Wire
 
+from nplt_protocol.messages import AgentThought
+from nplt_server.errors import ProviderRefused, RequestForm
 from nplt_server.providers import Patience, Provider
 from nplt_server.providers.build import ProviderBuilder
 from nplt_server.providers.client import VendorProvider
@@ -70,7 +72,7 @@ async def test_models_that_need_responses_for_tools_get_it_at_any_address(model:
     assert called(vendors) == ["responses", "responses"]
 
 
-async def test_it_is_learned_from_the_refusal_once_and_the_record_says_so() -> None:
+async def test_the_api_is_learned_from_a_refusal_once_and_the_record_names_it() -> None:
     async with (
         emulator(calls_a_tool) as vendors,
         provider_of(vendors, "deployment-of-mine") as provider,
@@ -109,6 +111,79 @@ async def test_an_api_that_is_set_is_kept_and_tools_are_called_without_reasoning
         assert (await stage.play("what time is it?")).state == "completed"
     assert called(vendors) == ["chat", "chat"]
     assert vendors.rejections == []
+
+
+async def test_another_api_is_tried_without_an_event_a_log_line_or_a_failure_in_the_metrics(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        emulator(calls_a_tool) as vendors,
+        provider_of(vendors, "deployment-of-mine") as provider,
+        conversation_with([], provider) as stage,
+    ):
+        assert (await stage.play("what time is it?")).state == "completed"
+        metrics = stage.conversation.services.router.route_of("box/deployment-of-mine").metrics
+    assert called(vendors) == ["chat", "responses", "responses"]
+    assert "retrying" not in [e.type for e in stage.ear.heard if isinstance(e, AgentThought)]
+    assert (metrics.calls, metrics.retries, metrics.failures) == (2, 0, {})
+    assert [record.message for record in caplog.records if record.levelname != "DEBUG"] == []
+
+
+async def test_if_both_apis_are_refused_the_first_refusal_ends_the_turn() -> None:
+    def neither(call: Call) -> Answer:
+        raise Rejection(f"there is no {call.api} here", status=404)
+
+    async with (
+        emulator(neither) as vendors,
+        provider_of(vendors, "gpt-4o-mini") as provider,
+        conversation_with([], provider) as stage,
+    ):
+        finished = await stage.play("hello")
+    assert called(vendors) == ["chat", "responses"]
+    assert finished.error is not None
+    assert "there is no chat here" in str(finished.error["message"])
+
+
+async def test_if_the_other_api_refuses_something_else_that_refusal_ends_the_turn() -> None:
+    def picky(call: Call) -> Answer:
+        if call.api == "chat":
+            raise Rejection("This model is only supported in v1/responses.", status=404)
+        raise Rejection("the temperature is too high", param="temperature")
+
+    async with (
+        emulator(picky) as vendors,
+        provider_of(vendors, "gpt-4o-mini") as provider,
+        conversation_with([], provider) as stage,
+    ):
+        finished = await stage.play("hello")
+    assert called(vendors) == ["chat", "responses"]
+    assert finished.error is not None
+    assert "the temperature is too high" in str(finished.error["message"])
+
+
+async def test_a_refusal_offers_each_form_once() -> None:
+    def picky(call: Call) -> Answer:
+        body = call.body
+        if "response_format" in body or "text" in body:
+            raise Rejection("response_format is not supported", param="response_format")
+        raise Rejection("Not Found", status=404)
+
+    asked = request(model="gpt-4o-mini", tools=(), options={"schema": {"type": "object"}})
+    offered: list[RequestForm | None] = []
+    async with (
+        emulator(picky) as vendors,
+        provider_of(vendors, "gpt-4o-mini") as provider,
+    ):
+        while not offered or offered[-1] is not None:
+            form = offered[-1] if offered else None
+            with pytest.raises(ProviderRefused) as caught:
+                async with provider.call_model(structs.replace(asked, form=form)) as deltas:
+                    assert [delta async for delta in deltas] == []
+            offered.append(caught.value.instead)
+    without_schema = RequestForm(enforces_schema=False)
+    elsewhere = RequestForm(specification="openai-responses", enforces_schema=False)
+    assert offered == [without_schema, elsewhere, None]
+    assert called(vendors) == ["chat", "chat", "responses"]
 
 
 async def test_a_wrong_address_is_told_as_it_is_and_nothing_is_learned_from_it() -> None:

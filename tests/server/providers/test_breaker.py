@@ -1,4 +1,4 @@
-"""Who failed again and again is left alone for a while, and then tried with one call."""
+"""The circuit breaker: opens after failures in a row, then lets one probe through."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nplt_server.errors import ProviderPaused
-from nplt_server.providers.router import (
+from nplt_server.providers.breaker import (
     FAILURES_MAX,
     OPEN_SECONDS,
     OPEN_SECONDS_MAX,
@@ -19,7 +19,7 @@ from nplt_server.providers.router import (
 
 
 class Stage:
-    """With a clock that somebody turns."""
+    """A breaker with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -27,7 +27,7 @@ class Stage:
 
     def fails(self, times: int = 1, *, retry_after: float | None = None) -> None:
         for _ in range(times):
-            self.breaker.admit().failed(retry_after=retry_after)
+            self.breaker.failed(self.breaker.admit(), retry_after=retry_after)
 
     def refuses(self) -> float:
         with pytest.raises(ProviderPaused) as caught:
@@ -41,37 +41,37 @@ def stage() -> Stage:
     return Stage()
 
 
-def test_one_failure_less_than_five_changes_nothing(stage: Stage) -> None:
+def test_fewer_than_five_failures_leave_the_breaker_closed(stage: Stage) -> None:
     stage.fails(FAILURES_MAX - 1)
     stage.breaker.admit()
     assert stage.breaker.state == "closed"
 
 
-def test_five_in_a_row_open_it_for_half_a_minute(stage: Stage) -> None:
+def test_five_failures_in_a_row_open_the_breaker_for_30_seconds(stage: Stage) -> None:
     stage.fails(FAILURES_MAX)
     assert stage.breaker.state == "open"
     stage.now += 10.0
     assert stage.refuses() == OPEN_SECONDS - 10.0
 
 
-def test_an_answer_in_between_begins_the_count_anew(stage: Stage) -> None:
+def test_a_success_resets_the_count_of_failures(stage: Stage) -> None:
     stage.fails(FAILURES_MAX - 1)
-    stage.breaker.admit().succeeded()
+    stage.breaker.succeeded()
     stage.fails(FAILURES_MAX - 1)
     assert stage.breaker.state == "closed"
 
 
-def test_then_one_call_is_let_through_and_no_other(stage: Stage) -> None:
+def test_half_open_breaker_admits_one_probe_and_no_other_call(stage: Stage) -> None:
     stage.fails(FAILURES_MAX)
     stage.now += OPEN_SECONDS
-    probe = stage.breaker.admit()
+    stage.breaker.admit()
     assert stage.refuses() > 0
-    probe.succeeded()
+    stage.breaker.succeeded()
     stage.breaker.admit()
     assert stage.breaker.state == "closed"
 
 
-def test_if_that_fails_too_it_stays_open_twice_as_long_up_to_five_minutes(stage: Stage) -> None:
+def test_each_failed_probe_doubles_the_open_time_up_to_300_seconds(stage: Stage) -> None:
     stage.fails(FAILURES_MAX)
     expected = OPEN_SECONDS
     for _ in range(6):
@@ -82,65 +82,68 @@ def test_if_that_fails_too_it_stays_open_twice_as_long_up_to_five_minutes(stage:
     assert expected == OPEN_SECONDS_MAX
 
 
-def test_once_that_is_being_answered_others_are_let_through_too(stage: Stage) -> None:
+def test_other_calls_are_admitted_once_the_probe_is_being_answered(stage: Stage) -> None:
     stage.fails(FAILURES_MAX)
     stage.now += OPEN_SECONDS
-    stage.breaker.admit().began()
+    stage.breaker.admit()
+    stage.breaker.began()
     stage.breaker.admit()
 
 
-def test_but_if_its_answer_breaks_off_it_is_open_again(stage: Stage) -> None:
+def test_a_probe_whose_answer_breaks_off_opens_the_breaker_again(stage: Stage) -> None:
     stage.fails(FAILURES_MAX)
     stage.now += OPEN_SECONDS
     probe = stage.breaker.admit()
-    probe.began()
-    probe.failed()
+    stage.breaker.began()
+    stage.breaker.failed(probe)
     assert stage.refuses() == OPEN_SECONDS
 
 
-def test_who_goes_away_before_it_is_known_lets_the_next_one_try(stage: Stage) -> None:
+def test_a_probe_that_is_given_up_lets_the_next_call_be_the_probe(stage: Stage) -> None:
     stage.fails(FAILURES_MAX)
     stage.now += OPEN_SECONDS
-    stage.breaker.admit().given_up()
+    stage.breaker.given_up(stage.breaker.admit())
     stage.breaker.admit()
 
 
-def test_a_call_from_before_it_opened_does_not_speak_for_the_one_that_finds_out(
+def test_a_call_admitted_before_the_breaker_opened_does_not_end_the_probe(
     stage: Stage,
 ) -> None:
     given_up, broken = stage.breaker.admit(), stage.breaker.admit()
     stage.fails(FAILURES_MAX)
     stage.now += OPEN_SECONDS
     probe = stage.breaker.admit()
-    given_up.given_up()
+    stage.breaker.given_up(given_up)
     assert stage.refuses() > 0
-    broken.failed()
+    stage.breaker.failed(broken)
     assert stage.breaker.state == "half_open"
     assert stage.refuses() > 0
-    probe.failed()
+    stage.breaker.failed(probe)
     assert stage.refuses() == 2 * OPEN_SECONDS
 
 
-def test_but_if_it_is_answered_after_all_the_provider_is_well(stage: Stage) -> None:
-    early = stage.breaker.admit()
+def test_a_call_admitted_before_the_breaker_opened_closes_it_when_it_is_answered(
+    stage: Stage,
+) -> None:
+    stage.breaker.admit()
     stage.fails(FAILURES_MAX)
-    early.began()
+    stage.breaker.began()
     assert stage.breaker.state == "closed"
 
 
-def test_who_says_when_it_is_back_is_alive(stage: Stage) -> None:
+def test_failures_with_a_short_retry_after_do_not_count(stage: Stage) -> None:
     stage.fails(3 * FAILURES_MAX, retry_after=2.0)
     assert stage.breaker.state == "closed"
 
 
-def test_but_for_longer_than_anybody_waits_it_is_not_asked(stage: Stage) -> None:
+def test_a_retry_after_beyond_patience_opens_the_breaker_until_then(stage: Stage) -> None:
     stage.fails(retry_after=60.0)
     assert stage.refuses() == 60.0
     stage.now += 60.0
     stage.breaker.admit()
 
 
-def test_however_long_it_asks_for_it_is_tried_after_five_minutes(stage: Stage) -> None:
+def test_a_retry_after_opens_the_breaker_for_at_most_300_seconds(stage: Stage) -> None:
     stage.fails(retry_after=3_600.0)
     assert stage.refuses() == OPEN_SECONDS_MAX
 
@@ -154,7 +157,7 @@ def test_however_long_it_asks_for_it_is_tried_after_five_minutes(stage: Stage) -
         max_size=60,
     )
 )
-def test_whatever_happens_somebody_is_let_through_again_in_time(
+def test_after_any_events_a_call_is_admitted_within_300_seconds(
     events: list[tuple[str, int]],
 ) -> None:
     stage = Stage()
@@ -167,11 +170,17 @@ def test_whatever_happens_somebody_is_let_through_again_in_time(
         elif event == "later":
             stage.now += 7.0
         elif under_way and event == "speak":
-            under_way[which % len(under_way)].began()
+            stage.breaker.began()
         elif under_way:
-            call = under_way.pop(which % len(under_way))
-            {"answer": call.succeeded, "fail": call.failed, "leave": call.given_up}[event]()
-    for call in under_way:  # whoever was let through is gone by then
-        call.given_up()
+            permit = under_way.pop(which % len(under_way))
+            match event:
+                case "answer":
+                    stage.breaker.succeeded()
+                case "fail":
+                    stage.breaker.failed(permit)
+                case _:
+                    stage.breaker.given_up(permit)
+    for permit in under_way:  # no call lasts that long
+        stage.breaker.given_up(permit)
     stage.now += OPEN_SECONDS_MAX
     stage.breaker.admit()

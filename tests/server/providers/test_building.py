@@ -15,9 +15,9 @@ from tests.vendors.faults import Stall
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.errors import ConfigurationError, ProviderRefused, ProviderUnavailable
 from nplt_server.providers import ModelRequest, Patience, TextPiece
-from nplt_server.providers.build import ProviderBuilder, build_router
+from nplt_server.providers.build import ProviderBuilder
 from nplt_server.providers.local_model import LocalProvider
-from nplt_server.providers.router import ProviderRouter
+from nplt_server.providers.router import ProviderRouter, build_router
 from nplt_server.settings import LocalSettings, Settings
 
 KEY = "sk-canary-0123456789"
@@ -228,3 +228,18 @@ def test_no_optional_package_is_imported_before_it_is_needed() -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert told.stdout == "set()\n", told.stderr
+
+
+async def test_a_local_server_that_is_found_gets_a_breaker_and_a_route(vendors: Emulator) -> None:
+    vendors.open_lists = True
+    async with routing({}, local_servers={"ollama": vendors.port}) as router:
+        assert list(router.breakers) == ["offline"]
+        await router.find_local_servers()
+        assert list(router.breakers) == ["offline", "ollama"]
+        assert router.route_of("ollama/gpt-4o-mini").provider_breaker is router.breakers["ollama"]
+
+
+def test_the_default_model_can_not_be_one_of_a_local_server() -> None:
+    settings = {"local_servers": {"ollama": 11434}, "default_model": "ollama/llama3"}
+    with pytest.raises(ConfigurationError, match="there is no model 'ollama/llama3'"):
+        build_router(Settings.model_validate(settings), {})

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import anyio
 import pytest
+from msgspec import structs
 from tests.server.services import Model, model_of
 
 from nplt_server.context.messages import ModelInputMessage
@@ -16,17 +17,14 @@ from nplt_server.errors import (
     ProviderRefused,
     ProviderUnauthorized,
     ProviderUnavailable,
+    RequestForm,
     RequestTooLarge,
 )
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
+from nplt_server.providers.breaker import FAILURES_MAX, OPEN_SECONDS
 from nplt_server.providers.offline import ScriptedProvider
-from nplt_server.providers.router import (
-    BUCKET_SECONDS,
-    FAILURES_MAX,
-    OPEN_SECONDS,
-    Durations,
-    ProviderRouter,
-)
+from nplt_server.providers.route import BUCKET_SECONDS, Durations
+from nplt_server.providers.router import ProviderRouter
 from nplt_server.usage import ModelPrices
 
 
@@ -112,6 +110,45 @@ async def test_a_failure_is_counted_by_its_kind_and_opens_the_fuse_if_it_is_the_
     assert meter.route.breaker.state == ("open" if opens else "closed")
 
 
+async def test_a_refusal_that_another_form_may_mend_is_no_failure_and_counts_one_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    other = RequestForm(specification="other")
+
+    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        if request.form is None:
+            raise ProviderRefused("wrong API", wrong_api=True, instead=other)
+        yield TextPiece(text="hello")
+        yield Stopped(reason="end")
+
+    meter = Meter(model)
+    with pytest.raises(ProviderRefused):
+        await meter.calls()
+    meter.request = structs.replace(meter.request, form=other)
+    await meter.calls()
+    metrics = meter.route.metrics
+    assert (metrics.calls, metrics.failures, metrics.whole.count) == (1, {}, 1)
+    assert caplog.records == []
+
+
+async def test_a_refusal_that_another_form_may_mend_leaves_the_breaker_half_open() -> None:
+    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        if meter.now == 0.0:
+            raise ProviderUnavailable("down")
+        raise ProviderRefused("wrong API", instead=RequestForm(specification="other"))
+        yield TextPiece(text="never")
+
+    meter = Meter(model)
+    for _ in range(FAILURES_MAX):
+        with pytest.raises(ProviderUnavailable):
+            await meter.calls()
+    meter.now = OPEN_SECONDS
+    with pytest.raises(ProviderRefused):
+        await meter.calls()
+    assert meter.route.breaker.state == "half_open"
+    meter.route.breaker.admit()  # the next attempt is the probe
+
+
 async def test_while_it_is_open_the_provider_is_not_even_asked() -> None:
     meter = Meter(failing(ProviderUnavailable("down")))
     for _ in range(FAILURES_MAX):
@@ -179,12 +216,15 @@ async def test_a_model_that_fails_is_paused_and_its_neighbour_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ProviderUnavailable("can't be reached"), ProviderUnauthorized("no such key (401)")]
+    "error",
+    [
+        ProviderUnavailable("can't be reached", of_provider=True),
+        ProviderUnauthorized("no such key (401)", of_provider=True),
+    ],
 )
-async def test_what_all_models_share_pauses_the_provider_and_says_why(
+async def test_failures_that_all_models_share_open_the_breaker_of_the_provider(
     error: ProviderError,
 ) -> None:
-    error.of_provider = True
     gateway = Gateway(error)
     await gateway.fails()
     with pytest.raises(ProviderPaused, match=r"the provider .*(reached|key)") as caught:
@@ -192,10 +232,8 @@ async def test_what_all_models_share_pauses_the_provider_and_says_why(
     assert caught.value.of_provider
 
 
-async def test_an_answer_of_another_model_shows_that_the_provider_is_there() -> None:
-    error = ProviderUnavailable("can't be reached")
-    error.of_provider = True
-    gateway = Gateway(error)
+async def test_an_answer_of_another_model_keeps_the_breaker_of_the_provider_closed() -> None:
+    gateway = Gateway(ProviderUnavailable("can't be reached", of_provider=True))
     for _ in range(FAILURES_MAX + 1):
         with pytest.raises(ProviderUnavailable, match="can't be reached"):
             await gateway.calls("a/x")

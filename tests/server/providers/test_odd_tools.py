@@ -14,8 +14,8 @@ from tests.vendors.models import CLAUDE_MODELS, GPT_MODELS
 
 from nplt_protocol import JsonObject
 from nplt_server.providers.anthropic import MessagesApi
-from nplt_server.providers.client import VendorApi
 from nplt_server.providers.compiler import ContextCompiler, VendorRules
+from nplt_server.providers.vendor_api import VendorApi
 from nplt_server.settings import vendor_named
 from nplt_server.tools import ToolDescription
 

@@ -23,8 +23,8 @@ from tests.vendors.emulator import Emulator, Limits
 from tests.vendors.models import GptModel
 
 from nplt_server.context.messages import ContextMessage
-from nplt_server.providers.client import VendorApi
 from nplt_server.providers.openai import ResponsesApi
+from nplt_server.providers.vendor_api import VendorApi
 
 _PARTS: st.SearchStrategy[Part] = st.sampled_from(
     [

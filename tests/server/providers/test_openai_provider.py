@@ -37,8 +37,9 @@ from nplt_server.errors import (
     RequestTooLarge,
 )
 from nplt_server.providers import ModelOutputDelta, Patience, TextPiece
-from nplt_server.providers.client import RenderedRequest, VendorApi, VendorProvider, with_entries
+from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.openai import OpenAIClient
+from nplt_server.providers.vendor_api import RenderedRequest, VendorApi, with_entries
 
 BOTH = pytest.mark.parametrize("vendor_api", [CHAT, RESPONSES], ids=["chat", "responses"])
 
@@ -201,7 +202,7 @@ def test_a_key_that_is_none_is_refused_without_a_word_of_it(key: str) -> None:
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/v1", "nowhere"])
 async def test_an_address_that_is_none_is_refused(url: str) -> None:
     provider = VendorProvider(
-        "openai", OpenAIClient(api_key="k", base_url=url), vendor_api=CHAT, models=()
+        "openai", OpenAIClient(api_key="k", base_url=url), apis=(CHAT,), models=()
     )
     with pytest.raises(ProviderRefused):
         await heard(provider, request(), [])

@@ -22,7 +22,7 @@ from tests.vendors.emulator import Emulator, emulator
 from tests.vendors.sse import Wire
 
 from nplt_server.providers import UsageReport
-from nplt_server.providers.client import VendorApi
+from nplt_server.providers.vendor_api import VendorApi
 
 ANSWERS = {
     "text": say("Grüße, 世界 👋", " and more"),

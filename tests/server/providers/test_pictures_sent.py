@@ -15,8 +15,8 @@ from tests.vendors.emulator import Emulator
 
 from nplt_server.context.messages import ContextAttachment, ModelInputMessage
 from nplt_server.providers.anthropic import MessagesApi
-from nplt_server.providers.client import VendorApi
 from nplt_server.providers.compiler import ContextCompiler, VendorRules
+from nplt_server.providers.vendor_api import VendorApi
 
 PICTURE = ContextAttachment(name="cat.png", content_type="image/png", data_base64="iVBORw0KGgo=")
 ASKED = ModelInputMessage(seq=3, content="what is this?", attachments=(PICTURE,))

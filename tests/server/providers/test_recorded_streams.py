@@ -18,8 +18,9 @@ from tests.vendors.sse import Wire, dressed, encoded
 
 from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.anthropic import MessageParser
-from nplt_server.providers.client import SseParser, VendorApi
 from nplt_server.providers.openai import ResponsesApi
+from nplt_server.providers.sse import SseParser
+from nplt_server.providers.vendor_api import VendorApi
 
 Json: TypeAlias = dict[str, Any]
 RESPONSES = ResponsesApi(summarizes_reasoning=True)

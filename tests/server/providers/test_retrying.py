@@ -15,7 +15,7 @@ from nplt_server.errors import (
     ProviderUnavailable,
     RequestTooLarge,
 )
-from nplt_server.providers.router import RetryPolicy
+from nplt_server.providers.retries import RetryPolicy
 
 chance = st.floats(min_value=0, max_value=1, exclude_max=True)
 

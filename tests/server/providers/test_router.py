@@ -7,8 +7,9 @@ import pytest
 
 from nplt_protocol import RequestError
 from nplt_server.providers import ModelRequest
+from nplt_server.providers.breaker import FAILURES_MAX
 from nplt_server.providers.offline import ScriptedProvider
-from nplt_server.providers.router import FAILURES_MAX, ProviderRouter
+from nplt_server.providers.router import ProviderRouter
 
 
 class Closable(ScriptedProvider):
@@ -82,10 +83,10 @@ def test_a_provider_that_is_down_does_not_stand_in_for_itself() -> None:
     assert known.instead_of(["a/large"], avoid="a") == "b/large"
 
 
-def test_nor_does_one_that_is_left_alone() -> None:
+def test_a_fallback_whose_breaker_is_open_is_passed_over() -> None:
     known = router(fallback=("b/large", "c/large"))
     for _ in range(FAILURES_MAX):
-        known.breakers["b"].admit().failed()
+        known.breakers["b"].failed(known.breakers["b"].admit())
     assert known.instead_of(["a/large"]) == "c/large"
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nplt_server.errors import ProviderUnavailable
-from nplt_server.providers.client import SseParser, json_object_of
+from nplt_server.providers.sse import SseParser, json_object_of
 
 _WORDS = st.text(alphabet="ab{}:é ", max_size=8)
 _EVENTS = st.lists(st.tuples(st.sampled_from(["", "ping", "delta"]), _WORDS), max_size=6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from tests.support.tool_hosts import NobodyToAsk, NoConversationHost
+from tests.support.tool_hosts import RecordingTurn
 
 from nplt_protocol import JsonObject
 from nplt_server.tools import (
@@ -39,18 +39,10 @@ TOOLS = [
 async def run(name: str, policies: dict[str, ToolPolicy]) -> ToolCallResult:
     runner = ToolRunner(TOOLS, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC), policies=policies)
     call = ToolCallRequest(tool_call_id="a", tool_name=name, raw_arguments="{}", arguments={})
-    begun: list[ToolCallRequest] = []
-    results: list[ToolCallResult] = []
-    await runner.run_all(
-        (call,),
-        started=begun.append,
-        finished=results.append,
-        host=NoConversationHost(),
-        asker=NobodyToAsk(),
-        cancel_reason=lambda: "cancelled",
-    )
-    (result,) = results
-    assert bool(begun) == (result.status == "success")
+    turn = RecordingTurn()
+    await runner.run_all((call,), turn)
+    (result,) = turn.results
+    assert bool(turn.started) == (result.status == "success")
     return result
 
 

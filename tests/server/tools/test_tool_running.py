@@ -8,12 +8,11 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
-from functools import partial
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from tests.support.tool_hosts import NobodyToAsk, NoConversationHost
+from tests.support.tool_hosts import NoConversationHost, RecordingTurn
 
 from nplt_protocol import JsonObject
 from nplt_server.tools import Tool, ToolDescription, ToolFailed, ToolHost, typed
@@ -67,31 +66,12 @@ def runner(*tools: Tool, seconds_max: float = 30.0, at_once_max: int = 4) -> Too
     )
 
 
-async def run_all(
-    tools: ToolRunner,
-    calls: tuple[ToolCallRequest, ...],
-    *,
-    finished: Callable[[ToolCallResult], None],
-    started: Callable[[ToolCallRequest], None] = lambda _: None,
-    host: ToolHost | None = None,
-    cancel_reason: Callable[[], str] = lambda: "cancelled",
-) -> None:
-    await tools.run_all(
-        calls,
-        started=started,
-        finished=finished,
-        host=host or NoConversationHost(),
-        asker=NobodyToAsk(),
-        cancel_reason=cancel_reason,
-    )
-
-
 async def results_of(
     tools: ToolRunner, *calls: ToolCallRequest, host: ToolHost | None = None
 ) -> list[ToolCallResult]:
-    results: list[ToolCallResult] = []
-    await run_all(tools, calls, finished=results.append, host=host)
-    return results
+    turn = RecordingTurn(host)
+    await tools.run_all(calls, turn)
+    return turn.results
 
 
 async def result_of(run: Run, *, seconds_max: float = 30.0) -> ToolCallResult:
@@ -288,15 +268,15 @@ async def test_a_slow_call_does_not_keep_the_result_of_a_quick_one_from_being_he
         return "slow"
 
     tools = runner(tool("slow", slow), tool("quick", giving("quick")))
-    results: list[str] = []
 
-    def finished(result: ToolCallResult) -> None:
-        results.append(result.result)
-        heard.set()
+    class HearingTurn(RecordingTurn):
+        def tool_finished(self, result: ToolCallResult) -> None:
+            super().tool_finished(result)
+            heard.set()
 
-    calls = (call("slow", 1), call("quick", 2))
-    await run_all(tools, calls, finished=finished)
-    assert results == ["quick", "slow"]
+    turn = HearingTurn()
+    await tools.run_all((call("slow", 1), call("quick", 2)), turn)
+    assert [result.result for result in turn.results] == ["quick", "slow"]
 
 
 async def test_calls_beyond_the_bound_are_skipped_with_a_reason() -> None:
@@ -321,17 +301,16 @@ async def test_a_tool_is_handed_the_conversation_it_runs_in() -> None:
 
 async def test_a_cancelled_step_tells_what_ran_and_what_did_not() -> None:
     tools = runner(tool("it", wait_for_ever), at_once_max=1)
-    results: list[ToolCallResult] = []
+
+    class CancelledTurn(RecordingTurn):
+        def tool_started(self, tool_call: ToolCallRequest) -> None:
+            scope.cancel()
+
+    turn = CancelledTurn(why_stopped="ada changed her mind")
     with anyio.CancelScope() as scope:
-        await run_all(
-            tools,
-            (call("it", 1), call("it", 2)),
-            started=lambda _: scope.cancel(),
-            finished=results.append,
-            cancel_reason=lambda: "ada changed her mind",
-        )
+        await tools.run_all((call("it", 1), call("it", 2)), turn)
     assert scope.cancelled_caught
-    assert [(result.status, result.result) for result in results] == [
+    assert [(result.status, result.result) for result in turn.results] == [
         ("failed", "stopped before it was done: ada changed her mind"),
         ("skipped", "ada changed her mind"),
     ]
@@ -374,19 +353,18 @@ async def test_300_cancels_at_any_moment_leave_each_call_with_exactly_one_result
             [*(tool.name for tool, _ in tools.every), "unknown"], k=dice.randrange(1, 8)
         )
         calls = tuple(call(name, number) for number, name in enumerate(names))
-        results: list[ToolCallResult] = []
-        running = partial(run_all, finished=results.append)
+        turn = RecordingTurn()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(running, tools, calls)
+            tasks.start_soon(tools.run_all, calls, turn)
             for _ in range(dice.randrange(14)):
                 await checkpoint()
             tasks.cancel_scope.cancel()
         gates[-1].set()
         gates.append(threading.Event())
-        assert sorted(result.tool_call_id for result in results) == sorted(
+        assert sorted(result.tool_call_id for result in turn.results) == sorted(
             one.tool_call_id for one in calls
         )
-        cut += any("cancelled" in result.result for result in results)
+        cut += any("cancelled" in result.result for result in turn.results)
     assert cut > 100, "too few of them came in the middle"
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("tool")]
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
+from ssl import SSLContext
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
@@ -26,6 +27,7 @@ from msgspec import Struct
 from nplt_protocol import JsonObject
 from nplt_protocol.version import __version__
 from nplt_server.tools import (
+    RESULT_BYTES_MAX,
     ResultWithPictures,
     Tool,
     ToolDescription,
@@ -45,11 +47,8 @@ from nplt_server.tools.mcp.results import (
     pictures_in,
     result_text,
 )
-from nplt_server.tools.runner import RESULT_BYTES_MAX
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
-
     import mcp_types
     from mcp.client import Client, IncomingMessage
     from mcp.client._transport import ReadStream, TransportStreams
@@ -199,6 +198,15 @@ class McpServer:
             log.warning("mcp %s: %s; again in %g s", self.config.name, self.error, pause)
             await anyio.sleep(pause)
             pause = min(pause * 2, self._pauses.seconds_max)
+
+    def lose(self, reason: str | None) -> None:
+        """The connection has ended; until there is another one, calls fail with the reason."""
+        if self.state == "connected":
+            self.state, self.error = "waiting", reason
+
+    def stop(self, reason: str | None) -> None:
+        """No further connection is made."""
+        self.state, self.error = "stopped", reason
 
     @property
     def described(self) -> JsonObject:
@@ -418,7 +426,7 @@ class McpConnection:
                     raise ConnectionEnded(self.ended or CLOSED)
                 finally:
                     self._tasks = None
-                    self._on_loss()  # what there is to put away is still being put away
+                    self._server.lose(self.ended)  # before the transport closes
                     greeting.deadline = anyio.current_time() + _PARTING_SECONDS_MAX
         if greeting.cancelled_caught:
             raise TimeoutError
@@ -576,15 +584,11 @@ class McpConnection:
     def on_end(self, reason: str) -> None:
         """Nothing more will come."""
         self.ended = self.ended or reason
-        self._on_loss()
+        self._server.lose(self.ended)
         self._look.set()
 
     def on_left_out(self, tool: str, reason: str) -> None:
         log.warning("mcp %s: the tool %s is left out: %s", self._config.name, tool, reason)
-
-    def _on_loss(self) -> None:
-        if self._server.state == "connected":
-            self._server.state, self._server.error = "waiting", self.ended
 
     def _what_went_wrong(self, error: Exception, tool: str) -> str:
         from mcp import MCPError
@@ -654,7 +658,7 @@ class McpServers:
             log.error("MCP servers are configured, but %s", error)
         finally:
             for server in self.by_name.values():
-                server.state, server.error = "stopped", error
+                server.stop(error)
 
 
 def _import_sdk() -> None:

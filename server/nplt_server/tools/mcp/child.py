@@ -20,8 +20,8 @@ import anyio
 import anyio.abc
 from anyio import to_thread
 
+from nplt_server.tools import RESULT_BYTES_MAX
 from nplt_server.tools.mcp.results import one_line
-from nplt_server.tools.runner import RESULT_BYTES_MAX
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LINE_BYTES_MAX: Final = 2 * RESULT_BYTES_MAX
-"""Of one message; as JSON a result can be twice as long."""
+"""The longest message; as JSON a result can be twice as long."""
 _PARSED_ON_THE_LOOP_BYTES_MAX: Final = 128 * 1024
 _STOPPING_SECONDS_MAX: Final = 2.0
 """For each way of asking it to end."""
@@ -38,7 +38,7 @@ _GROUP_POLL_SECONDS: Final = 0.01
 
 
 class LineTooLong(Exception):
-    """A message whose end does not come."""
+    """A message is longer than `LINE_BYTES_MAX`."""
 
 
 class ChildOutput(anyio.abc.ObjectReceiveStream["SessionMessage | Exception"]):
@@ -167,20 +167,17 @@ async def _has_group_ended(group: int) -> bool:
     return False
 
 
-# ------------------------------------------------------------------------------
-# The child's stderr: always read, logged at level debug, bounded
-
-
 _LOGGED_LINE_BYTES_MAX: Final = 2_000
 _LOGGED_BYTES_MAX: Final = 256 * 1024
-"""Of one process in its whole life."""
+"""The most that is logged of one process in its whole life."""
 _READ_BYTES: Final = 16 * 1024
 _LAST_READS_MAX: Final = 16
-"""What a dead process left behind is at most a full pipe; one that lives on may write for ever."""
+"""A process that has ended leaves at most a full pipe; one that has not may write for ever."""
 
 
 class ChildStderr:
-    """`file` is what the child is given; to be closed when it has it."""
+    """Reads the child's stderr always, and logs it at level debug, up to a limit. `file` is the
+    end for the child; it is to be closed here when the child has it."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,0 +1,225 @@
+"""The lists of models that providers give.
+
+They are asked for in the background, and kept in memory and in a file with their dates: nobody
+waits for one. Entries differ by vendor; all have an `id`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence, Set
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
+
+import anyio
+import anyio.to_thread
+import msgspec
+from msgspec import Struct
+
+from nplt_protocol import JsonObject, JsonValue
+from nplt_server.providers import Provider
+from nplt_server.providers.models import KnownModels, ListedModel
+
+log = logging.getLogger(__name__)
+
+_LISTED_MAX: Final = 2_000
+_LIST_AGE: Final = timedelta(hours=1)
+"""An older list is asked for again, when somebody wants to see it."""
+_RETRY_SECONDS: Final = 60.0
+_WINDOW_MIN: Final = 2_048
+_WINDOW_FIELDS: Final = ("max_input_tokens", "context_length", "max_model_len", "context_window")
+"""The names that Anthropic, OpenRouter and Together, vLLM, and Groq have for the window."""
+_NOT_FOR_TALK: Final = re.compile(
+    r"(.*[-_/])?(embed|embedding|tts|whisper|dall-e|sora|moderation|realtime|transcribe|audio|"
+    r"image|live|rerank|babbage|davinci)"
+)
+
+
+class ModelList(Struct, frozen=True, kw_only=True):
+    models: tuple[ListedModel, ...]
+    at: datetime
+
+
+def read_list(answer: JsonValue) -> tuple[ListedModel, ...]:
+    """Raises `ValueError` if this is no list of models."""
+    data = answer.get("data") if isinstance(answer, dict) else answer
+    if not isinstance(data, list):
+        raise ValueError("a list of models has data")
+    models: list[ListedModel] = []
+    for entry in data[:_LISTED_MAX]:
+        name = entry.get("id") if isinstance(entry, dict) else None
+        if not isinstance(entry, dict) or not isinstance(name, str) or not is_model_name(name):
+            continue
+        meta, most = entry.get("meta"), entry.get("max_tokens")
+        windows = [entry.get(field) for field in _WINDOW_FIELDS]
+        if isinstance(meta, dict):  # llama.cpp's
+            windows.append(meta.get("n_ctx") or meta.get("n_ctx_train"))
+        window = next((each for each in windows if type(each) is int and each >= _WINDOW_MIN), None)
+        most = most if type(most) is int else None
+        models.append(ListedModel(name.removeprefix("models/"), window, most))
+    return tuple(models)
+
+
+def is_model_name(name: str) -> bool:
+    return re.fullmatch(r"[!-~]{1,128}", name) is not None
+
+
+@runtime_checkable
+class ModelLister(Provider, Protocol):
+    """A provider that can be asked which models it has."""
+
+    @property
+    def address(self) -> str:
+        """Lists are kept by address: two providers at one address have the same models."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether models may be named that are not in the settings."""
+        ...
+
+    async def list_models(self) -> tuple[ListedModel, ...]:
+        """Raises whatever goes wrong; the caller logs only the type of the exception."""
+        ...
+
+
+class ModelLists:
+    """The lists, by the provider's id. One task at a time asks for them."""
+
+    def __init__(self, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._path: Path | None = None
+        self._known: KnownModels | None = None
+        self._clock = clock
+        self._listers: dict[str, ModelLister] = {}
+        self._by_address: dict[str, ModelList] = {}
+        self._is_loaded = False
+        self._tried: dict[str, datetime] = {}
+        self._asking: set[str] = set()
+
+    def keep_in(self, path: Path, known: KnownModels | None) -> None:
+        """Keeps the lists in a file over a restart. `known` learns the windows."""
+        self._path, self._known = path, known
+
+    def add(self, lister: ModelLister) -> None:
+        self._listers[lister.id] = lister
+
+    def of(self, provider_id: str) -> ModelList | None:
+        lister = self._listers.get(provider_id)
+        return None if lister is None else self._by_address.get(lister.address)
+
+    def may_have(self, provider_id: str, model: str) -> bool:
+        """Whether the provider may know the model: its list says so, also by the beginning of a
+        name (`claude-opus-4-5` is listed with its date); or there is no list."""
+        known = self.of(provider_id)
+        return known is None or any(
+            each.name == model or each.name.startswith(f"{model}-") for each in known.models
+        )
+
+    def as_json(self) -> JsonObject:
+        """By provider: its list, when it was made, and whether it is being asked for."""
+        told: JsonObject = {}
+        for id_ in (*self._listers, *(self._asking - self._listers.keys())):
+            one: JsonObject = {}
+            if (known := self.of(id_)) is not None:
+                names = (model.name for model in known.models)
+                one["models"] = [each for each in names if not _NOT_FOR_TALK.match(each.lower())]
+                one["at"] = known.at.isoformat(timespec="seconds")
+            if id_ in self._asking:
+                one["asking"] = True
+            told[id_] = one
+        return told
+
+    def begin(self) -> list[ModelLister]:
+        """The providers whose list is missing or old and that are not being asked. From now on
+        they count as being asked; the caller passes them to `update`."""
+        now = self._clock()
+        due = [
+            each
+            for each in self._listers.values()
+            if self._may_ask(each.id, _RETRY_SECONDS)
+            and ((known := self.of(each.id)) is None or (now - known.at) > _LIST_AGE)
+        ]
+        self._asking.update(each.id for each in due)
+        return due
+
+    def begin_to_ask(self, ids: Set[str], *, again_seconds: float) -> set[str]:
+        """The ids of those that are not being asked and were not asked in the last
+        `again_seconds`. From now on they count as being asked, until `asked` is called."""
+        due = {id_ for id_ in ids if self._may_ask(id_, again_seconds)}
+        self._tried |= dict.fromkeys(due, self._clock())
+        self._asking |= due
+        return due
+
+    def _may_ask(self, provider_id: str, again_seconds: float) -> bool:
+        tried = self._tried.get(provider_id)
+        return provider_id not in self._asking and (
+            tried is None or (self._clock() - tried).total_seconds() >= again_seconds
+        )
+
+    def asked(self, provider_id: str) -> None:
+        self._asking.discard(provider_id)
+
+    async def update(self, due: Sequence[ModelLister]) -> None:
+        try:
+            await self.load()
+            async with anyio.create_task_group() as asking:
+                for lister in due:
+                    asking.start_soon(self._ask, lister)
+        finally:
+            self._asking.difference_update(each.id for each in due)
+        if due and self._path is not None:
+            data = msgspec.json.encode(self._by_address)
+            await anyio.to_thread.run_sync(self._write, self._path, data)
+
+    async def _ask(self, lister: ModelLister) -> None:
+        self._tried[lister.id] = self._clock()
+        try:
+            self.take(lister, await lister.list_models())
+        except Exception as error:
+            # Not the exception's text, which may contain a key.
+            log.info("%s gave no list of its models: %s", lister.id, type(error).__name__)
+        finally:
+            self.asked(lister.id)
+
+    def take(self, lister: ModelLister, models: tuple[ListedModel, ...]) -> None:
+        self._by_address[lister.address] = ModelList(models=models, at=self._clock())
+        self._tell(lister.id, models)
+
+    def forget(self, provider_id: str) -> None:
+        """Drops the list of a server that is gone."""
+        lister = self._listers.pop(provider_id, None)
+        if lister is not None:
+            self._by_address.pop(lister.address, None)
+
+    def _tell(self, provider_id: str, models: tuple[ListedModel, ...]) -> None:
+        if self._known is not None:
+            for model in models:
+                if model.context_tokens:
+                    self._known.listed(f"{provider_id}/{model.name}", model)
+
+    async def load(self) -> None:
+        """Reads the file, once. A list that was asked for since the start is newer. A file
+        that can't be read is replaced by the next `update`."""
+        if self._is_loaded or self._path is None:
+            return
+        try:
+            data = await anyio.to_thread.run_sync(self._path.read_bytes)
+            kept = msgspec.json.decode(data, type=dict[str, ModelList])
+        except (OSError, ValueError, msgspec.MsgspecError):
+            kept = {}
+        self._is_loaded, self._by_address = True, kept | self._by_address
+        for id_ in self._listers:
+            if (known := self.of(id_)) is not None:
+                self._tell(id_, known.models)
+
+    @staticmethod
+    def _write(path: Path, data: bytes) -> None:
+        draft = path.with_suffix(f".{os.getpid()}.new")
+        try:
+            draft.write_bytes(data)
+            draft.replace(path)
+        except OSError as error:
+            log.warning("the lists of models can't be kept in %s: %s", path, error.strerror)

@@ -1,0 +1,276 @@
+"""The route to one model: its provider, with circuit breakers and metrics.
+
+An unexpected exception in a provider's adapter ends a turn, not the server; so does
+SystemExit, and a cancellation that did not come from this server (a library may leak one of
+its own). The text of an exception is never logged: it may contain a key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+from msgspec import Struct, field
+
+from nplt_protocol import JsonObject, JsonValue
+from nplt_server.errors import (
+    AnswerCut,
+    ProviderError,
+    ProviderPaused,
+    ProviderRefused,
+    ProviderUnauthorized,
+    ProviderUnavailable,
+    RequestTooLarge,
+)
+from nplt_server.providers import (
+    DeltaStream,
+    ModelOutputDelta,
+    ModelRequest,
+    Provider,
+    Stopped,
+    TextPiece,
+    UsageReport,
+)
+from nplt_server.providers.breaker import Breaker
+from nplt_server.usage import ModelPrices, as_amount
+from nplt_storage.entries import ModelInvocationDescriptor
+
+log = logging.getLogger(__name__)
+
+BUCKET_SECONDS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+"""Upper bounds of the buckets; one more bucket holds longer durations."""
+
+
+_KINDS: Final = (
+    (ProviderPaused, "paused"),
+    (AnswerCut, "cut"),
+    (ProviderUnavailable, "unavailable"),
+    (ProviderUnauthorized, "unauthorized"),
+    (RequestTooLarge, "too_large"),
+)
+
+
+def kind_of(error: ProviderError) -> str:
+    if isinstance(error, ProviderUnavailable) and error.timed_out:
+        return "timed_out"
+    return next((kind for each, kind in _KINDS if isinstance(error, each)), "refused")
+
+
+class Durations(Struct):
+    count: int = 0
+    seconds: float = 0.0
+    longest: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKET_SECONDS) + 1))
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.seconds += seconds
+        self.longest = max(self.longest, seconds)
+        self.buckets[bisect_left(BUCKET_SECONDS, seconds)] += 1
+
+    def as_json(self) -> JsonObject:
+        """`buckets`: durations per bucket, by upper bound; not cumulative."""
+        edges = [*(f"{edge:g}" for edge in BUCKET_SECONDS), "more"]
+        buckets: JsonObject = {
+            edge: number for edge, number in zip(edges, self.buckets, strict=True) if number
+        }
+        return {
+            "count": self.count,
+            "sum": round(self.seconds, 3),
+            "max": round(self.longest, 3),
+            "buckets": buckets,
+        }
+
+
+class ModelMetrics(Struct):
+    """Counts the calls of one model since the server started, for STATUS."""
+
+    calls: int = 0
+    retries: int = 0
+    fail_overs: int = 0
+    """How often a fallback was called instead of this model."""
+    failures: Counter[str] = field(default_factory=Counter[str])
+    first_token: Durations = field(default_factory=Durations)
+    whole: Durations = field(default_factory=Durations)
+    """Durations of complete calls."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    def count_usage(self, usage: UsageReport) -> None:
+        """Negative counts are treated as 0."""
+        self.input_tokens += max(0, usage.input_tokens)
+        self.output_tokens += max(0, usage.output_tokens)
+        self.cached_tokens += max(0, usage.cached_tokens)
+        self.cache_write_tokens += max(0, usage.cache_write_tokens)
+
+    def as_json(self, prices: ModelPrices | None) -> JsonObject:
+        metrics: JsonObject = {
+            "calls": self.calls,
+            "failures": dict[str, JsonValue](self.failures),
+            "retries": self.retries,
+            "fail_overs": self.fail_overs,
+            "first_token_seconds": self.first_token.as_json(),
+            "call_seconds": self.whole.as_json(),
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cached_tokens": self.cached_tokens,
+        }
+        if prices is not None:
+            cost = prices.cost(
+                input_tokens=self.input_tokens,
+                output_tokens=self.output_tokens,
+                cached_tokens=self.cached_tokens,
+                cache_write_tokens=self.cache_write_tokens,
+            )
+            metrics["cost"] = as_amount(cost)
+        return metrics
+
+
+class ModelRoute:
+    def __init__(self, provider: Provider, model: str, provider_breaker: Breaker) -> None:
+        self.id = provider.id
+        self._provider = provider
+        self._model = model
+        self.provider_breaker = provider_breaker
+        """Shared by all models of the provider."""
+        self.breaker = Breaker(
+            patience_seconds=provider_breaker.patience_seconds, clock=provider_breaker.clock
+        )
+        self.metrics = ModelMetrics()
+
+    @property
+    def invocation(self) -> ModelInvocationDescriptor:
+        """Its specification may change, once, when the provider learns which API the model
+        needs."""
+        return ModelInvocationDescriptor(
+            provider=self.id,
+            specification=self._provider.specification_of(self._model),
+            model=self._model,
+        )
+
+    def call_model(self, request: ModelRequest) -> DeltaStream:
+        return aclosing(self._call(request))
+
+    async def _call(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        observer = _CallObserver(self, request)
+        try:
+            async with self._provider.call_model(request) as deltas:
+                async for delta in deltas:
+                    if not (observer.has_begun and type(delta) is TextPiece):
+                        observer.observe(delta)
+                    yield delta
+            if not (observer.has_begun or observer.is_whole):
+                # An empty stream that ends cleanly counts as unavailable.
+                raise ProviderUnavailable("the provider ended its answer before it began")
+        except ProviderError as error:
+            if isinstance(error, ProviderRefused) and error.instead is not None:
+                observer.given_up()  # the same call goes on in another form
+                raise
+            observer.failed(error)
+            if isinstance(error, ProviderRefused | ProviderUnauthorized):
+                log.warning("%s/%s: %s", self.id, self._model, error)
+            raise
+        except BaseException as error:
+            observer.given_up()  # a bug here says nothing about the provider
+            refused = self._refusal_for_bug(error)
+            if refused is None:
+                raise
+            self.metrics.failures[kind_of(refused)] += 1
+            raise refused from None
+        else:
+            observer.ended()
+        finally:
+            if observer.usage is not None:
+                self.metrics.count_usage(observer.usage)
+
+    def _refusal_for_bug(self, error: BaseException) -> ProviderRefused | None:
+        """`None`: a cancellation by this server, or by whoever stops it."""
+        match error:
+            case asyncio.CancelledError():
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    return None
+                log.error("provider %s cancelled itself", self.id)
+                return ProviderRefused("the provider failed: it cancelled itself")
+            case Exception() | SystemExit():
+                name = type(error).__name__
+                where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+                log.error("provider %s failed: %s\n%s", self.id, name, where)
+                return ProviderRefused(f"the provider failed: {name}")
+            case _:
+                return None
+
+
+class _CallObserver:
+    """Counts one call in the metrics, and reports to both breakers."""
+
+    def __init__(self, route: ModelRoute, request: ModelRequest) -> None:
+        """Raises `ProviderPaused` if one of them is open: no request is to be sent."""
+        self._metrics = route.metrics
+        self._of_model, self._of_provider = route.breaker, route.provider_breaker
+        try:
+            self._provider_permit = self._of_provider.admit()
+            try:
+                self._model_permit = self._of_model.admit()
+            except ProviderPaused:
+                self._of_provider.given_up(self._provider_permit)
+                raise
+        except ProviderPaused as error:
+            self._metrics.failures[kind_of(error)] += 1
+            raise
+        self._clock = route.breaker.clock
+        self._began_at = self._clock()
+        self.usage: UsageReport | None = None
+        self.has_begun = self.is_whole = False
+        if request.form is None:  # else it was counted in its first form
+            self._metrics.calls += 1
+
+    def observe(self, delta: ModelOutputDelta) -> None:
+        if isinstance(delta, UsageReport):
+            self.usage = delta
+        elif isinstance(delta, Stopped):
+            self.is_whole = True
+        elif not self.has_begun:
+            self.has_begun = True
+            self._of_model.began()
+            self._of_provider.succeeded()
+            self._metrics.first_token.add(self._clock() - self._began_at)
+
+    def ended(self) -> None:
+        if self.is_whole:
+            self._of_model.succeeded()
+            self._of_provider.succeeded()
+            self._metrics.whole.add(self._clock() - self._began_at)
+        else:
+            # The caller sees that `Stopped` is missing; the breaker and the metrics are told.
+            self.failed(AnswerCut())
+
+    def failed(self, error: ProviderError) -> None:
+        self._metrics.failures[kind_of(error)] += 1
+        if error.of_provider:
+            self._of_model.given_up(self._model_permit)
+            self._of_provider.failed(self._provider_permit, why=error.sentence)
+            return
+        self._of_provider.succeeded()  # it is there
+        match error:
+            case ProviderUnavailable(is_busy=True, retry_after=None):
+                # A rate limit is neither a success nor a failure.
+                self._of_model.given_up(self._model_permit)
+            case ProviderUnavailable():
+                self._of_model.failed(
+                    self._model_permit, retry_after=error.retry_after, why=error.sentence
+                )
+            case _:
+                self._of_model.succeeded()
+
+    def given_up(self) -> None:
+        self._of_model.given_up(self._model_permit)
+        self._of_provider.given_up(self._provider_permit)
