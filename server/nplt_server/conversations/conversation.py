@@ -66,7 +66,7 @@ class FreshConversation:
     `Registry.begin` makes a `Conversation` of it, with the same subscribers.
     """
 
-    __slots__ = ("broadcast", "chosen_model", "profile", "services", "user")
+    __slots__ = ("broadcast", "chosen_model", "profile", "services", "session_id", "user")
     head_seq = 0
 
     def __init__(
@@ -79,15 +79,12 @@ class FreshConversation:
         chosen_model: str | None = None,
     ) -> None:
         """`chosen_model`: one that was chosen before anything was stored."""
+        self.session_id = session_id
         self.broadcast = Broadcast(session_id, services.limits.message_bytes_max)
         self.profile = profile
         self.services = services
         self.user = user
         self.chosen_model = chosen_model
-
-    @property
-    def session_id(self) -> str:
-        return self.broadcast.session_id
 
     @property
     def model(self) -> str:

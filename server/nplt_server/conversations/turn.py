@@ -176,7 +176,7 @@ class TurnRun:
 
     @property
     def model(self) -> str | None:
-        """The model that is called; before the turn began, the one it began with before the
+        """The model that is called; before the turn begins, the one it began with before the
         server was restarted."""
         if self._caller is not None:
             return self._caller.model
@@ -185,8 +185,8 @@ class TurnRun:
     def begin(self, model: str) -> None:
         """Chooses the model, which is fixed once there is output."""
         self._take(RunStep.BEGIN)
-        self.events = TurnEvents(self.record, self.turn_id)
         self.tool_host = TurnToolHost(self)
+        self.events = TurnEvents(self.record, self.turn_id)
         self._caller = ModelCaller(
             self.prompt,
             model,

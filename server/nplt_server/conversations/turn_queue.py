@@ -165,8 +165,9 @@ class TurnQueue:
             return  # what waits runs after the next start, or at the next owner
         item = self._working_on = self._waiting.pop(0)
         if isinstance(item, TurnRun):
-            chosen = self.record.model
-            item.begin(self.services.router.choose(item.model, item.prompt.model, chosen))
+            before = None if item.resumed is None else item.resumed.model
+            choose, chosen = self.services.router.choose, self.record.model
+            item.begin(choose(before, item.prompt.model, chosen))
             self.running = item
         self.record.activity.begin()
         self.services.spawn(partial(self._work_on, item))
