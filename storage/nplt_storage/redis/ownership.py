@@ -111,7 +111,7 @@ class Ownership(Struct, eq=False):
     wanted_by: bytes | None = None
     """The server that has asked for it."""
     next_nonce: str | None = None
-    """Of an acquisition of which nothing was heard."""
+    """Of an acquisition whose reply was lost."""
 
 
 class Leases:
