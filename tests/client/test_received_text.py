@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.client.scripted_peer import MODEL, SESSION, delta, entry, finished
 
 from nplt_client.received_turn import ReceivedTurn
-from nplt_client.wire.cursor import Cursor
 from nplt_protocol.messages import AgentThought, Attach, Attached, TextDelta
+from nplt_protocol.resume import Cursor
 
 TEXT = "the quick brown fox jumps over the lazy dog"
 

@@ -51,7 +51,7 @@ from nplt_protocol.version import __version__
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nplt_client.wire.cursor import AnyReply
+    from nplt_client.wire.replay import AnyReply
     from nplt_client.wire.wire_session import FollowedTurn
 
 OUR_SERVER = f"nplt/{__version__}"
