@@ -2,8 +2,8 @@
 
 A receiver is attached to one conversation and has a `Cursor` there. When the connection is
 lost, the cursor says in an ATTACH what the receiver has, and the server continues from there.
-A turn that ended meanwhile is read from the record: `TurnProgress` takes its entries and gives
-its end, and `Cursor.take_stored_text` the text that the receiver lacks.
+A turn that has ended by then (`has_ended`) is read from the record: `TurnProgress` takes its
+entries and gives its end, and `Cursor.take_stored_text` the text that the receiver lacks.
 
 Two receivers use this. The client library decodes each event (`Cursor.take`): an event that
 was received before is dropped or cut to its new part. A piece of text from beyond a gap is
@@ -304,3 +304,10 @@ def _ending(entry: JsonObject) -> Ending | None:
 def _seq_of(entry: JsonObject) -> int:
     seq = entry.get("seq")
     return seq if isinstance(seq, int) else 0
+
+
+def has_ended(turn_id: str, attached: Attached) -> bool:
+    """Whether a turn is over, by the reply to ATTACH: it neither runs nor waits."""
+    active = attached.active_turn
+    is_running = active is not None and active.turn_id == turn_id
+    return not is_running and turn_id not in attached.queue

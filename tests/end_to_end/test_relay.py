@@ -309,6 +309,67 @@ def test_a_plain_client_hears_how_its_answer_ended_when_the_owner_was_killed(
     assert "two" in "".join(frame.text for frame in second.chat("two"))
 
 
+def begin_plain_chat(client: RawClient, text: str) -> str:
+    """Sends a prompt, and gives the first pieces of the answer."""
+    client.send(CHAT_TEXT, 0, text)
+    seen = ""
+    while len(seen) < 40:
+        frame = client.receive()
+        seen += frame.text if frame.type == CHAT_TEXT else ""
+    return seen
+
+
+def end_plain_chat(client: RawClient) -> str:
+    """The other pieces."""
+    return "".join(frame.text for frame in client.chat_frames() if frame.type == CHAT_TEXT)
+
+
+def test_a_plain_client_of_the_edge_gets_each_word_once_when_the_owner_is_killed(
+    cluster: Cluster,
+) -> None:
+    sessions = {"create": True, "default": "common"}
+    owner = cluster.start("owner", sessions=sessions)
+    edge = cluster.start("edge", sessions=sessions)
+    first, second = cluster.connect(owner), cluster.connect(edge)
+    first.greeting()
+    second.greeting()
+    first.chat("one")
+    prompt = f"!slow 10 {WORDS}"
+    shown = begin_plain_chat(second, prompt)
+    owner.kill()
+    shown += end_plain_chat(second)
+    reader, _ = cluster.attach(edge, "common")
+    (cut,) = answers_of(reader, "common")[prompt]
+    assert cut["state"] == "interrupted"
+    assert shown.split("\n\n(interrupted")[0].rstrip() == cut["content"].rstrip()
+
+
+@pytest.mark.slow
+def test_a_plain_client_of_an_overtaken_owner_gets_each_word_once(cluster: Cluster) -> None:
+    sessions = {"create": True, "default": "common"}
+    owner = cluster.start("owner", sessions=sessions)
+    edge = cluster.start("edge", sessions=sessions)
+    client = cluster.connect(owner)
+    client.greeting()
+    client.chat("one")
+    prompt = f"!slow 20 {WORDS}"
+    shown = begin_plain_chat(client, prompt)
+    reader, _ = cluster.attach(edge, "common")
+    owner.signal(signal.SIGSTOP)
+    reader.next_seq += 1
+    reader.send(PROMPT, reader.next_seq, {"text": "while it is stopped"})
+    receipt = reader.reply_to(reader.next_seq)  # from the edge, when the lease has lapsed
+    assert receipt.type == PROMPT, receipt
+    owner.signal(signal.SIGCONT)
+    shown += end_plain_chat(client)
+    other, _ = cluster.attach(edge, "common")
+    (cut,) = answers_of(other, "common")[prompt]
+    assert cut["state"] == "interrupted"
+    words = shown.split("\n\n(interrupted")[0].rstrip()
+    assert WORDS.startswith(words), "none twice, none left out"
+    assert words.startswith(cut["content"].rstrip())
+
+
 def test_cancelling_presence_and_looking_on_work_over_the_relay(cluster: Cluster) -> None:
     owner, edge = cluster.start("owner"), cluster.start("edge")
     here, session_id = cluster.begin(owner)

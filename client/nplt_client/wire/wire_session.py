@@ -88,7 +88,7 @@ from nplt_protocol.connection import (
 from nplt_protocol.errors import LocalProtocolError, RequestError
 from nplt_protocol.frames import WireLimits
 from nplt_protocol.json_text import JsonObject, dump_json
-from nplt_protocol.resume import Cursor, TurnProgress
+from nplt_protocol.resume import Cursor, TurnProgress, has_ended
 
 if TYPE_CHECKING:
     import anyio
@@ -905,7 +905,7 @@ class WireSession:
                 )
             if attached.resync:
                 yield from self._replay(turn, is_over=False)
-        elif turn.turn_id not in attached.queue:
+        elif has_ended(turn.turn_id or "", attached):
             yield from self._replay_end(turn)
 
     def _replay_end(self, turn: FollowedTurn) -> Steps[None]:

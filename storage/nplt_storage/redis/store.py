@@ -931,7 +931,7 @@ class RedisStore:
         advertise: str | None = None,
         levels: LevelMaker = no_levels,
     ) -> RedisStore:
-        """`advertise` is the address of this server that others are told."""
+        """`advertise` is the address at which other servers reach this one."""
         connection = RedisConnection(url, timeout_seconds=timeout_seconds, key_prefix=key_prefix)
         try:
             await connection.in_thread(check_version, connection)
