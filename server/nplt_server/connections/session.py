@@ -118,7 +118,7 @@ class Relay(Protocol):
 class NoRelay:
     """For a session that has met no conversation of another server, and can't."""
 
-    cursor: Final = None
+    cursor: Cursor | None = None
 
     def concerns(self, request: Request, seq: int) -> bool:
         return False
