@@ -483,8 +483,10 @@ class EdgeRelay:
             for turn_id, seq in session.own_turns.items()
             if attached is None or has_ended(turn_id, attached)
         }
-        found = await session.server.registry.find(session_id, session.user)
-        if not ended or found is None:
+        found = None
+        if ended:
+            found = await session.server.registry.find(session_id, session.user)
+        if found is None:
             return
         progress: dict[str, TurnProgress] = defaultdict(TurnProgress)
         after = min(ended.values()) - 1
