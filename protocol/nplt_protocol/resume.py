@@ -99,15 +99,6 @@ class Cursor:
         self._passed_delta: UndecodedEvent | None = None
         self._passed_entry: UndecodedEvent | None = None
 
-    @classmethod
-    def at_end(cls, attached: Attached) -> Cursor:
-        """The cursor of a receiver that has everything up to this snapshot."""
-        cursor = cls(attached.session_id, attached.head_seq)
-        if (active := attached.active_turn) is not None:
-            cursor.turn_id, cursor.call = active.turn_id, active.call
-            cursor.text = Extent(active.offset)
-        return cursor
-
     @property
     def seq(self) -> int:
         """The newest entry that was received."""

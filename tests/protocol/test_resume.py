@@ -18,7 +18,7 @@ from nplt_protocol.messages import (
     TextDelta,
     TurnFinished,
 )
-from nplt_protocol.resume import Cursor, TurnProgress
+from nplt_protocol.resume import Cursor, TurnProgress, has_ended
 
 
 class Undecoded:
@@ -88,14 +88,12 @@ def test_an_entry_that_is_no_answer_brings_no_text(fields: dict[str, Any]) -> No
     assert Cursor("s1").take_stored_text(entry(2, **fields)) is None
 
 
-def test_a_cursor_at_the_end_of_a_snapshot_asks_for_what_comes_after_it() -> None:
+def test_a_turn_that_neither_runs_nor_waits_has_ended() -> None:
     active = ActiveTurn(turn_id="t1", call=1, offset=9, model="m")
     attached = Attached(
-        session_id="s1", name="n", model="m", head_seq=6, active_turn=active, queue=()
+        session_id="s1", name="n", model="m", head_seq=6, active_turn=active, queue=("t2",)
     )
-    attach = Cursor.at_end(attached).attach()
-    assert (attach.session_id, attach.after_seq) == ("s1", 6)
-    assert (attach.turn_id, attach.call, attach.offset) == ("t1", 1, 9)
+    assert [has_ended(turn_id, attached) for turn_id in ("t0", "t1", "t2")] == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from nplt_protocol.messages import (
     Reply,
     Request,
     SessionEvent,
+    TextDelta,
     TurnFinished,
 )
 from nplt_protocol.resume import Cursor
@@ -221,6 +222,8 @@ class Session:
     own_turns: dict[str, int] = field(default_factory=dict)
     """The turns this session started and still gets events of, oldest first; the number
     of each prompt."""
+    _last_delta: BroadcastEvent | None = None
+    """Of the conversation here that it is in."""
     _presenter: Presenter | None = None
     _last_left_turn: str | None = None
     _settled: anyio.Event | None = None
@@ -377,6 +380,7 @@ class Session:
         self.depart()
         self.conversation = conversation
         self.observer = observer
+        self._last_delta = None
         announce_join(conversation, self, client_of(self, observer=observer))
 
     def enter_fresh(self) -> None:
@@ -456,6 +460,8 @@ class Session:
 
     def deliver(self, event: BroadcastEvent) -> None:
         match event.event:
+            case TextDelta():
+                self._last_delta = event
             case TurnFinished(turn_id=turn_id):
                 self.own_turns.pop(turn_id, None)
                 self._something_settled()
@@ -493,8 +499,10 @@ class Session:
         """How far this client has followed the conversation it is in."""
         if self.conversation is None:
             return self.relay.cursor
-        cursor = Cursor.at_end(self.conversation.snapshot())
+        cursor = Cursor(self.conversation.session_id, self.conversation.history.head_seq)
         cursor.observer = self.observer
+        if self._last_delta is not None:
+            cursor.pass_on_delta(self._last_delta)
         return cursor
 
     def replay(self, frames: bytes) -> None:

@@ -251,17 +251,16 @@ class EdgeRelay:
         answer: Answer,
         current_id: str | None,
     ) -> None:
-        if isinstance(error, WrittenElsewhere):
-            session_id, address = getattr(request, "session_id", None) or current_id, None
-        else:
+        if isinstance(error, ConversationHeld):
             session_id, address = error.session_id, error.address
             if address is None:
                 raise error
-        if session_id is None or isinstance(request, messages.FileData):
-            raise error
-        mine = self._session.conversation
-        if mine is not None and isinstance(error, ConversationHeld) and current_id == session_id:
-            mine.writer.mark_stale()  # one of the same id, made here and never stored
+            if (here := self._session.conversation) is not None and current_id == session_id:
+                here.writer.mark_stale()  # it has the same id, was made here and never stored
+        else:
+            session_id, address = getattr(request, "session_id", None) or current_id, None
+            if session_id is None or isinstance(request, messages.FileData):
+                raise error
         await self._forward(request, answer, session_id, address)
 
     async def _forward(
@@ -402,7 +401,10 @@ class EdgeRelay:
         self.cursor = self._channel = None
         session.enter(conversation, observer=cursor.observer)
         for message in split_messages(frames):
-            self._pass_on(RelayedEvent(message), cursor)
+            event = RelayedEvent(message)
+            if message.type == MessageType.TEXT_DELTA:
+                cursor.pass_on_delta(event)
+            session.deliver(event)
         return attached
 
     def leave(self) -> None:
@@ -412,17 +414,15 @@ class EdgeRelay:
                 channel.send(messages.Detach(), lambda outcome: None)
 
     def receive_event(self, channel: Channel, event: RelayedEvent) -> None:
-        if channel is self._channel and self.cursor is not None:
-            self._pass_on(event, self.cursor)
-
-    def _pass_on(self, event: RelayedEvent, cursor: Cursor) -> None:
-        """Sends an event to the client. Most events are not even decoded."""
+        """Sends it to the client. Most events are not even decoded."""
+        if channel is not self._channel or self.cursor is None:
+            return
         send = self._session.send_event
         match event.message.type:
             case MessageType.TEXT_DELTA:
-                cursor.pass_on_delta(event)
+                self.cursor.pass_on_delta(event)
             case MessageType.ENTRY:
-                cursor.pass_on_entry(event)
+                self.cursor.pass_on_entry(event)
             case MessageType.ERROR:
                 return  # why the owner closes the channel
             case MessageType.SESSION_EVENT:
