@@ -26,8 +26,8 @@ from nplt_client.settings import (
     find_token,
     parse_url,
 )
-from nplt_client.wire.cursor import PageGuard
 from nplt_client.wire.reconnect_policy import ConnectionState, Patience
+from nplt_client.wire.replay import PageGuard
 from nplt_client.wire.transport import EventFeed, SessionRunner
 from nplt_client.wire.wire_session import FollowedTurn, WireSession
 from nplt_protocol import messages

@@ -2,16 +2,16 @@
 
 A turn may hold several calls of the model, with tools between them; the answer is the
 text of all of them, a blank line apart, but for answers that were rejected. Deltas are
-placed by offset (`wire.cursor`), and each call's stored entry replaces its deltas, unless
+placed by offset (`nplt_protocol.resume`), and each call's stored entry replaces its deltas, unless
 that entry was cut to fit a message.
 """
 
 from __future__ import annotations
 
 from nplt_client.errors import TurnInterrupted, error_from_turn
-from nplt_client.wire.cursor import Extent
 from nplt_protocol import messages
 from nplt_protocol.json_text import JsonObject
+from nplt_protocol.resume import Extent
 
 CALLS_APART = "\n\n"
 

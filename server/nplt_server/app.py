@@ -254,6 +254,7 @@ class Server(ServerState):
             if not admission.sign_in(number, session):
                 stream.abort()
                 return
+            self.sessions.add(session)
             try:
                 await session.run()
             except (ProtocolError, OSError) as error:
@@ -262,6 +263,7 @@ class Server(ServerState):
                 # The edge: whatever one connection does, the others live on.
                 log.exception("connection from %s failed", stream.peer)
             finally:
+                self.sessions.discard(session)
                 stream.abort()
         except (OSError, ssl.SSLError) as error:
             admission.log_refusal(address, f"the connection failed at its start: {error}")
@@ -330,7 +332,7 @@ class Server(ServerState):
 
     async def _sweep(self) -> None:
         now = asyncio.get_running_loop().time()
-        for session in (*self.admission, *(self.peers.sessions if self.peers else ())):
+        for session in (*self.sessions, *self.peers.sessions):
             session.check_timeouts(now)
         self.admission.forgive(now)
         await self.registry.close_unused()
@@ -353,7 +355,7 @@ class Server(ServerState):
         for conversation in conversations:
             conversation.queue.suspend("the server is shutting down")
         async with anyio.create_task_group() as handing_over:
-            if self.peers is not None:
+            if self.peers.can_take_over:
                 for conversation in conversations:
                     if conversation.record.lease is not None:
                         handing_over.start_soon(self._hand_over, conversation)
@@ -373,7 +375,7 @@ class Server(ServerState):
         async with anyio.create_task_group() as tasks:
             for conversation in self.registry:
                 tasks.start_soon(_note_shutdown, conversation)
-        for session in self.admission:
+        for session in tuple(self.sessions):
             session.send_away("The server is shutting down.", ErrorCode.SHUTTING_DOWN)
         with anyio.move_on_after(1.0):
             await self.admission.connected.quiet()
@@ -386,7 +388,7 @@ class Server(ServerState):
                 await self.registry.hand_over(conversation)
             except Exception:
                 log.exception("%s could not be handed over", conversation.session_id)
-        for session in (*self.admission, *(self.peers.sessions if self.peers else ())):
+        for session in (*self.sessions, *self.peers.sessions):
             if session.is_in(conversation):
                 session.hand_over()
 
@@ -481,10 +483,11 @@ async def serve(
                 admission=admission,
             )
             if settings.cluster.secret_file is not None:
-                from nplt_server.relay import Peers  # only where servers relay to each other
+                from nplt_server.relay import ClusterPeers  # only where servers relay
 
-                is_tls = tls is not None
-                server.peers = Peers(settings.cluster, wire_limits, tasks.spawn, is_tls=is_tls)
+                server.peers = ClusterPeers(
+                    settings.cluster, wire_limits, tasks.spawn, is_tls=tls is not None
+                )
             if ends_copies:
                 await server.end_copies()
             if histories.shared is not None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from time import monotonic
 
 import anyio
-import orjson
 
 from nplt_protocol import (
     FRAME_PAYLOAD_BYTES_MAX,
@@ -97,11 +96,8 @@ class Presenter:
         self._stream.send(self._connection.send_error(0, error))
 
 
-def written_size(message: JsonObject) -> int:
-    """Bytes of a message in whichever dialect it goes out: brackets count as the plain
-    dialect writes them."""
-    data = orjson.dumps(message)
-    return len(data) + 5 * data.count(b"[")
+BRACKET_BYTES_MAX = 6
+"""The bytes of a `[` in a JSON reply: the plain dialect writes it `\\u005b` inside a text."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
+from nplt_server.digest import levels_of
 from nplt_server.errors import CannotServe, ConfigurationError
 from nplt_server.settings import HistorySettings, Settings
 from nplt_storage.errors import ConversationNotFound, DataDirectoryInUse, StorageError
@@ -234,6 +235,7 @@ async def _open(
             clock=clock,
             system_message=history.system_message,
             advertise=advertise,
+            levels=levels_of,
         )
     except BadStoreConfig as error:
         raise ConfigurationError([f"history {history.id}: {error}"]) from None

@@ -25,7 +25,7 @@ from nplt_storage.errors import (
 from nplt_storage.history import ConversationHistory, SentBefore, sent_before
 from nplt_storage.ids import is_session_id
 from nplt_storage.json_values import check_text
-from nplt_storage.messages import content_of
+from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery, fold, fold_all, new_row, page_of
@@ -160,9 +160,16 @@ class MemoryStore:
     )
     read_only_reason: str | None = None
 
-    def __init__(self, clock: Callable[[], datetime], *, max_turns: int | None = None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], datetime],
+        *,
+        max_turns: int | None = None,
+        levels: LevelMaker = no_levels,
+    ) -> None:
         self._clock = clock
         self._turns_max = max_turns
+        self._levels = levels
         self._kept: dict[str, StoredConversation] = {}
         self._trash: dict[str, tuple[datetime, StoredConversation]] = {}
         """With the time of the deletion; the oldest first."""
@@ -192,7 +199,7 @@ class MemoryStore:
     async def page(self, session_id: str, query: PageQuery) -> MessagePage:
         kept = self._find(session_id)
         row = kept.row
-        return read_page(query, EntryList(kept.entries), row.hidden, row.unfinished)
+        return read_page(query, EntryList(kept.entries), row.hidden, row.unfinished, self._levels)
 
     async def text_of(self, session_id: str, seq: int) -> str | None:
         entries = self._find(session_id).entries

@@ -38,6 +38,7 @@ from nplt_storage.files.foreign import NotForeign, read_foreign
 from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.ids import is_session_id, new_entry_id
 from nplt_storage.memory import EntryList, MemoryRecord, MemoryStore, StoredConversation
+from nplt_storage.messages import LevelMaker, no_levels
 from nplt_storage.pages import ActiveRanges, MessagePage, PageQuery
 from nplt_storage.rows import ConversationRow, fold_all
 from nplt_storage.store import Builder, Opened, Origin, StoreDescription
@@ -119,8 +120,10 @@ class MessageBackendStore(MemoryStore):
         name: str,
         clock: Callable[[], datetime],
         system_message: str | None,
+        *,
+        levels: LevelMaker = no_levels,
     ) -> None:
-        super().__init__(clock)
+        super().__init__(clock, levels=levels)
         self._backend = backend
         self._name = name
         self._system_message = system_message

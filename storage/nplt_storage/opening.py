@@ -26,6 +26,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, Struct, ValidationError, convert, field
 
 from nplt_storage.errors import StorageError
+from nplt_storage.messages import LevelMaker, no_levels
 from nplt_storage.store import ConversationStore
 
 Options: TypeAlias = Mapping[str, Any]
@@ -50,6 +51,8 @@ class StoreContext(Struct, frozen=True, kw_only=True):
     """What its conversations begin with, for a store that can't keep it."""
     advertise: str | None = None
     """The address at which other servers reach this one, for stores that several share."""
+    levels: LevelMaker = no_levels
+    """Shortens what a page shows with less detail than the record has."""
 
 
 async def open_store(
@@ -59,9 +62,14 @@ async def open_store(
     clock: Callable[[], datetime],
     system_message: str | None = None,
     advertise: str | None = None,
+    levels: LevelMaker = no_levels,
 ) -> ConversationStore:
     context = StoreContext(
-        data_dir=data_dir, clock=clock, system_message=system_message, advertise=advertise
+        data_dir=data_dir,
+        clock=clock,
+        system_message=system_message,
+        advertise=advertise,
+        levels=levels,
     )
     if ":" in config.type:
         return await _open_own(config, context)
@@ -134,7 +142,7 @@ def _checked_option(name: str, value: object) -> object:
 async def _open_memory(options: Options, context: StoreContext) -> ConversationStore:
     from nplt_storage.memory import MemoryStore
 
-    return MemoryStore(context.clock, max_turns=options.get("max_turns"))
+    return MemoryStore(context.clock, max_turns=options.get("max_turns"), levels=context.levels)
 
 
 async def _open_files(options: Options, context: StoreContext) -> ConversationStore:
@@ -151,7 +159,7 @@ async def _open_files(options: Options, context: StoreContext) -> ConversationSt
         free_bytes_min=options.get("free_bytes_min", FREE_BYTES_MIN),
     )
     return await JsonFileStore.open_directory(
-        context.data_dir, clock=context.clock, settings=settings
+        context.data_dir, clock=context.clock, settings=settings, levels=context.levels
     )
 
 
@@ -173,6 +181,7 @@ async def _open_redis(options: Options, context: StoreContext) -> ConversationSt
         max_turns=options.get("max_turns"),
         lease_seconds=options.get("lease", LEASE_SECONDS),
         advertise=context.advertise,
+        levels=context.levels,
     )
 
 
@@ -236,7 +245,9 @@ async def _open_own(config: StoreConfig, context: StoreContext) -> ConversationS
             from nplt_storage.message_backend import MessageBackendStore, make_backend
 
             backend = make_backend(found, {"type": config.type, **config.options})
-            return MessageBackendStore(backend, config.type, context.clock, context.system_message)
+            return MessageBackendStore(
+                backend, config.type, context.clock, context.system_message, levels=context.levels
+            )
         store: ConversationStore = await found.open(config.options, context)
         return store
     except (StorageError, OSError):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeGuard
 
@@ -77,25 +77,29 @@ _DISPENSABLE = (
 )
 
 
-def size_as_json(message: JsonObject) -> int:
-    return len(orjson.dumps(message))
+def size_as_json(message: JsonObject, bracket_bytes: int = 1) -> int:
+    """The bytes of the message as JSON, if each `[` in it takes `bracket_bytes`."""
+    data = orjson.dumps(message)
+    return len(data) + (bracket_bytes - 1) * data.count(b"[")
 
 
-def cut_message_to_fit(
-    message: JsonObject, size_max: int, size: Callable[[JsonObject], int] = size_as_json
-) -> JsonObject:
+def cut_message_to_fit(message: JsonObject, size_max: int, bracket_bytes: int = 1) -> JsonObject:
     """The message itself if it fits; else as much of it as does. If not even an
     empty one fits, that is given all the same: a reader must get past it."""
-    if size(message) <= size_max:
+
+    def fits_in(message: JsonObject) -> bool:
+        return size_as_json(message, bracket_bytes) <= size_max
+
+    if fits_in(message):
         return message
     bare = message
     for bare in _ever_barer(message):
-        if size(cut_texts(bare, 0)) <= size_max:
+        if fits_in(cut_texts(bare, 0)):
             break
     fits, too_long = 0, max(size_max, 0) + 1  # a code point takes at least a byte
     while too_long - fits > 1:
         length = (fits + too_long) // 2
-        if size(cut_texts(bare, length)) <= size_max:
+        if fits_in(cut_texts(bare, length)):
             fits = length
         else:
             too_long = length
@@ -163,14 +167,14 @@ def attachments_of(prompt: ModelInputEntry, newest_first: Iterator[Entry]) -> li
     found: dict[str, JsonObject] = {}
     for entry in islice(newest_first, _LOOKED_AT_MAX):
         if isinstance(entry, AttachmentEntry) and entry.file_id in due:
-            told: JsonObject = {
+            attachment: JsonObject = {
                 "file_id": entry.file_id,
                 "filename": entry.filename,
                 "size": entry.size,
             }
             if entry.content_type is not None:
-                told["content_type"] = entry.content_type
-            found[entry.file_id] = told
+                attachment["content_type"] = entry.content_type
+            found[entry.file_id] = attachment
             due.remove(entry.file_id)
         if not due:
             break
@@ -188,8 +192,8 @@ class PageQuery(Struct, frozen=True, kw_only=True):
     order: Literal["turns", "log"] = "log"
     """Of messages; entries are always in the order of the log."""
     detail: LevelOfDetail = "live"
-    levels: LevelMaker = no_levels
-    size: Callable[[JsonObject], int] = size_as_json
+    bracket_bytes: int = 1
+    """What a `[` counts for in `bytes_max`: whoever sends the page may write it longer."""
 
     def __post_init__(self) -> None:
         if [self.before, self.after, self.around].count(None) < 2:
@@ -462,11 +466,12 @@ def read_page(
     source: EntrySource,
     hidden: Ranges = (),
     unfinished: Sequence[tuple[str, int]] = (),
+    levels: LevelMaker = no_levels,
 ) -> MessagePage:
     """`hidden` and `unfinished` are the row's: the entries that were rolled back, and the turns
-    that have not ended."""
+    that have not ended. `levels` makes a level of detail that the record does not hold."""
     running_seq = min((seq for _, seq in unfinished), default=None)
-    page = _Page(query, source, hidden if query.view == "messages" else ())
+    page = _Page(query, source, hidden if query.view == "messages" else (), levels)
     turns: TurnOrder | None = None
     if query.order == "turns" and query.view == "messages":
         turns = TurnOrder(page.active, running_seq)
@@ -492,7 +497,9 @@ def read_page(
     if turns and running_seq is not None and found:
         # The last message that no other will come before. Prompts that wait are shown on
         # the newest page; who reads on from there must not miss the answer that runs.
-        settled = [seq for seq, said in found if seq <= running_seq or said["role"] == "assistant"]
+        settled = [
+            seq for seq, message in found if seq <= running_seq or message["role"] == "assistant"
+        ]
         last = settled[-1] if settled else running_seq
     return MessagePage(
         messages=tuple(message for _, message in found),
@@ -506,9 +513,12 @@ def read_page(
 class _Page:
     """The messages of a page that is being read."""
 
-    def __init__(self, query: PageQuery, whole: EntrySource, hidden: Ranges) -> None:
+    def __init__(
+        self, query: PageQuery, whole: EntrySource, hidden: Ranges, levels: LevelMaker
+    ) -> None:
         self.active = _ResultFinder(whole, hidden)
         self._query = query
+        self._levels = levels
         self._whole = whole
         self._room = query.bytes_max
         self._newer: list[tuple[int, JsonObject]] = []
@@ -545,12 +555,12 @@ class _Page:
 
     def _take(self, entry: Entry, side: list[tuple[int, JsonObject]]) -> bool:
         query, message = self._query, self._project(entry)
-        size = query.size(message) + 1
+        size = size_as_json(message, query.bracket_bytes) + 1
         if size > self._room:
             if self._newer or self._older:
                 return False
-            message = cut_message_to_fit(message, query.bytes_max - 1, query.size)
-            size = query.size(message) + 1
+            message = cut_message_to_fit(message, query.bytes_max - 1, query.bracket_bytes)
+            size = size_as_json(message, query.bracket_bytes) + 1
         self._room -= size
         side.append((entry.seq, message))
         return True
@@ -559,7 +569,7 @@ class _Page:
         if self._query.view == "entries" or not isinstance(entry, MessageEntry):
             return entry_as_json(entry)
         results = self.active.results_for(entry)
-        message = chat_message(entry, results, self._query.detail, self._query.levels).as_json()
+        message = chat_message(entry, results, self._query.detail, self._levels).as_json()
         if isinstance(entry, ModelInputEntry) and entry.attachments:
             message["attachments"] = attachments_of(entry, self._whole.before(entry.seq))
         return message

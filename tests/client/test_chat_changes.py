@@ -33,7 +33,6 @@ from nplt_client.chat.changes import (
 from nplt_client.chat.chat_session import TurnStatus
 from nplt_client.lines.printed_text import PrintedText
 from nplt_client.render.text import safe_json
-from nplt_client.wire.cursor import Cursor
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import (
     AgentThought,
@@ -46,6 +45,7 @@ from nplt_protocol.messages import (
     ToolFinished,
     ToolStarted,
 )
+from nplt_protocol.resume import Cursor
 
 
 def translator() -> EventTranslator:

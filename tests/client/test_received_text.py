@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.client.scripted_peer import MODEL, SESSION, delta, entry, finished
 
 from nplt_client.received_turn import ReceivedTurn
-from nplt_client.wire.cursor import Cursor
 from nplt_protocol.messages import AgentThought, Attach, Attached, TextDelta
+from nplt_protocol.resume import Cursor
 
 TEXT = "the quick brown fox jumps over the lazy dog"
 
@@ -33,14 +33,14 @@ def attached(*, head_seq: int = 9, resync: bool | None = None) -> Attached:
 def test_pieces_in_any_order_and_number_read_as_a_beginning_of_the_text(
     pieces: list[tuple[int, int]],
 ) -> None:
-    here, heard = cursor(), ""
+    here, received = cursor(), ""
     for start, end in pieces:
         new = here.take(delta(TEXT[start:end], start))
         if isinstance(new, TextDelta):
-            assert new.offset == len(heard)
-            heard += new.text
-    assert TEXT.startswith(heard)
-    assert here.text.length == len(heard)
+            assert new.offset == len(received)
+            received += new.text
+    assert TEXT.startswith(received)
+    assert here.text.length == len(received)
 
 
 @given(pieces=st.lists(st.tuples(st.integers(0, len(TEXT)), st.integers(0, len(TEXT)))))
@@ -56,7 +56,7 @@ def test_whatever_pieces_came_the_stored_answer_completes_what_was_shown(
 
 
 @given(st.text(min_size=1, max_size=40), st.data())
-def test_a_call_told_again_from_its_beginning_replaces_and_shows_only_what_is_new(
+def test_a_call_replayed_from_its_beginning_replaces_its_text_and_shows_only_what_is_new(
     text: str, data: st.DataObject
 ) -> None:
     seen = data.draw(st.integers(0, len(text)))
@@ -79,7 +79,7 @@ def test_a_prompts_own_entry_is_no_part_of_the_answer() -> None:
     assert record.text == ""
 
 
-def test_reasoning_that_is_told_again_from_the_beginning_is_cut_to_its_new_part() -> None:
+def test_reasoning_that_is_replayed_from_the_beginning_is_cut_to_its_new_part() -> None:
     def thought(text: str) -> AgentThought:
         return AgentThought(
             session_id=SESSION, turn_id="turn-1", type="reasoning", call=0, offset=0, text=text
@@ -99,7 +99,7 @@ def test_an_entry_is_new_once_and_events_of_other_conversations_never() -> None:
     assert Cursor(session_id="other").take(delta("x", 0)) is None
 
 
-def test_what_is_held_is_said_when_attaching_again() -> None:
+def test_attach_names_the_text_that_the_cursor_holds() -> None:
     here = cursor()
     here.take(entry("the prompt", role="user", seq=7))
     here.take(delta("half an ", 0))

@@ -148,7 +148,9 @@ def events_of_turn(client: RawClient, turn_id: str) -> list[Frame]:
     raise AssertionError("unreachable")
 
 
-def test_a_client_at_another_server_prompts_and_both_hear_the_same(cluster: Cluster) -> None:
+def test_a_client_at_another_server_prompts_and_both_receive_the_same_events(
+    cluster: Cluster,
+) -> None:
     owner, edge = cluster.start("owner"), cluster.start("edge")
     here, session_id = cluster.begin(owner)
     there, attached = cluster.attach(edge, session_id)
@@ -196,15 +198,15 @@ def test_a_plain_client_talks_in_a_conversation_of_another_server(cluster: Clust
         assert "two" in "".join(frame.text for frame in frames if frame.type == CHAT_TEXT)
         assert frames[0].type == AGENT_THOUGHT
         second.send(HISTORY_REQUEST, 0, "10")
-        said = second.receive().json
-        assert [each["content"] for each in said["messages"] if each["role"] == "user"] == [
+        page = second.receive().json
+        assert [each["content"] for each in page["messages"] if each["role"] == "user"] == [
             "one",
             "two",
         ]
 
 
 def lagged(client: RawClient) -> Any:
-    """Waits until the client is told to attach again."""
+    """Waits until the client is sent `lagged`, and gives that event."""
     for frame in client.events():
         if frame.type == SESSION_EVENT and frame.json["event"] == "lagged":
             return frame.json
@@ -213,12 +215,12 @@ def lagged(client: RawClient) -> Any:
 
 def text_seen(client: RawClient, turn_id: str, characters: int) -> str:
     """The first deltas of a turn."""
-    said = ""
-    while len(said) < characters:
+    text = ""
+    while len(text) < characters:
         delta = client.event(TEXT_DELTA).json
-        assert (delta["turn_id"], delta["offset"]) == (turn_id, len(said))
-        said += delta["text"]
-    return said
+        assert (delta["turn_id"], delta["offset"]) == (turn_id, len(text))
+        text += delta["text"]
+    return text
 
 
 def answers_of(client: RawClient, session_id: str) -> dict[str, list[dict[str, Any]]]:
@@ -249,8 +251,8 @@ def test_when_the_owner_is_killed_the_edge_takes_over(cluster: Cluster) -> None:
     assert (running["state"], waiting["state"]) == ("running", "waiting")
     seen = text_seen(client, running["turn_id"], 10)
     owner.kill()
-    told = lagged(client)
-    attached = client.request(ATTACH, {"session_id": session_id, "after_seq": told["head_seq"]})
+    event = lagged(client)
+    attached = client.request(ATTACH, {"session_id": session_id, "after_seq": event["head_seq"]})
     assert attached.type == ATTACH, attached
     other, _ = cluster.attach(edge, session_id)
     assert other.ask("still there?")
@@ -276,12 +278,12 @@ def test_an_owner_that_was_stopped_past_its_lease_writes_nothing_more(cluster: C
     assert receipt.type == PROMPT, receipt
     other, _ = cluster.attach(edge, session_id)
     owner.signal(signal.SIGCONT)
-    told = lagged(direct)
-    attached = direct.request(ATTACH, {"session_id": session_id, "after_seq": told["head_seq"]})
+    event = lagged(direct)
+    attached = direct.request(ATTACH, {"session_id": session_id, "after_seq": event["head_seq"]})
     assert attached.type == ATTACH, attached
-    said = direct.request(PROMPT, {"text": "at the old owner"}).json
-    assert events_of_turn(other, said["turn_id"])[-1].json["state"] == "completed"
-    assert events_of_turn(direct, said["turn_id"])[-1].json["state"] == "completed"
+    receipt = direct.request(PROMPT, {"text": "at the old owner"}).json
+    assert events_of_turn(other, receipt["turn_id"])[-1].json["state"] == "completed"
+    assert events_of_turn(direct, receipt["turn_id"])[-1].json["state"] == "completed"
     answers = answers_of(direct, session_id)
     assert list(answers) == ["hello", WORDS, "while it is stopped", "at the old owner"]
     cut = answers[WORDS]
@@ -291,7 +293,7 @@ def test_an_owner_that_was_stopped_past_its_lease_writes_nothing_more(cluster: C
     assert "another server has taken the conversation over" in owner.log
 
 
-def test_a_plain_client_hears_how_its_answer_ended_when_the_owner_was_killed(
+def test_a_plain_client_is_sent_the_end_of_its_answer_when_the_owner_was_killed(
     cluster: Cluster,
 ) -> None:
     sessions = {"create": True, "default": "common"}
@@ -307,6 +309,88 @@ def test_a_plain_client_hears_how_its_answer_ended_when_the_owner_was_killed(
     frames = second.chat_frames()
     assert "interrupted" in frames[-2].text
     assert "two" in "".join(frame.text for frame in second.chat("two"))
+
+
+def begin_plain_chat(client: RawClient, text: str) -> str:
+    """Sends a prompt, and gives the first pieces of the answer."""
+    client.send(CHAT_TEXT, 0, text)
+    seen = ""
+    while len(seen) < 40:
+        frame = client.receive()
+        seen += frame.text if frame.type == CHAT_TEXT else ""
+    return seen
+
+
+def end_plain_chat(client: RawClient) -> str:
+    """The other pieces."""
+    return "".join(frame.text for frame in client.chat_frames() if frame.type == CHAT_TEXT)
+
+
+def test_a_plain_client_of_the_edge_gets_each_word_once_when_the_owner_is_killed(
+    cluster: Cluster,
+) -> None:
+    sessions = {"create": True, "default": "common"}
+    owner = cluster.start("owner", sessions=sessions)
+    edge = cluster.start("edge", sessions=sessions)
+    first, second = cluster.connect(owner), cluster.connect(edge)
+    first.greeting()
+    second.greeting()
+    first.chat("one")
+    prompt = f"!slow 10 {WORDS}"
+    shown = begin_plain_chat(second, prompt)
+    owner.kill()
+    shown += end_plain_chat(second)
+    reader, _ = cluster.attach(edge, "common")
+    (cut,) = answers_of(reader, "common")[prompt]
+    assert cut["state"] == "interrupted"
+    assert shown.split("\n\n(interrupted")[0].rstrip() == cut["content"].rstrip()
+
+
+def test_a_client_that_closed_its_side_gets_text_and_end_when_the_owner_is_killed(
+    cluster: Cluster,
+) -> None:
+    owner, edge = cluster.start("owner"), cluster.start("edge")
+    _, session_id = cluster.begin(owner)
+    client, _ = cluster.attach(edge, session_id)
+    turn_id = client.request(PROMPT, {"text": WORDS, "model": "slow/echo"}).json["turn_id"]
+    text = text_seen(client, turn_id, 10)
+    client.sock.shutdown(socket.SHUT_WR)
+    owner.kill()
+    for frame in events_of_turn(client, turn_id):
+        if frame.type == TEXT_DELTA:
+            assert frame.json["offset"] == len(text)
+            text += frame.json["text"]
+        elif frame.type == TURN_FINISHED:
+            assert frame.json["state"] == "interrupted"
+    reader, _ = cluster.attach(edge, session_id)
+    (cut,) = answers_of(reader, session_id)[WORDS]
+    assert cut["content"] == text
+
+
+@pytest.mark.slow
+def test_a_plain_client_of_an_overtaken_owner_gets_each_word_once(cluster: Cluster) -> None:
+    sessions = {"create": True, "default": "common"}
+    owner = cluster.start("owner", sessions=sessions)
+    edge = cluster.start("edge", sessions=sessions)
+    client = cluster.connect(owner)
+    client.greeting()
+    client.chat("one")
+    prompt = f"!slow 20 {WORDS}"
+    shown = begin_plain_chat(client, prompt)
+    reader, _ = cluster.attach(edge, "common")
+    owner.signal(signal.SIGSTOP)
+    reader.next_seq += 1
+    reader.send(PROMPT, reader.next_seq, {"text": "while it is stopped"})
+    receipt = reader.reply_to(reader.next_seq)  # from the edge, when the lease has lapsed
+    assert receipt.type == PROMPT, receipt
+    owner.signal(signal.SIGCONT)
+    shown += end_plain_chat(client)
+    other, _ = cluster.attach(edge, "common")
+    (cut,) = answers_of(other, "common")[prompt]
+    assert cut["state"] == "interrupted"
+    words = shown.split("\n\n(interrupted")[0].rstrip()
+    assert WORDS.startswith(words), "none twice, none left out"
+    assert words.startswith(cut["content"].rstrip())
 
 
 def test_cancelling_presence_and_looking_on_work_over_the_relay(cluster: Cluster) -> None:
@@ -402,6 +486,14 @@ def test_a_server_that_does_not_know_the_secret_gets_no_link(cluster: Cluster) -
         assert (frame.type, frame.json["code"]) == (ERROR, "unauthorized")
 
 
+def test_a_server_without_a_cluster_refuses_the_hello_of_another_server(cluster: Cluster) -> None:
+    alone = cluster.start("alone", cluster={})
+    with cluster.connect(alone) as stranger:
+        refusal = stranger.hello({"peer": "0123456789"})
+        assert refusal["code"] == "unauthorized"
+        assert "cluster.secret_file" in refusal["message"]
+
+
 def test_a_server_that_shuts_down_hands_over_what_is_idle_while_another_turn_runs(
     cluster: Cluster,
 ) -> None:
@@ -412,8 +504,8 @@ def test_a_server_that_shuts_down_hands_over_what_is_idle_while_another_turn_run
     busy.request(PROMPT, {"text": "!slow 3600 for ever"})
     client, _ = cluster.attach(edge, session_id)
     owner.signal(signal.SIGTERM)
-    told = lagged(client)
-    attached = client.request(ATTACH, {"session_id": session_id, "after_seq": told["head_seq"]})
+    event = lagged(client)
+    attached = client.request(ATTACH, {"session_id": session_id, "after_seq": event["head_seq"]})
     assert attached.type == ATTACH, attached
     assert client.ask("at the edge now")
     assert prompts_of(client, session_id) == ["hello", "at the edge now"]
@@ -438,16 +530,17 @@ def test_an_owner_that_the_edge_cannot_reach_hands_over_through_redis(
     there.hello()
     receipt = there.request(PROMPT, {"text": "from the edge", "session_id": session_id})
     assert receipt.type == PROMPT, receipt
-    told = lagged(here)
-    attached = here.request(ATTACH, {"session_id": session_id, "after_seq": told["head_seq"]})
+    event = lagged(here)
+    attached = here.request(ATTACH, {"session_id": session_id, "after_seq": event["head_seq"]})
     assert attached.type == ATTACH, attached
     assert there.request(ATTACH, {"session_id": session_id}).type == ATTACH
-    said = here.request(PROMPT, {"text": "from the old owner"}).json  # which is an edge now
+    last = here.request(PROMPT, {"text": "from the old owner"}).json  # which is an edge now
     for client in (here, there):
-        assert events_of_turn(client, said["turn_id"])[-1].json["state"] == "completed"
+        assert events_of_turn(client, last["turn_id"])[-1].json["state"] == "completed"
     answers = answers_of(here, session_id)
     assert list(answers) == ["hello", "from the edge", "from the old owner"]
-    assert [[each["state"] for each in said] for said in answers.values()] == [["completed"]] * 3
+    states = [[entry["state"] for entry in entries] for entries in answers.values()]
+    assert states == [["completed"]] * 3
     assert "another server has asked for it" in owner.log
 
 
@@ -498,8 +591,8 @@ def test_plain_clients_notice_only_a_pause_when_another_server_has_asked(cluster
     assert "three" in "".join(frame.text for frame in first.chat("three"))
     assert "four" in "".join(frame.text for frame in second.chat("four"))
     second.send(HISTORY_REQUEST, 0, "20")
-    said = second.receive().json["messages"]
-    asked = [each["content"] for each in said if each["role"] == "user"]
+    found = second.receive().json["messages"]
+    asked = [each["content"] for each in found if each["role"] == "user"]
     assert asked == ["one", "two", "three", "four"]
 
 

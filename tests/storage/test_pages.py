@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,9 +23,16 @@ from tests.storage.conversations import (
 )
 
 from nplt_storage import MessagePage, PageQuery, entry_as_json
-from nplt_storage.entries import DebugEntry, Entry, SystemInstructionEntry, ToolResultsEntry
+from nplt_storage.entries import (
+    DebugEntry,
+    Entry,
+    LevelOfDetailSections,
+    SystemInstructionEntry,
+    ToolCallResult,
+    ToolResultsEntry,
+)
 from nplt_storage.files.format import FileEntries
-from nplt_storage.memory import EntryList
+from nplt_storage.memory import EntryList, MemoryStore
 from nplt_storage.messages import MessageEntry, chat_message
 from nplt_storage.pages import EntrySource, read_page, size_as_json
 
@@ -250,3 +258,24 @@ def test_an_empty_page_gives_the_cursor_back() -> None:
 def test_a_page_has_one_cursor_and_room_for_a_message(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="a page"):
         PageQuery(**wrong)
+
+
+def test_a_page_query_is_a_value_that_can_be_compared_hashed_and_printed() -> None:
+    one, same = (PageQuery(before=3, detail="gist", bracket_bytes=6) for _ in range(2))
+    assert (one, hash(one), repr(one)) == (same, hash(same), repr(same))
+    assert "<function" not in repr(one)
+
+
+async def test_a_store_makes_the_levels_of_detail_that_the_record_lacks() -> None:
+    def levels(content: str | ToolCallResult) -> LevelOfDetailSections:
+        assert isinstance(content, str)
+        return LevelOfDetailSections(gist=(("", f"gist of {content}"),))
+
+    store = MemoryStore(lambda: datetime(2026, 1, 1, tzinfo=UTC), levels=levels)
+    record = await store.create("s1", user="local")
+    pen = Pen()
+    pen.write(prompt("t1", "a question"))
+    await record.append(pen.history.entries[0])
+    for detail, content in (("live", "a question"), ("gist", "gist of a question")):
+        page = await store.page("s1", PageQuery(detail=detail))  # type: ignore[arg-type]
+        assert [message["content"] for message in page.messages] == [content]

@@ -3,7 +3,7 @@
 Each kind of change is a frozen value; every chat draws from these and from nothing else.
 Changes name what they are about (a turn, a call, a tool call), so that drawing one twice
 shows it once. `EventTranslator` keeps the text of the calls that run; its events come
-from behind a cursor (`wire.cursor`), so each piece of text continues the one before it.
+from behind a `Cursor`, so each piece of text continues the one before it.
 `ChangeQueue` joins neighbouring pieces of one text, so that drawing keeps up with a fast
 model. All text in a change is safe to show, except for answers when `exact_answers` asks
 for them as they are.

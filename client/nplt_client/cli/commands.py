@@ -56,7 +56,7 @@ from nplt_client.settings import (
     read_config,
 )
 from nplt_client.wire.blocking import BlockingConnection, Deadline, open_for_command, open_running
-from nplt_client.wire.cursor import PageGuard
+from nplt_client.wire.replay import PageGuard
 from nplt_protocol import messages
 from nplt_protocol.codec import to_object
 

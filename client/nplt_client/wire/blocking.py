@@ -44,15 +44,13 @@ from nplt_client.settings import (
     find_token,
 )
 from nplt_client.wire.reconnect_policy import Patience
-from nplt_client.wire.wire_session import Exchange, WireSession, connect_error
+from nplt_client.wire.replay import AnyReply
+from nplt_client.wire.wire_session import Exchange, FollowedTurn, WireSession, connect_error
 from nplt_protocol import messages
 from nplt_protocol.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from nplt_client.wire.cursor import AnyReply
-    from nplt_client.wire.wire_session import FollowedTurn
 
 OUR_SERVER = f"nplt/{__version__}"
 """How a server of our own version introduces itself."""

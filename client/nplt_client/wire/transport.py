@@ -22,8 +22,8 @@ from anyio.lowlevel import checkpoint
 from nplt_client.errors import ConnectionLost, ProtocolViolation
 from nplt_client.settings import Address
 from nplt_client.wire.blocking import read_file
-from nplt_client.wire.cursor import AnyReply
 from nplt_client.wire.reconnect_policy import ConnectionState
+from nplt_client.wire.replay import AnyReply
 from nplt_client.wire.wire_session import (
     INCOMING,
     Awaited,

@@ -63,15 +63,6 @@ from nplt_client.errors import (
     error_from_report,
 )
 from nplt_client.settings import DEFAULT_TIMEOUT_SECONDS, SILENCE_SECONDS_MAX, Address
-from nplt_client.wire.cursor import (
-    ENDED,
-    AnyReply,
-    Cursor,
-    Steps,
-    TurnOutcome,
-    join_deltas,
-    replay_from_record,
-)
 from nplt_client.wire.reconnect_policy import (
     Backoff,
     ConnectionState,
@@ -82,6 +73,7 @@ from nplt_client.wire.reconnect_policy import (
     Reconnecting,
     is_retryable,
 )
+from nplt_client.wire.replay import ENDED, AnyReply, Steps, replay_from_record
 from nplt_protocol import messages
 from nplt_protocol.client_connection import ClientConnection
 from nplt_protocol.codec import from_object
@@ -97,6 +89,7 @@ from nplt_protocol.errors import LocalProtocolError, RequestError
 from nplt_protocol.frames import WireLimits
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.payloads import dump_json
+from nplt_protocol.resume import Cursor, TurnProgress, has_ended
 
 if TYPE_CHECKING:
     import anyio
@@ -107,6 +100,7 @@ INCOMING = WireLimits(message_bytes_max=64 * 1024 * 1024, message_seconds_max=60
 OWN_TURNS_REMEMBERED = 1_000
 FEED_EVENTS_MAX = 10_000
 _UNJOINED_EVENTS_MAX = 1_000
+_JOINED_CHARACTERS_MAX = 4_096
 
 T = TypeVar("T")
 
@@ -167,11 +161,25 @@ class TurnEventQueue(EventQueue):
 
     def _add(self, event: messages.Event) -> None:
         if len(self._events) > _UNJOINED_EVENTS_MAX and (
-            joined := join_deltas(self._events[-1], event)
+            joined := _join_deltas(self._events[-1], event)
         ):
             self._events[-1] = joined
         else:
             self._events.append(event)
+
+
+def _join_deltas(last: messages.Event, event: messages.Event) -> messages.TextDelta | None:
+    """Both as one event, if the second continues the first and the result stays small."""
+    if (
+        isinstance(last, messages.TextDelta)
+        and isinstance(event, messages.TextDelta)
+        and (event.turn_id, event.call) == (last.turn_id, last.call)
+        and event.offset == last.offset + len(last.text)
+        and event.replay_from is None
+        and len(last.text) < _JOINED_CHARACTERS_MAX
+    ):
+        return replace(last, text=last.text + event.text)
+    return None
 
 
 class FeedEventQueue(EventQueue):
@@ -259,21 +267,11 @@ class FollowedTurn(Exchange[messages.Receipt]):
         self.turn_id: str | None = None
         self.prompt_seq = 0
         self.events = TurnEventQueue()
-        self.outcome = TurnOutcome()
-        self.has_started = False
-        self.is_over = False
-        self._newest_seq = 0
+        self.progress = TurnProgress()
 
     def put(self, event: messages.Event) -> None:
-        if isinstance(event, messages.EntryAdded):
-            if isinstance(seq := event.entry.get("seq"), int):
-                if seq <= self._newest_seq:
-                    return
-                self._newest_seq = seq
-            self.outcome.take(event)
-        self.has_started |= isinstance(event, messages.TurnStarted)
-        self.is_over |= isinstance(event, messages.TurnFinished)
-        self.events.put(event)
+        if self.progress.take(event):
+            self.events.put(event)
 
 
 # -- the session -----------------------------------------------------------------
@@ -318,7 +316,7 @@ class WireSession:
         self._liveness: Liveness | None = None
         self._welcome: messages.Welcome | None = None
         self.model = ""
-        """The model that answers next in the attached conversation, as the server said."""
+        """The model that answers next in the attached conversation."""
         self._cursor = Cursor(session_id="")
         self._never_stored: set[str] = set()
         self._must_move = False
@@ -456,8 +454,8 @@ class WireSession:
     def connection_lost(self, error: NpltError, now: float) -> None:
         if self.phase is Phase.GREETING and isinstance(error, ConnectionLost):
             greeting = self.connection.greeting if self.connection else None
-            said = f" and said: {greeting}" if greeting else " at once; is it an nplt server?"
-            error = CannotConnect(f"{self._address} closed the connection{said}")
+            why = f" and said: {greeting}" if greeting else " at once; is it an nplt server?"
+            error = CannotConnect(f"{self._address} closed the connection{why}")
         self._drop_connection(error, now)
 
     def bytes_received(self, when: float) -> None:
@@ -474,7 +472,7 @@ class WireSession:
                     self._receive(item, now)
         except NpltError as error:
             broken = error
-        # After the whole batch: a replay stands behind the reply that announces it.
+        # After the whole batch: a replay follows the reply that announces it.
         while self._replies:
             exchange, reply = self._replies.pop(0)
             self._advance(exchange, reply, now)
@@ -682,7 +680,7 @@ class WireSession:
         self.state = state
         self._states.append(state)
 
-    # What the server says
+    # What the server sends
 
     def _receive(self, item: Heard, now: float) -> None:
         if self.phase is Phase.GREETING:
@@ -889,7 +887,7 @@ class WireSession:
         for turn in tuple(self._turns):
             is_here = turn.turn_id is not None and turn.session_id == attached.session_id
             is_newer = turn not in known and turn.prompt_seq > attached.head_seq
-            if is_here and not turn.is_over and not is_newer:
+            if is_here and not turn.progress.is_over and not is_newer:
                 yield from self._catch_up_with(turn, attached)
 
     def _catch_up_with(self, turn: FollowedTurn, attached: messages.Attached) -> Steps[None]:
@@ -897,7 +895,7 @@ class WireSession:
         The last entry gives the end; entries that were not replayed are read from the record."""
         active = attached.active_turn
         if active is not None and active.turn_id == turn.turn_id:
-            if not turn.has_started:
+            if not turn.progress.has_started:
                 turn.put(
                     messages.TurnStarted(
                         session_id=turn.session_id,
@@ -908,14 +906,14 @@ class WireSession:
                 )
             if attached.resync:
                 yield from self._replay(turn, is_over=False)
-        elif turn.turn_id not in attached.queue:
+        elif has_ended(turn.turn_id or "", attached):
             yield from self._replay_end(turn)
 
     def _replay_end(self, turn: FollowedTurn) -> Steps[None]:
-        if turn.outcome.end is None:
+        if turn.progress.end is None:
             yield from self._replay(turn, is_over=True)
         else:
-            turn.put(turn.outcome.end)
+            turn.put(turn.progress.end)
 
     def _replay(self, turn: FollowedTurn, *, is_over: bool) -> Steps[None]:
         events = yield from replay_from_record(

@@ -23,10 +23,9 @@ import pwd
 import secrets
 import socket
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 
@@ -37,9 +36,6 @@ from nplt_server.tasks import Activity
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.store import Shared
-
-if TYPE_CHECKING:
-    from nplt_server.connections.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +68,7 @@ def token_digest(token: str) -> str:
 
 
 def _local_token() -> str:
-    """The token of this user's programs, for systems that can't tell whose a local connection
+    """The token of this user's programs, for systems that don't know whose a local connection
     is; made at the first start, in a file of its own."""
     path = user_dir("state") / "token"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -93,11 +89,32 @@ def _name_of(user: int) -> str:
         return f"user {user}"
 
 
+class Connection(Protocol):
+    """A connection that counts: an `Arrival`, later its session."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def is_authenticated(self) -> bool: ...
+    @property
+    def is_undecided(self) -> bool:
+        """Whether it may be closed when others need the place."""
+        ...
+
+    def send_away(self, reason: str) -> None:
+        """Sends the reason if it can, and closes the connection."""
+        ...
+
+
 class Arrival:
-    """An accepted connection that has no session yet: it may be shaking hands."""
+    """An accepted connection that has no session yet: its TLS handshake may be under way."""
 
     __slots__ = ("address", "scope")
 
+    user = ""
+    is_authenticated = False
     is_undecided = True
 
     def __init__(self, address: str) -> None:
@@ -105,7 +122,7 @@ class Arrival:
         self.scope = anyio.CancelScope()
 
     def send_away(self, reason: str) -> None:
-        """No word can be said to it before its handshake, which it may never finish."""
+        """Nothing can be sent before the handshake, which the peer may never finish."""
         self.scope.cancel()
 
 
@@ -130,7 +147,7 @@ class Admission:
             self._token_sums = {LOCAL_USER: token_digest(_local_token())}
         self.need_tokens = bool(self._token_sums)
         self.connected = Activity()
-        self._connections: dict[int, Session | Arrival] = {}
+        self._connections: dict[int, Connection] = {}
         """By number, in order of arrival, so that the oldest is found first."""
         self._numbers = count(1)
         self._by_address: Counter[str] = Counter()
@@ -149,13 +166,6 @@ class Admission:
         self.unfinished_of_user: dict[str, ByteBudget] = defaultdict(
             lambda: ByteBudget(limits.unfinished_bytes_per_user_max, self.unfinished)
         )
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __iter__(self) -> Iterator[Session]:
-        connections = tuple(self._connections.values())
-        return (one for one in connections if not isinstance(one, Arrival))
 
     def reason_to_refuse(self, address: str) -> str | None:
         """Makes room by sending away the oldest undecided connection: slow senders and
@@ -195,7 +205,7 @@ class Admission:
         )
 
     def is_operator(self, user: str) -> bool:
-        """Whether this user is told about all users; the only user always is."""
+        """Whether this user may see the status of all users; the only user always may."""
         return len(self._token_sums) <= 1 or user in self._operators
 
     def authenticate(self, token: str | None) -> str | None:
@@ -213,7 +223,8 @@ class Admission:
     def has_room_for(self, user: str) -> bool:
         if not self.need_tokens:
             return True
-        mine = sum(1 for session in self if session.is_authenticated and session.user == user)
+        connections = self._connections.values()
+        mine = sum(each.is_authenticated and each.user == user for each in connections)
         return mine < self.limits.connections_per_user_max
 
     def arrive(self, arrival: Arrival) -> int:
@@ -224,8 +235,8 @@ class Admission:
         self._by_address[arrival.address] += 1
         return number
 
-    def sign_in(self, number: int, session: Session) -> bool:
-        """False: others needed the place meanwhile."""
+    def sign_in(self, number: int, session: Connection) -> bool:
+        """Puts the session in the place of its arrival. False: others needed the place."""
         if number not in self._connections:
             return False
         self._connections[number] = session
@@ -262,8 +273,8 @@ class Admission:
             self._refusals.clear()
 
     async def count_prompt(self, user: str, shared: Shared) -> None:
-        """Tells the other servers of a prompt, and learns of theirs. Nobody waits for it: what
-        is sent elsewhere counts here from this user's next prompt on."""
+        """Counts a prompt in the store that other servers share, and learns of theirs. Nobody
+        waits for it: what is sent elsewhere counts here from this user's next prompt on."""
         with suppress(StorageUnavailable):
             left = await shared.count_prompt(user, self.limits.prompts_per_minute_max)
             self.prompts[user].tokens = min(self.prompts[user].tokens, left)

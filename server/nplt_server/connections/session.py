@@ -3,17 +3,21 @@
 Requests are taken up in the order in which they came. A session reads frames, gives each
 request to `requests` and subscribes to one conversation at a time. It never writes to a
 conversation's record itself.
+
+A conversation may be at another server of a cluster. `Peers` and `Relay` are what a session needs
+to reach it, and the package `relay` implements them; `NoPeers` and `NoRelay` are for a server
+that runs by itself.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -35,8 +39,10 @@ from nplt_protocol.messages import (
     Reply,
     Request,
     SessionEvent,
+    TextDelta,
     TurnFinished,
 )
+from nplt_protocol.resume import Cursor
 from nplt_protocol.stream import FrameStream
 from nplt_server.connections.admission import FAILED_TOKENS_MAX, KEEPALIVE_FACTOR, Admission
 from nplt_server.connections.uploads import Uploads
@@ -54,8 +60,127 @@ from nplt_server.errors import error_to_tell
 from nplt_storage.errors import ConversationHeld, WrittenElsewhere
 from nplt_storage.files.format import LOCAL_USER
 
-if TYPE_CHECKING:
-    from nplt_server.relay import Peers, Relay
+log = logging.getLogger(__name__)
+
+_BATCH_SECONDS_MAX = 0.005
+_CONNECTIONS = count(1)
+
+RequestHandler = Callable[["Session", Any, Answer], Awaitable[None]]
+
+
+class Relay(Protocol):
+    """What one client has at other servers."""
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """How far the client has followed the conversation it is in, if another server owns
+        that."""
+        ...
+
+    def concerns(self, request: Request, seq: int) -> bool:
+        """Whether the request is for the owner of that conversation."""
+        ...
+
+    async def forward(self, request: Request, answer: Answer) -> None:
+        """Has the owner handle such a request. Returns when it is answered, or will be."""
+        ...
+
+    async def ask_owner(
+        self,
+        error: ConversationHeld | WrittenElsewhere,
+        request: Request,
+        answer: Answer,
+        current_id: str | None,
+    ) -> None:
+        """Has the owner handle a request that failed here, because another server has the
+        conversation or has written to it; `current_id` is the one that the client was in.
+        Raises the error if there is no server to ask."""
+        ...
+
+    async def enter(self, held: ConversationHeld, entered: Callable[[str, str], None]) -> None:
+        """Attaches the client without a request of its own. `entered` gets the conversation's
+        id and model, before any event is sent. Raises `held` if there is no server to ask."""
+        ...
+
+    def resume(self, cursor: Cursor, turns: Mapping[str, int]) -> None:
+        """Attaches the client again, where it was, because it can't do so by itself. It gets
+        the rest of these turns."""
+        ...
+
+    def leave(self) -> None:
+        """The client goes to another conversation."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class NoRelay:
+    """For a session that has met no conversation of another server, and can't."""
+
+    cursor: Cursor | None = None
+
+    def concerns(self, request: Request, seq: int) -> bool:
+        return False
+
+    async def forward(self, request: Request, answer: Answer) -> None:
+        raise AssertionError("no request concerns it")
+
+    async def ask_owner(
+        self,
+        error: ConversationHeld | WrittenElsewhere,
+        request: Request,
+        answer: Answer,
+        current_id: str | None,
+    ) -> None:
+        raise error
+
+    async def enter(self, held: ConversationHeld, entered: Callable[[str, str], None]) -> None:
+        raise held
+
+    def resume(self, cursor: Cursor, turns: Mapping[str, int]) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+NO_RELAY: Final = NoRelay()
+
+
+class Peers(Protocol):
+    """The other servers of the cluster."""
+
+    @property
+    def can_take_over(self) -> bool:
+        """Whether there may be servers that open what this one releases."""
+        ...
+
+    @property
+    def sessions(self) -> Collection[Session]:
+        """Those of clients of other servers."""
+        ...
+
+    def relay_for(self, session: Session) -> Relay: ...
+
+    async def accept(self, session: Session, hello: Hello, answer: Answer) -> None:
+        """Handles the HELLO of another server. Returns when its link ends."""
+        ...
+
+
+class NoPeers:
+    """For a server that runs by itself."""
+
+    can_take_over = False
+    sessions: Collection[Session] = ()
+
+    def relay_for(self, session: Session) -> Relay:
+        return NO_RELAY
+
+    async def accept(self, session: Session, hello: Hello, answer: Answer) -> None:
+        raise RequestError(ErrorCode.UNAUTHORIZED, "this server has no cluster.secret_file")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -65,23 +190,14 @@ class ServerState:
     services: Services
     registry: Registry
     admission: Admission
-    peers: Peers | None = None
-    """The other servers of the cluster, if there may be some."""
+    peers: Peers = field(default_factory=NoPeers)
+    sessions: set[Session] = field(default_factory=set)
+    """Those of this server's own clients."""
     started_at: float = field(default_factory=monotonic)
-
-
-log = logging.getLogger(__name__)
-
-_BATCH_SECONDS_MAX = 0.005
-_CONNECTIONS = count(1)
-
-RequestHandler = Callable[["Session", Any, Answer], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Session:
-    asks_owners: ClassVar[bool] = True
-    """Whether requests about other servers' conversations are relayed to them."""
     stream: FrameStream[Received]
     connection: ServerConnection
     server: ServerState
@@ -99,11 +215,13 @@ class Session:
     challenge: str | None = None
     """That another server must answer to open a link."""
     conversation: Conversation | FreshConversation | None = None
-    relay: Relay | None = None
+    relay: Relay = NO_RELAY
     """What it has at other servers, once it has met one of their conversations."""
     own_turns: dict[str, int] = field(default_factory=dict)
     """The turns this session started and still gets events of, oldest first; the number
     of each prompt."""
+    _last_delta: BroadcastEvent | None = None
+    """Of the conversation here that it is in."""
     _presenter: Presenter | None = None
     _last_left_turn: str | None = None
     _settled: anyio.Event | None = None
@@ -130,7 +248,7 @@ class Session:
 
     @property
     def can_attach(self) -> bool:
-        """Whether the client can attach again if it is told to."""
+        """Whether the client can attach again by itself."""
         has_handshake = self._presenter is None or self._presenter.has_handshake
         return has_handshake and not self.input_closed
 
@@ -143,7 +261,8 @@ class Session:
         """Of the conversation it is in, here or at another server."""
         if self.conversation is not None:
             return self.conversation.session_id
-        return None if self.relay is None else self.relay.session_id
+        cursor = self.relay.cursor
+        return None if cursor is None else cursor.session_id
 
     # The connection's life
 
@@ -165,8 +284,7 @@ class Session:
         finally:
             self.connection.end_input()
             self.depart()
-            if self.relay is not None:
-                self.relay.close()
+            self.relay.close()
             with anyio.CancelScope(shield=True):
                 await self.uploads.abandon()
 
@@ -185,7 +303,7 @@ class Session:
             if not presenter.has_handshake:
                 self.send_away(NO_TOKEN)
                 return
-        if not presenter.has_handshake and not self.is_authenticated:  # it says no HELLO
+        if not presenter.has_handshake and not self.is_authenticated:  # it sends no HELLO
             self.is_authenticated = True
             await self._enter_first()
         if isinstance(received, RequestRefused):
@@ -208,53 +326,26 @@ class Session:
         presenter.expect(message_type)
         seq = presenter.number(received.seq)
         answer = Answer(presenter, message_type, seq, self._something_settled)
-        here = self.current_id
+        current_id = self.current_id
         try:
             if not self.is_authenticated and not isinstance(request, Hello):
                 raise RequestError(
                     ErrorCode.UNAUTHORIZED, "log in first: your HELLO was not accepted"
                 )
-            if self.relay is not None and self.relay.concerns(request, seq):
+            if self.relay.concerns(request, seq):
                 await self.relay.forward(request, answer)
-            else:
+                return
+            try:
                 await self.handlers[type(request)](self, request, answer)
-        except (ConversationHeld, WrittenElsewhere) as error:
-            if self.asks_owners:
-                await self._ask_owner(request, answer, error, here)
-            else:
-                self.refuse(answer, error)
+            except (ConversationHeld, WrittenElsewhere) as error:
+                await self.use_relay().ask_owner(error, request, answer, current_id)
         except Exception as error:
             self.refuse(answer, error)
 
-    async def _ask_owner(
-        self,
-        request: Request,
-        answer: Answer,
-        error: ConversationHeld | WrittenElsewhere,
-        here: str | None,
-    ) -> None:
-        """Another server has the conversation, or has written to it: that one is asked."""
-        try:
-            if isinstance(error, ConversationHeld):
-                relay = self.relayed(error)
-                mine = self.conversation
-                if isinstance(mine, Conversation) and here == error.session_id:
-                    mine.record.mark_stale()  # one of the same id, made here and never stored
-                await relay.forward(request, answer, error.session_id, error.address)
-            else:
-                session_id = getattr(request, "session_id", None) or here
-                if self.server.peers is None or session_id is None:
-                    raise error
-                relay = self.server.peers.relay_of(self)
-                await relay.forward(request, answer, session_id)
-        except Exception as problem:
-            self.refuse(answer, problem)
-
-    def relayed(self, held: ConversationHeld) -> Relay:
-        """What asks the server that has it; the error itself if that can't be asked."""
-        if self.server.peers is None or held.address is None:
-            raise held
-        return self.server.peers.relay_of(self)
+    def use_relay(self) -> Relay:
+        if self.relay is NO_RELAY:
+            self.relay = self.server.peers.relay_for(self)
+        return self.relay
 
     async def _enter_first(self) -> None:
         """Of a client that can't name one: a fresh one, or the default of the settings."""
@@ -265,7 +356,7 @@ class Session:
         try:
             self.enter(await find_or_create(self.server.registry, rules.default, self.user))
         except ConversationHeld as held:
-            await self.relayed(held).enter(held)
+            await self.use_relay().enter(held, lambda session_id, model: None)
 
     async def _wait_for_own_turns(self) -> None:
         """The client has closed its side. Answers to its requests are still sent, since the
@@ -288,6 +379,7 @@ class Session:
         self.depart()
         self.conversation = conversation
         self.observer = observer
+        self._last_delta = None
         conversation.broadcast.join(self, client_of(self, observer=observer))
 
     def enter_fresh(self) -> None:
@@ -307,8 +399,7 @@ class Session:
                 self.conversation.touch()
             self.server.registry.left(self.conversation.session_id)
             self.conversation = None
-        if self.relay is not None:
-            self.relay.leave()
+        self.relay.leave()
 
     def here(self) -> Conversation:
         """The conversation it is in, which begins if it was fresh."""
@@ -377,6 +468,8 @@ class Session:
 
     def deliver(self, event: BroadcastEvent) -> None:
         match event.event:
+            case TextDelta():
+                self._last_delta = event
             case TurnFinished(turn_id=turn_id):
                 self.own_turns.pop(turn_id, None)
                 self._something_settled()
@@ -384,12 +477,13 @@ class Session:
                 self.send_event(event)
                 self.enter_fresh()
                 return
-            case SessionEvent(event="lagged", session_id=session_id):
+            case SessionEvent(event="lagged"):
+                cursor = None if self.can_attach else self._cursor()
                 turns = dict(self.own_turns)
                 self.send_event(event)
                 self.depart()
-                if self.server.peers is not None and not self.can_attach:
-                    self.server.peers.relay_of(self).resume(session_id, turns)
+                if cursor is not None:
+                    self.use_relay().resume(cursor, turns)
                 return
             case _:
                 pass
@@ -402,17 +496,29 @@ class Session:
     def send_event(self, event: BroadcastEvent) -> None:
         if self._presenter is None or self._presenter.send_event(event):
             return
-        session_id, conversation, relay = self.current_id, self.conversation, self.relay
-        head_seq = conversation.head_seq if conversation else relay and relay.head_seq
+        cursor = self._cursor()
         self.depart()
-        self._presenter.lagged(session_id or "", head_seq or 0)
+        if cursor is None:
+            self._presenter.lagged("", 0)
+        else:
+            self._presenter.lagged(cursor.session_id, cursor.seq)
+
+    def _cursor(self) -> Cursor | None:
+        """How far this client has followed the conversation it is in."""
+        if self.conversation is None:
+            return self.relay.cursor
+        cursor = Cursor(self.conversation.session_id, self.conversation.head_seq)
+        cursor.observer = self.observer
+        if self._last_delta is not None:
+            cursor.pass_on_delta(self._last_delta)
+        return cursor
 
     def replay(self, frames: bytes) -> None:
         if self._presenter is not None:
             self._presenter.replay(frames)
 
     def dropped(self) -> None:
-        self.stream.abort("it could not be told what happened")
+        self.stream.abort("an event could not be sent to it")
 
     def check_may_speak(self) -> None:
         if self.observer:
@@ -434,7 +540,7 @@ class Session:
 
     def send_away(self, reason: str, code: ErrorCode = ErrorCode.UNAVAILABLE) -> None:
         """Sends the reason, then closes the connection."""
-        with suppress(ProtocolError):  # nothing can be said any more: just close
+        with suppress(ProtocolError):  # nothing can be sent any more: just close
             if self._presenter is not None:
                 self._presenter.last_words(RequestError(code, reason))
             else:

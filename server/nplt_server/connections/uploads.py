@@ -1,6 +1,6 @@
 """Files on their way in over one connection.
 
-A file becomes an attachment of the conversation the connection stood in when
+A file becomes an attachment of the conversation the session was in when
 it was announced. If something goes wrong its remaining bytes are swallowed, so
 that one mistake gives one error and not hundreds.
 """
@@ -164,8 +164,8 @@ class Uploads:
                 await self._fail(key, incoming.answer, error)
                 return
             await self._drop(key)
-        told = FileStored(file_id=stored.file_id, size=stored.size, sha256=stored.sha256)
-        incoming.answer.give(told)
+        reply = FileStored(file_id=stored.file_id, size=stored.size, sha256=stored.sha256)
+        incoming.answer.give(reply)
 
     async def _attach(self, incoming: _Incoming) -> StoredFile:
         # By its id: it may have been closed and opened again meanwhile, or deleted.

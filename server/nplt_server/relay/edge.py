@@ -1,52 +1,44 @@
 """The edge's side of a relay: what a client of this server asks of a conversation's owner.
 
-`Relay` belongs to one client. It finds the owner, sends requests over a `Channel` of the link
-to it (`EdgeLink`), and gives replies and events to the client. If the owner or the link is
-lost it asks the store again: this server becomes the owner itself, or learns the next one.
+`EdgeRelay` belongs to one client. It finds the owner (`OwnerSearch`), sends requests over a
+channel to it, and gives replies and events to the client. If the owner or the link is lost it
+asks the store again: this server becomes the owner itself, or learns the next one. For a client
+that can't attach again by itself it resumes, with the cursor that it keeps for the client.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
 from msgspec.structs import replace
 
 from nplt_protocol import ErrorCode, JsonObject, MessageType, RequestError, messages
-from nplt_protocol.codec import REQUEST_CODES, decode_event, decode_reply, encode_request
-from nplt_protocol.frames import Frame, encode_frame
-from nplt_protocol.link import (
-    ChannelClose,
-    ChannelData,
-    ChannelOpen,
-    Enclosed,
-    LinkConnection,
-    decode_link_message,
-    encode_channel_close,
-    encode_channel_data,
-    encode_channel_open,
-    split_messages,
-)
-from nplt_protocol.stream import FrameStream
-from nplt_server.connections.session import Session
+from nplt_protocol.link import split_messages
+from nplt_protocol.resume import Cursor, TurnProgress, has_ended
+from nplt_server.connections.session import Session, client_of
 from nplt_server.conversations.broadcast import BroadcastEvent
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.dialects import Answer
 from nplt_server.errors import error_to_tell
-from nplt_storage.entries import FaultEntry, ModelOutputEntry
+from nplt_server.relay.link import (
+    Channel,
+    ChannelUser,
+    LinkLost,
+    Links,
+    Moved,
+    Outcome,
+    RelayedEvent,
+    ReplyOrRefusal,
+)
+from nplt_storage.codec import entry_as_json
 from nplt_storage.errors import ConversationHeld, WrittenElsewhere
-
-if TYPE_CHECKING:
-    from nplt_server.relay import Peers
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +47,6 @@ RELAY_SECONDS_MAX: Final = 25.0
 _UNREACHED_SECONDS: Final = 4.0
 """After which an owner that has not been reached is asked, through the store, to hand over."""
 _PAUSE_SECONDS: Final = (0.02, 0.5)
-_PING_SECONDS: Final = 1.0
-_SILENCE_SECONDS_MAX: Final = 5.0
-MOVED: Final = "moved"
-"""A detail of an error between servers: another server is to be asked."""
 
 _HERE: Final = (messages.ModelSwitch, messages.ClearRequest, messages.Cancel, messages.Approval)
 """About the conversation that the client is in, without naming it."""
@@ -93,383 +81,263 @@ _NOT_REPEATED: Final = (
 )
 """Requests that would do something else, or be refused, when they are done twice."""
 
-
-class LinkLost(Exception):
-    """The other server can't be reached, or not any more."""
-
-
-class Moved(Exception):
-    """The server that was asked does not have the conversation, and did nothing."""
+Owner: TypeAlias = Channel | Conversation
+"""A channel to the server that owns a conversation, or the conversation, if this server does."""
 
 
-Answered: TypeAlias = messages.Reply | RequestError
-Outcome: TypeAlias = Answered | LinkLost | Moved
-"""What comes of a request to another server."""
+class Channels:
+    """The channels of one client, one for each server that it asked."""
 
+    def __init__(self, links: Links, session: Session, user: ChannelUser) -> None:
+        self._links = links
+        self._session = session
+        self._user = user
+        self._by_address: dict[str, Channel] = {}
 
-class RelayedEvent(BroadcastEvent):
-    """An event of another server. Its frames go to clients as they are; it is decoded, once
-    for all clients of this server, if one of them needs that."""
+    async def to(self, address: str) -> Channel:
+        if address not in self._by_address:
+            link = await self._links.link_to(address)
+            if address not in self._by_address:  # another request may have opened it meanwhile
+                session = self._session
+                self._by_address[address] = link.open_channel(
+                    self._user,
+                    user=session.user,
+                    client=session.client_name,
+                    can_decide=session.can_decide,
+                )
+        return self._by_address[address]
 
-    __slots__ = ("message",)
-
-    def __init__(self, message: Enclosed) -> None:
-        self.message = message
-        self._frames = message.frames
-
-    def __getattr__(self, name: str) -> messages.Event:
-        if name != "event":
-            raise AttributeError(name)
-        known = decode_event(self.message.type, self.message.payload)
-        self.event: messages.Event = known or messages.Event()
-        return self.event
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Channel:
-    """What one client asks of one other server."""
-
-    link: EdgeLink
-    _number: int
-    _relay: Relay
-    _seq: int = 0
-    _waiting: dict[int, tuple[MessageType, Callable[[Outcome], None]]] = field(default_factory=dict)
-
-    def send(self, request: messages.Request, heard: Callable[[Outcome], None]) -> int:
-        """`heard` is called once, in the order of what comes over the channel."""
-        if self.link.is_closed:
-            raise LinkLost
-        self._seq = self._seq % 0xFFFF + 1
-        while self._seq in self._waiting:
-            self._seq = self._seq % 0xFFFF + 1
-        frames = encode_request(request, self._seq, message_bytes_max=self.link.request_bytes_max)
-        self._waiting[self._seq] = (REQUEST_CODES[type(request)], heard)
-        self.link.stream.send(encode_channel_data((self._number,), frames))
-        return self._seq
-
-    async def ask(self, request: messages.Request, heard: Callable[[Answered], None]) -> None:
-        """As `send`, and waits for it; `LinkLost` and `Moved` are raised."""
-        done: asyncio.Future[LinkLost | Moved | None] = asyncio.Future()
-
-        def take(outcome: Outcome) -> None:
-            trouble = None
-            if isinstance(outcome, LinkLost | Moved):
-                trouble = outcome
-            else:
-                heard(outcome)
-            if not done.done():
-                done.set_result(trouble)
-
-        self.send(request, take)
-        if (trouble := await done) is not None:
-            raise trouble
-
-    async def send_data(self, seq: int, data: bytes) -> None:
-        """A piece of the file that was announced under that number."""
-        frames = encode_frame(MessageType.FILE_DATA, seq, data)
-        self.link.stream.send(encode_channel_data((self._number,), frames))
-        await self.link.stream.drain()
-
-    def receive(self, items: list[RelayedEvent | Enclosed]) -> None:
-        for item in items:
-            if isinstance(item, RelayedEvent):
-                self._relay.hear(self, item)
-            elif (waiting := self._waiting.pop(item.seq, None)) is not None:
-                code, heard = waiting
-                heard(_outcome_of(code, item))
-
-    def lost(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for _, heard in waiting.values():
-            heard(LinkLost())
-        self._relay.channel_lost(self)
+    def forget(self, lost: Channel) -> None:
+        channels = self._by_address.items()
+        self._by_address = {key: channel for key, channel in channels if channel is not lost}
 
     def close(self) -> None:
-        self.link.close_channel(self._number)
+        for channel in self._by_address.values():
+            channel.close()
+        self._by_address = {}
 
 
-async def ping(stream: FrameStream[Frame]) -> None:
-    """Ends a link on which nothing comes: the other server may be stopped or cut off."""
-    loop = asyncio.get_running_loop()
-    while not stream.closed:
-        stream.send(encode_frame(MessageType.PING, 0))
-        began = loop.time()
-        await anyio.sleep(_PING_SECONDS)
-        was_stopped = loop.time() - began > _SILENCE_SECONDS_MAX / 2  # this process itself
-        if not was_stopped and loop.time() - stream.last_received > _SILENCE_SECONDS_MAX:
-            stream.abort("the other server is silent")
+class OwnerSearch:
+    """Gives the owners of a conversation, until an attempt with one of them succeeds:
 
+        async for owner in search:
+            with search.attempt():
+                …
 
-class EdgeLink:
-    """A link from this server to an owner."""
+    An attempt fails if the owner is lost, or has lost the conversation. Then the store is asked:
+    this server becomes the owner, or learns the next one. An owner that can't be reached is
+    asked for the conversation, through the store.
+    """
 
-    def __init__(self, address: str, stream: FrameStream[Frame], request_bytes_max: int) -> None:
-        self.address = address
-        self.request_bytes_max = request_bytes_max
-        self.is_closed = False
-        stream.connection = LinkConnection(self._take)
-        self.stream = stream
-        self._channels: dict[int, Channel] = {}
-        self._numbers = count(1)
+    def __init__(
+        self, session: Session, channels: Channels, session_id: str, address: str | None
+    ) -> None:
+        """`address`: of the server that is the owner, as far as is known."""
+        self.was_lost = False
+        """Whether an attempt failed because an owner was lost."""
+        self._session = session
+        self._channels = channels
+        self._session_id = session_id
+        self._address = address
+        self._give_up_at = monotonic() + RELAY_SECONDS_MAX
+        self._pause = _PAUSE_SECONDS[0]
+        self._began = 0.0
+        self._unreached: list[tuple[str | None, float]] = []
+        """Addresses that could not be reached, and when the attempt began."""
+        self._failure: Exception | None = None
+        self._is_done = False
 
-    def open_channel(self, relay: Relay, client: Session) -> Channel:
-        if self.is_closed:
-            raise LinkLost
-        number = next(self._numbers)
-        channel = self._channels[number] = Channel(self, number, relay)
-        opened = ChannelOpen(
-            channel=number,
-            user=client.user,
-            client=client.client_name,
-            can_decide=client.can_decide,
-        )
-        self.stream.send(encode_channel_open(opened))
-        return channel
-
-    def close_channel(self, number: int) -> None:
-        if self._channels.pop(number, None) is not None and not self.is_closed:
-            self.stream.send(encode_channel_close(number))
-
-    async def run(self) -> None:
-        """Until it is lost."""
-        pinging = asyncio.create_task(ping(self.stream))
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
         try:
-            if batch := await self.stream.receive():  # what comes is given to `_take`
-                log.warning("the link to %s ended: %s", self.address, batch)
-        finally:
-            pinging.cancel()
-            self.is_closed = True
-            self.stream.abort()
-            channels, self._channels = self._channels, {}
-            for channel in channels.values():
-                channel.lost()
+            yield
+        except (ConversationHeld, LinkLost, Moved, WrittenElsewhere) as error:
+            self._failure = error
+        else:
+            self._is_done = True
 
-    def _take(self, message: Frame) -> None:
-        try:
-            match decode_link_message(message):
-                case ChannelData(channels=numbers, frames=frames):
-                    found = split_messages(frames)
-                    items = [RelayedEvent(each) if each.seq == 0 else each for each in found]
-                    for number in numbers:
-                        if (channel := self._channels.get(number)) is not None:
-                            channel.receive(items)
-                case ChannelClose(channel=number):
-                    if (channel := self._channels.pop(number, None)) is not None:
-                        channel.lost()
-                case _:
-                    pass
-        except Exception as error:  # the edge of a connection
-            log.exception("the link to %s is closed", self.address)
-            self.stream.abort(str(error))
+    def __aiter__(self) -> OwnerSearch:
+        return self
+
+    async def __anext__(self) -> Owner:
+        if self._is_done:
+            raise StopAsyncIteration
+        while True:
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                await self._find_next(failure)
+            self._began = monotonic()
+            try:
+                return await self._reach()
+            except (ConversationHeld, LinkLost, WrittenElsewhere) as error:
+                self._failure = error
+
+    async def _reach(self) -> Owner:
+        if self._address is not None:
+            return await self._channels.to(self._address)
+        server = self._session.server
+        if server.services.draining:  # it takes over nothing
+            raise RequestError(
+                ErrorCode.SHUTTING_DOWN, "the server is shutting down; try again later"
+            )
+        return await server.registry.get(self._session_id, self._session.user)
+
+    async def _find_next(self, failure: Exception) -> None:
+        is_late = monotonic() > self._give_up_at
+        if isinstance(failure, ConversationHeld):
+            if failure.address is None:
+                raise failure
+            self._address = failure.address
+            attempts = [at for address, at in self._unreached if address == failure.address]
+            if len(attempts) > 1 and self._began - attempts[0] > _UNREACHED_SECONDS:
+                await self._session.server.registry.ask_for(failure, self._session.user)
+            if not is_late:
+                return
+        else:
+            if isinstance(failure, LinkLost):
+                self._unreached.append((self._address, self._began))
+            self._address, self.was_lost = None, True
+        if is_late:
+            raise RequestError(
+                ErrorCode.UNAVAILABLE,
+                "the server that has this conversation can't be reached; try again",
+                retry_after=1.0,
+            )
+        await anyio.sleep(self._pause)
+        self._pause = min(self._pause * 2, _PAUSE_SECONDS[1])
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Relay:
+class EdgeRelay:
     """What one client has at other servers: the conversation it is in, if that is at one of
     them, and a channel to each that it asked."""
 
-    _peers: Peers
-    _session: Session
-    session_id: str | None = None
-    """Of the conversation that the client is in, if another server owns it."""
-    channel: Channel | None = None
-    """Over which its events come; `None` while the owner is looked for."""
-    _channels: dict[str, Channel] = field(default_factory=dict)
-    _uploads: dict[int, tuple[Channel, int]] = field(default_factory=dict)
-    """Files on their way in: by the client's number, the channel and its number there."""
-    _last_entry: int | RelayedEvent = 0
-    """What the client knows of the record."""
-    _last_delta: RelayedEvent | None = None
+    __slots__ = ("_channel", "_channels", "_session", "_uploads", "cursor")
 
-    @property
-    def head_seq(self) -> int:
-        if isinstance(self._last_entry, RelayedEvent):
-            entry = self._last_entry.event
-            seq = entry.entry.get("seq") if isinstance(entry, messages.EntryAdded) else None
-            self._last_entry = seq if isinstance(seq, int) else 0
-        return self._last_entry
-
-    def _heard_of(self, turn_id: str | None, call: int) -> int:
-        """How much of the text of that call the client knows; all of an earlier one."""
-        said = self._last_delta.event if self._last_delta is not None else None
-        if not isinstance(said, messages.TextDelta) or said.turn_id != turn_id:
-            return 0
-        if said.call != call:
-            return sys.maxsize if said.call > call else 0
-        return said.offset + len(said.text)
+    def __init__(self, links: Links, session: Session) -> None:
+        self.cursor: Cursor | None = None
+        self._channel: Channel | None = None
+        """The channel that events come over; `None` while the owner is looked for."""
+        self._session = session
+        self._channels = Channels(links, session, self)
+        self._uploads: dict[int, tuple[Channel, int]] = {}
+        """Files on their way in: by the client's number, the channel and the number there."""
 
     # Requests
 
     def concerns(self, request: messages.Request, seq: int) -> bool:
-        """Whether it is for the owner of the conversation that the client is in."""
         if isinstance(request, messages.FileData):
             return seq in self._uploads
-        if self.session_id is None:
+        if self.cursor is None:
             return False
         if isinstance(request, messages.FileMetadata):
             return request.purpose == "attachment"
         if isinstance(request, _HERE):
             return True
-        return isinstance(request, _NAMED) and request.session_id in (None, self.session_id)
+        return isinstance(request, _NAMED) and request.session_id in (None, self.cursor.session_id)
 
-    async def forward(
-        self,
-        request: messages.Request,
-        answer: Answer,
-        session_id: str | None = None,
-        address: str | None = None,
-    ) -> None:
-        """Has it handled by whoever owns the conversation: by default the one that the client
-        is in. Returns when it is answered, or will be."""
+    async def forward(self, request: messages.Request, answer: Answer) -> None:
         if isinstance(request, messages.FileData):
             channel, seq_there = self._uploads[answer.seq]
             await channel.send_data(seq_there, request.data)
             return
-        if session_id is None:
-            session_id = self.session_id
-            address = None if self.channel is None else self.channel.link.address
-            assert session_id is not None
-        request = self._addressed(request, session_id)
+        assert self.cursor is not None
+        address = None if self._channel is None else self._channel.link.address
+        await self._forward(request, answer, self.cursor.session_id, address)
 
-        async def there(channel: Channel) -> None:
-            if self.session_id == session_id and self.channel is None:
-                await self._attach(channel)
-            try:
-                await self._ask(channel, request, answer)
-            except LinkLost:
-                if isinstance(request, _NOT_REPEATED):
-                    raise _unknown_outcome() from None
-                raise
-
-        async def here(conversation: Conversation) -> None:
-            if self.session_id == session_id:
-                self._enter_here(conversation)
-            await self._session.handlers[type(request)](self._session, request, answer)
-
-        was_lost = await self._with_owner(session_id, address, there, here)
-        if was_lost and isinstance(request, messages.Prompt) and not self._session.can_attach:
-            await self._finish_ended(session_id)
-
-    async def enter(
-        self, held: ConversationHeld, entered: Callable[[str, str], None] = lambda *_: None
+    async def ask_owner(
+        self,
+        error: ConversationHeld | WrittenElsewhere,
+        request: messages.Request,
+        answer: Answer,
+        current_id: str | None,
     ) -> None:
-        """Attaches the client without a request of its own; `entered` is told id and model
-        before any event is."""
+        session_id: str | None
+        if isinstance(error, ConversationHeld):
+            session_id, address = error.session_id, error.address
+            if address is None:
+                raise error
+            here = self._session.conversation
+            if isinstance(here, Conversation) and current_id == session_id:
+                here.record.mark_stale()  # it has the same id, was made here and never stored
+        else:
+            session_id, address = getattr(request, "session_id", None) or current_id, None
+            if session_id is None or isinstance(request, messages.FileData):
+                raise error
+        await self._forward(request, answer, session_id, address)
 
-        async def there(channel: Channel) -> None:
-            self.session_id = held.session_id
-            await self._attach(channel, entered)
-
-        async def here(conversation: Conversation) -> None:
-            self.session_id = None
-            entered(conversation.session_id, conversation.model)
-            self._session.enter(conversation)
-
-        try:
-            await self._with_owner(held.session_id, held.address, there, here)
-        except BaseException:
-            self.session_id = self.channel = None
-            raise
+    async def _forward(
+        self, request: messages.Request, answer: Answer, session_id: str, address: str | None
+    ) -> None:
+        request, cursor = self._addressed(request, session_id), self.cursor
+        attached: messages.Attached | None = None
+        search = OwnerSearch(self._session, self._channels, session_id, address)
+        async for owner in search:
+            with search.attempt():
+                attached = await self._attach_again(owner, session_id)
+                await self._ask(owner, request, answer)
+                if isinstance(owner, Conversation):
+                    attached = owner.snapshot()
+        cursor = self.cursor or cursor
+        is_prompt = isinstance(request, messages.Prompt)
+        if search.was_lost and is_prompt and cursor is not None and not self._session.can_attach:
+            await self._send_ends(cursor, attached)
 
     def _addressed(self, request: messages.Request, session_id: str) -> messages.Request:
-        """With what it needs to be understood by any owner, and to be sent again."""
+        """The request with what any owner needs to understand it, and to get it twice."""
         if isinstance(request, messages.Cancel) and request.turn_id is None:
             return replace(request, turn_id=self._session.last_turn)
         if isinstance(request, _NAMED):
             request = replace(request, session_id=session_id)
         if isinstance(request, messages.Prompt) and request.message_id is None:
-            minted = self._session.server.services.new_entry_id()
-            request = replace(request, message_id=minted)
+            message_id = self._session.server.services.new_entry_id()
+            request = replace(request, message_id=message_id)
         return request
 
-    async def _with_owner(
-        self,
-        session_id: str,
-        address: str | None,
-        there: Callable[[Channel], Awaitable[None]],
-        here: Callable[[Conversation], Awaitable[None]],
-    ) -> bool:
-        """Calls `there` with a channel to the owner, or `here` if this server is the owner or
-        becomes it; again with the next owner if that one is lost or has lost it. An owner that
-        can't be reached is asked for the conversation. Whether one was lost."""
-        registry, user = self._session.server.registry, self._session.user
-        give_up_at = monotonic() + RELAY_SECONDS_MAX
-        pause, longest = _PAUSE_SECONDS
-        was_lost = False
-        failed: list[tuple[str | None, float]] = []
-        while True:
-            began = monotonic()
-            try:
-                if address is not None:
-                    await there(await self._channel_to(address))
-                else:
-                    if self._session.server.services.draining:  # it takes over nothing
-                        raise RequestError(
-                            ErrorCode.SHUTTING_DOWN, "the server is shutting down; try again later"
-                        )
-                    await here(await registry.get(session_id, user))
-                return was_lost
-            except ConversationHeld as held:
-                if held.address is None:
-                    raise
-                address = held.address
-                attempts = [at for each, at in failed if each == address]
-                if len(attempts) > 1 and began - attempts[0] > _UNREACHED_SECONDS:
-                    await registry.ask_for(held, user)
-                if monotonic() < give_up_at:
-                    continue
-            except (LinkLost, Moved, WrittenElsewhere) as error:
-                if isinstance(error, LinkLost):
-                    failed.append((address, began))
-                address, was_lost = None, True
-            if monotonic() > give_up_at:
-                raise RequestError(
-                    ErrorCode.UNAVAILABLE,
-                    "the server that has this conversation can't be reached; try again",
-                    retry_after=1.0,
-                )
-            await anyio.sleep(pause)
-            pause = min(pause * 2, longest)
-
-    async def _channel_to(self, address: str) -> Channel:
-        if address not in self._channels:
-            link = await self._peers.link_to(address)
-            if address not in self._channels:  # by another request meanwhile
-                self._channels[address] = link.open_channel(self, self._session)
-        return self._channels[address]
-
-    async def _ask(self, channel: Channel, request: messages.Request, answer: Answer) -> None:
-        heard = partial(self._heard, channel, answer)
-        if not isinstance(request, _ANSWERED_LATER):
-            await channel.ask(request, heard)
+    async def _ask(self, owner: Owner, request: messages.Request, answer: Answer) -> None:
+        if isinstance(owner, Conversation):
+            await self._session.handlers[type(request)](self._session, request, answer)
             return
+        try:
+            if isinstance(request, _ANSWERED_LATER):
+                self._send(owner, request, answer)
+            else:
+                await owner.ask(request, partial(self._receive_reply, owner, request, answer))
+        except LinkLost:
+            if isinstance(request, _NOT_REPEATED):
+                raise _unknown_outcome() from None
+            raise
 
-        def take(outcome: Outcome) -> None:
+    def _send(self, channel: Channel, request: messages.Request, answer: Answer) -> None:
+        """For a request whose reply nobody waits for."""
+
+        def receive(outcome: Outcome) -> None:
             self._uploads.pop(answer.seq, None)
             if isinstance(outcome, LinkLost | Moved):
                 answer.refuse(_unknown_outcome())
             else:
-                heard(outcome)
+                self._receive_reply(channel, request, answer, outcome)
 
-        seq = channel.send(request, take)
+        seq = channel.send(request, receive)
         if isinstance(request, messages.FileMetadata):
             self._uploads[answer.seq] = (channel, seq)
 
-    def _heard(self, channel: Channel, answer: Answer, reply: Answered) -> None:
+    def _receive_reply(
+        self, channel: Channel, request: messages.Request, answer: Answer, reply: ReplyOrRefusal
+    ) -> None:
         session = self._session
         match reply:
             case RequestError():
                 answer.refuse(reply)
                 return
             case messages.Attached():
-                if channel is self.channel:
-                    self.channel = None  # the owner has left the other one
+                if channel is self._channel:
+                    self._channel = None  # the owner has left the other conversation already
                 session.depart()
-                self.channel, self.session_id = channel, reply.session_id
-                self._last_entry, self._last_delta = reply.head_seq, None
+                self._channel, self.cursor = channel, Cursor("").moved(reply, request)
             case messages.Receipt():
-                is_here = channel is self.channel and reply.session_id == self.session_id
-                if is_here and not (reply.duplicate and session.can_attach):
+                current_id = None if self.cursor is None else self.cursor.session_id
+                is_current = channel is self._channel and reply.session_id == current_id
+                if is_current and not (reply.duplicate and session.can_attach):
                     session.own_turns[reply.turn_id] = reply.seq
             case messages.SessionDeleted():
                 here, current_id = session.conversation, session.current_id or ""
@@ -483,192 +351,171 @@ class Relay:
 
     # The conversation that the client is in
 
-    async def _attach(
-        self, channel: Channel, entered: Callable[[str, str], None] = lambda *_: None
-    ) -> None:
-        """To the conversation that the client is in, as far as it knows."""
-        assert self.session_id is not None
+    async def enter(self, held: ConversationHeld, entered: Callable[[str, str], None]) -> None:
+        if held.address is None:
+            raise held
+        attach = messages.Attach(session_id=held.session_id)
+        search = OwnerSearch(self._session, self._channels, held.session_id, held.address)
+        async for owner in search:
+            with search.attempt():
+                if isinstance(owner, Conversation):
+                    entered(owner.session_id, owner.model)
+                    self._session.enter(owner)
+                else:
+                    await self._attach_there(owner, attach, entered)
 
-        def heard(reply: Answered) -> None:
+    async def _attach_again(self, owner: Owner, session_id: str) -> messages.Attached | None:
+        """Attaches the client where it was, if it is in this conversation and gets no events of
+        it from this owner; gives the reply."""
+        cursor = self.cursor
+        if cursor is None or cursor.session_id != session_id:
+            return None
+        if isinstance(owner, Conversation):
+            return self._attach_here(owner, cursor)
+        if self._channel is None:
+            return await self._attach_there(owner, cursor.attach())
+        return None
+
+    async def _attach_there(
+        self,
+        channel: Channel,
+        attach: messages.Attach,
+        entered: Callable[[str, str], None] | None = None,
+    ) -> messages.Attached:
+        def receive(reply: ReplyOrRefusal) -> None:
             if isinstance(reply, messages.Attached):
-                entered(reply.session_id, reply.model)
-                self.channel = channel
-                self._last_entry = reply.head_seq
-            elif isinstance(reply, RequestError):
-                refused.append(reply)
+                if entered is not None:
+                    entered(reply.session_id, reply.model)
+                self._channel = channel
+                self.cursor = (self.cursor or Cursor("")).moved(reply, attach)
 
-        refused: list[RequestError] = []
-        cursor = messages.Attach(session_id=self.session_id, observer=self._session.observer)
-        said = self._last_delta.event if self._last_delta is not None else None
-        if isinstance(said, messages.TextDelta):
-            offset = said.offset + len(said.text)
-            cursor = replace(cursor, turn_id=said.turn_id, call=said.call, offset=offset)
-        await channel.ask(cursor, heard)
-        if refused:
-            raise refused[0]
+        reply = await channel.ask(attach, receive)
+        if isinstance(reply, RequestError):
+            raise reply
+        assert isinstance(reply, messages.Attached)
+        return reply
 
-    def _enter_here(self, conversation: Conversation) -> None:
-        """This server owns it now."""
-        session, turns = self._session, dict(self._session.own_turns)
-        running = conversation.queue.running
-        offset = 0 if running is None else self._heard_of(running.turn_id, running.call)
-        self.session_id = self.channel = None
-        session.enter(conversation, observer=session.observer)
-        session.own_turns.update(turns)
-        if running is None or running.turn_id not in turns or not running.events.has_output:
-            return
-        text = running.events.sent_text("text")[offset:]
-        for event in running.events.deltas("text", text, offset):
-            self._deliver(event)
+    def _attach_here(self, conversation: Conversation, cursor: Cursor) -> messages.Attached:
+        """This server owns the conversation now."""
+        session = self._session
+        frames, _ = conversation.replay(cursor.attach())
+        attached = conversation.snapshot(client_of(session, observer=cursor.observer))
+        self.cursor = self._channel = None
+        session.enter(conversation, observer=cursor.observer)
+        for message in split_messages(frames):
+            event = RelayedEvent(message)
+            if message.type == MessageType.TEXT_DELTA:
+                cursor.pass_on_delta(event)
+            session.deliver(event)
+        return attached
 
     def leave(self) -> None:
-        """The client goes elsewhere."""
-        channel, self.channel, self.session_id = self.channel, None, None
-        self._last_delta = None
+        channel, self._channel, self.cursor = self._channel, None, None
         if channel is not None:
             with suppress(LinkLost):
                 channel.send(messages.Detach(), lambda outcome: None)
 
-    def hear(self, channel: Channel, event: RelayedEvent) -> None:
-        if channel is not self.channel:
+    def receive_event(self, channel: Channel, event: RelayedEvent) -> None:
+        """Sends it to the client. Most events are not even decoded."""
+        if channel is not self._channel or self.cursor is None:
             return
-        tell = self._session.send_event  # most events are not even decoded
+        send = self._session.send_event
         match event.message.type:
             case MessageType.TEXT_DELTA:
-                self._last_delta = event
+                self.cursor.pass_on_delta(event)
             case MessageType.ENTRY:
-                self._last_entry = event
+                self.cursor.pass_on_entry(event)
             case MessageType.ERROR:
                 return  # why the owner closes the channel
             case MessageType.SESSION_EVENT:
-                told = event.event
-                if isinstance(told, messages.SessionEvent) and told.event == "shutdown":
+                decoded = event.event
+                if isinstance(decoded, messages.SessionEvent) and decoded.event == "shutdown":
                     return  # of the owner, not of this server
-                tell = self._session.deliver
+                send = self._session.deliver
             case MessageType.TURN_FINISHED:
-                tell = self._session.deliver
+                send = self._session.deliver
             case _:
                 pass
         try:
-            tell(event)
+            send(event)
         except Exception:
-            log.exception("a relayed event could not be told")
+            log.exception("a relayed event could not be sent")
             self._session.dropped()
 
     def channel_lost(self, channel: Channel) -> None:
-        self._channels = {key: one for key, one in self._channels.items() if one is not channel}
-        if channel is not self.channel or self.session_id is None:
+        self._channels.forget(channel)
+        if channel is not self._channel or self.cursor is None:
             return
-        self.channel = None
+        self._channel = None
         if self._session.can_attach:
-            details: JsonObject = {"head_seq": self.head_seq}
-            id_ = self.session_id
-            self._deliver(messages.SessionEvent(session_id=id_, event="lagged", details=details))
+            details: JsonObject = {"head_seq": self.cursor.seq}
+            session_id = self.cursor.session_id
+            lagged = messages.SessionEvent(session_id=session_id, event="lagged", details=details)
+            self._deliver(lagged)
         elif self._session.own_turns:
             self._session.server.services.spawn(self._resume)
 
-    def resume(self, session_id: str, turns: dict[str, int]) -> None:
-        """This server has lost the conversation that the client is in; it can't attach again
-        by itself."""
-        self.session_id = session_id
+    def resume(self, cursor: Cursor, turns: Mapping[str, int]) -> None:
+        self.cursor = cursor
         self._session.own_turns.update(turns)
         self._session.server.services.spawn(self._resume)
 
     async def _resume(self) -> None:
-        """Finds the owner, attaches again and hears on of the turns the client waits for."""
-        session_id = self.session_id
-        if session_id is None:
+        cursor = self.cursor
+        if cursor is None:
             return
-
-        async def there(channel: Channel) -> None:
-            if self.channel is None and self.session_id == session_id:
-                await self._attach(channel)
-
-        async def here(conversation: Conversation) -> None:
-            if self.channel is None and self.session_id == session_id:
-                self._enter_here(conversation)
-
+        attached: messages.Attached | None = None
+        search = OwnerSearch(self._session, self._channels, cursor.session_id, None)
         try:
-            await self._with_owner(session_id, None, there, here)
-            await self._finish_ended(session_id)
+            async for owner in search:
+                with search.attempt():
+                    attached = await self._attach_again(owner, cursor.session_id)
+            await self._send_ends(self.cursor or cursor, attached)
         except Exception as error:
-            told = error_to_tell(error, log, "a client could not be attached again")
-            self._session.send_away(told.message)
+            refusal = error_to_tell(error, log, "a client could not be attached again")
+            self._session.send_away(refusal.message)
 
-    async def _finish_ended(self, session_id: str) -> None:
-        """Tells the client of its turns that ended while it was attached to nothing: what it
-        lacks of the text, and the end, as the record has them."""
-        own_turns = self._session.own_turns
-        found = await self._session.server.registry.find(session_id, self._session.user)
-        if not own_turns or found is None:
+    async def _send_ends(self, cursor: Cursor, attached: messages.Attached | None) -> None:
+        """Sends the client, of its turns that ended while it was attached to nothing, the text
+        that it lacks and the end, as the record has them. `attached` says which have ended; if
+        it is not known, the record does."""
+        session, session_id = self._session, cursor.session_id
+        ended = {
+            turn_id: seq
+            for turn_id, seq in session.own_turns.items()
+            if attached is None or has_ended(turn_id, attached)
+        }
+        found = None
+        if ended:
+            found = await session.server.registry.find(session_id, session.user)
+        if found is None:
             return
-        after = min(own_turns.values()) - 1
+        progress: dict[str, TurnProgress] = defaultdict(TurnProgress)
+        after = min(ended.values()) - 1
         async for batch in found.profile.store.entries(session_id, after=after):
             for entry in batch:
-                if isinstance(entry, ModelOutputEntry | FaultEntry) and entry.turn_id in own_turns:
-                    self._tell_rest(session_id, entry.turn_id, entry)
-
-    def _tell_rest(
-        self, session_id: str, turn_id: str, entry: ModelOutputEntry | FaultEntry
-    ) -> None:
-        if isinstance(entry, FaultEntry):
-            error: JsonObject | None = {"code": entry.code, "message": entry.content}
-        else:
-            offset = self._heard_of(turn_id, entry.call)
-            if text := entry.content[offset:]:
-                self._deliver(
-                    messages.TextDelta(
-                        session_id=session_id,
-                        turn_id=turn_id,
-                        call=entry.call,
-                        offset=offset,
-                        text=text,
-                    )
+                turn_id = entry.turn_id
+                if turn_id not in ended or turn_id not in session.own_turns:
+                    continue
+                event = messages.EntryAdded(
+                    session_id=session_id,
+                    turn_id=turn_id,
+                    call=getattr(entry, "call", None),
+                    entry=entry_as_json(entry),
                 )
-            if not entry.ends_turn:
-                return
-            error = None if entry.error is None else dict(entry.error)
-        self._deliver(
-            messages.TurnFinished(
-                session_id=session_id,
-                turn_id=turn_id,
-                state=entry.state,
-                seq=entry.seq,
-                error=error,
-            )
-        )
+                progress[turn_id].take(event)
+                if (text := cursor.take_stored_text(event)) is not None:
+                    self._deliver(text)
+                if (end := progress[turn_id].end) is not None:
+                    self._deliver(end)
 
     def _deliver(self, event: messages.Event) -> None:
         bytes_max = self._session.server.services.limits.message_bytes_max
         self._session.deliver(BroadcastEvent(event, bytes_max))
 
     def close(self) -> None:
-        self.session_id = self.channel = None
-        for channel in self._channels.values():
-            channel.close()
-        self._channels = {}
-
-
-def _outcome_of(code: MessageType, message: Enclosed) -> Outcome:
-    try:
-        reply = decode_reply(code, message.type, message.payload)
-    except RequestError as error:
-        return error
-    if not isinstance(reply, messages.ErrorReport):
-        return reply
-    if (reply.details or {}).get(MOVED):
-        return Moved()
-    try:
-        error_code = ErrorCode(reply.code)
-    except ValueError:  # of a later version
-        error_code = ErrorCode.INTERNAL
-    return RequestError(
-        error_code,
-        reply.message,
-        field=reply.field,
-        retry_after=reply.retry_after,
-        details=reply.details,
-    )
+        self.cursor = self._channel = None
+        self._channels.close()
 
 
 def _unknown_outcome() -> RequestError:

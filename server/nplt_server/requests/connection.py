@@ -55,8 +55,6 @@ async def hello(session: Session, request: Hello, answer: Answer) -> None:
             field="keepalive",
         )
     if request.peer is not None:
-        if session.server.peers is None:
-            raise RequestError(ErrorCode.UNAUTHORIZED, "this server has no cluster.secret_file")
         await session.server.peers.accept(session, request, answer)
         return
     admission = session.server.admission
@@ -117,7 +115,7 @@ async def _welcome(session: Session, request: Hello, answer: Answer, user: str) 
                 request.session_id, create=request.create, history=request.history, by_prefix=True
             )
         except ConversationHeld as held:
-            await session.relayed(held).enter(held, admit)
+            await session.use_relay().enter(held, admit)
             return
     admit(conversation.session_id, conversation.model)
     session.enter(conversation)
@@ -225,9 +223,10 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
     services, admission = session.server.services, session.server.admission
     is_operator = admission.is_operator(session.user)
     counted = [services.counters[session.user]]
-    connections = sum(each.user == session.user and each.is_authenticated for each in admission)
+    sessions = session.server.sessions
+    connections = sum(each.user == session.user and each.is_authenticated for each in sessions)
     if is_operator:
-        counted, connections = list(services.counters.values()), len(admission)
+        counted, connections = list(services.counters.values()), len(sessions)
     finished: Counter[str] = Counter()
     for one in counted:
         finished.update(one.turns_finished)

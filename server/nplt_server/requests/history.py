@@ -11,8 +11,7 @@ from msgspec import to_builtins
 from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, JsonObject, RequestError, messages
 from nplt_server.connections.session import Session
 from nplt_server.conversations.context_report import context_report
-from nplt_server.dialects import Answer, written_size
-from nplt_server.digest import levels_of
+from nplt_server.dialects import BRACKET_BYTES_MAX, Answer
 from nplt_server.histories import FoundConversation
 from nplt_storage.pages import MessagePage, PageQuery
 from nplt_storage.rows import NEW_NAME
@@ -53,8 +52,7 @@ async def history(session: Session, request: messages.HistoryRequest, answer: An
             view=request.view,
             order=request.order,
             detail=request.detail,
-            levels=levels_of,
-            size=written_size,
+            bracket_bytes=BRACKET_BYTES_MAX,
         )
         page = await found.profile.store.page(session_id, query)
         found = await session.server.registry.find(session_id, session.user) or found

@@ -78,7 +78,7 @@ from nplt_storage.history import ConversationHistory, SentBefore, sent_before
 from nplt_storage.ids import is_file_id, is_session_id
 from nplt_storage.index import FileStamp, PromptsFound
 from nplt_storage.json_values import check_object, check_text
-from nplt_storage.messages import content_of
+from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery, fold, new_row
@@ -462,13 +462,20 @@ class JsonFileStore:
     """Allows one writer per conversation, and one operation at a time on each. A file that
     turns out to be damaged is marked so, whoever was reading it."""
 
-    def __init__(self, directory: OpenDirectory, *, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        directory: OpenDirectory,
+        *,
+        clock: Callable[[], datetime],
+        levels: LevelMaker = no_levels,
+    ) -> None:
         """Use `open_directory`: it takes the lock and looks at what is there."""
         self._directory = directory
         self._disk = directory.disk
         self._threads = directory.threads
         self._names = directory.names
         self._clock = clock
+        self._levels = levels
         self._files: dict[str, JsonFile] = {}
         """The files used since the start; the opening rule was applied to each."""
         self._records: dict[str, FileRecord] = {}
@@ -492,9 +499,10 @@ class JsonFileStore:
         *,
         clock: Callable[[], datetime],
         settings: FileSettings | None = None,
+        levels: LevelMaker = no_levels,
     ) -> JsonFileStore:
         directory = await open_directory(data_dir, settings or FileSettings(), now=clock())
-        return cls(directory, clock=clock)
+        return cls(directory, clock=clock, levels=levels)
 
     @property
     def directory(self) -> DataDirectory:
@@ -688,7 +696,7 @@ class JsonFileStore:
     async def page(self, session_id: str, query: PageQuery) -> MessagePage:
         def read(file: JsonFile, row: ConversationRow) -> MessagePage:
             with file.reading(row.head_seq) as entries:
-                return read_page(query, entries, row.hidden, row.unfinished)
+                return read_page(query, entries, row.hidden, row.unfinished, self._levels)
 
         return await self._read(session_id, read)
 

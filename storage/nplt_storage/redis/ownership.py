@@ -67,7 +67,7 @@ class Process(Struct, frozen=True):
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """Who owns a conversation, as told to the others."""
+    """The owner of a conversation, as the other servers read it."""
 
     id: str
     address: str | None = None
@@ -111,7 +111,7 @@ class Ownership(Struct, eq=False):
     wanted_by: bytes | None = None
     """The server that has asked for it."""
     next_nonce: str | None = None
-    """Of an acquisition of which nothing was heard."""
+    """Of an acquisition whose reply was lost."""
 
 
 class Leases:
@@ -244,7 +244,7 @@ class Leases:
             elif owned.token == token:
                 owned.until = asked_at  # it is not ours any more
 
-    # What the other servers are told
+    # What the other servers read
 
     def members(self, *, announces: bool = False) -> list[Member]:
         """Those that are there; one that has just died is for as long as its lease."""
@@ -256,8 +256,8 @@ class Leases:
             owned=len(self._kept),
             started_at=self._started_at,
         )
-        said = (own.id if announces else "", msgspec.json.encode(own), self.milliseconds)
-        noted = self._connection.run(scripts.MEMBERS, [self._keyspace.members], *said)
+        note = (own.id if announces else "", msgspec.json.encode(own), self.milliseconds)
+        noted = self._connection.run(scripts.MEMBERS, [self._keyspace.members], *note)
         members = {own.id: own}
         for each in noted:
             with suppress(msgspec.DecodeError):  # a later version says it differently
@@ -279,7 +279,7 @@ class Leases:
         self._turns.get(key, set()).discard(turn_id)
         self._connection.call("ZREM", key, turn_id)
 
-    def _tell(self) -> None:
+    def announce(self) -> None:
         if self._announces:
             self.members(announces=True)
         for key, turns in list(self._turns.items()):
@@ -301,7 +301,7 @@ class Leases:
             seconds = self._seconds / _RENEWALS_PER_LEASE
             try:
                 self.renew()
-                self._tell()
+                self.announce()
                 is_well = True
             except RedisError as error:
                 if is_well:

@@ -16,6 +16,7 @@ from asyncio import Future, get_running_loop
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -61,7 +62,7 @@ from nplt_storage.errors import (
 from nplt_storage.history import ConversationHistory, Ranges, SentBefore, is_in, sent_before
 from nplt_storage.ids import is_session_id, new_entry_id
 from nplt_storage.json_values import check_text
-from nplt_storage.messages import content_of
+from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_end, read_page
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.redis import scripts
@@ -526,26 +527,44 @@ def what_is_left(gone: Sequence[Entry], *, hidden: Ranges) -> list[Argument]:
     return left
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StoreParts:
+    """What a store and its open records use together."""
+
+    connection: RedisConnection
+    leases: Leases
+    lists: UserLists
+    sender: Sender
+    ttl_milliseconds: int
+    """0: conversations do not expire."""
+    turns_max: int
+    """0: no limit."""
+    writers: dict[str, RedisRecord | None] = field(default_factory=dict)
+    """The open records by conversation; `None` while one is being opened."""
+
+
 class RedisRecord:
-    """What `row`, `owned` and `checkpoint` say is what the writer believes Redis holds."""
+    """`row`, `owned` and `checkpoint` are what this writer believes Redis holds."""
 
     def __init__(
         self,
-        store: RedisStore,
+        parts: StoreParts,
         row: ConversationRow,
         owned: Ownership,
         checkpoint: CheckpointEntry | None = None,
-        said: PartialAnswer | None = None,
+        partial_answer: PartialAnswer | None = None,
     ) -> None:
         self.session_id = row.session_id
         self.owned = owned
         self._row = row
         self._checkpoint = checkpoint
-        self._store = store
-        self._connection = store._connection
-        self._leases = store._leases
-        self._call = self._sent_call = (said.turn_id, said.call) if said else None
-        """The running call, and the one whose text Redis has: that, or how it began."""
+        self._parts = parts
+        self._connection = parts.connection
+        self._leases = parts.leases
+        self._call = self._sent_call = (
+            (partial_answer.turn_id, partial_answer.call) if partial_answer else None
+        )
+        """The running call, and the one whose text Redis has, or the beginning of it."""
         self._pieces: deque[_WaitingPiece] = deque()
         self._is_broken = False
         self._sending = Lock()
@@ -587,7 +606,7 @@ class RedisRecord:
             encoded = b""  # half a surrogate pair: nobody could read it
         sent: Future[None] = get_running_loop().create_future()
         self._pieces.append((self._call, encoded, sent))
-        self._store._sender.post(self._send_pieces)
+        self._parts.sender.post(self._send_pieces)
         return sent
 
     def _send_pieces(self) -> None:
@@ -604,9 +623,9 @@ class RedisRecord:
                 self._sent_call, self._is_broken = call, True
                 if all(spoken) and not self._leases.is_over(self.owned):
                     lease = (self.owned.token, self._leases.milliseconds)
-                    said = (int(begins), b"".join(spoken))
+                    text = (int(begins), b"".join(spoken))
                     run = partial(self._connection.run, scripts.APPEND_LIVE, self.owned.keys)
-                    self._is_broken = run(*lease, *said) != b"done"
+                    self._is_broken = run(*lease, *text) != b"done"
             finally:
                 _settle(pieces)
 
@@ -623,7 +642,7 @@ class RedisRecord:
     @in_worker_thread
     def keep_blob(self, data: bytes) -> BlobReference:
         blob = BlobReference.of(data)
-        self._write(scripts.KEEP_BLOB, blob.blob_id, data, self._store._ttl_milliseconds)
+        self._write(scripts.KEEP_BLOB, blob.blob_id, data, self._parts.ttl_milliseconds)
         return blob
 
     async def close(self) -> None:
@@ -633,11 +652,11 @@ class RedisRecord:
                 await self._connection.in_thread(self._leave)
             finally:
                 self._leases.forget(self.owned)
-                if self._store._writers.get(self.session_id) is self:
-                    del self._store._writers[self.session_id]
+                if self._parts.writers.get(self.session_id) is self:
+                    del self._parts.writers[self.session_id]
 
     def _leave(self) -> None:
-        self._store._sender.flush()
+        self._parts.sender.flush()
         try:
             with self._lock:
                 self._settle()
@@ -670,12 +689,12 @@ class RedisRecord:
                 raise BadEntry(f"entry {entry.seq} can't follow entry {before.head_seq}")
             if isinstance(entry, RollbackEntry) and entry.to_seq < before.first_seq - 1:
                 raise BadEntry(f"entry {entry.to_seq} is no longer kept: nothing leads back to it")
-            is_said = self._ends_answer(entry)
+            ends_answer = self._ends_answer(entry)
             row = fold(before, entry)
-            self._commit(entry, line, row, forget=is_said)
+            self._commit(entry, line, row, forget=ends_answer)
             self._row = row
-            self._store._lists.moved(before, row)
-            if self._store._turns_max:
+            self._parts.lists.moved(before, row)
+            if self._parts.turns_max:
                 self._spans.add(entry)
                 if ends_turn(entry):
                     self._trim()
@@ -689,7 +708,7 @@ class RedisRecord:
             self._doubts[digest] = name_of(entry)
             self._write(
                 scripts.APPEND,
-                *(entry.seq, line, row_as_bytes(row), self._store._ttl_milliseconds),
+                *(entry.seq, line, row_as_bytes(row), self._parts.ttl_milliseconds),
                 *(int(forget), doubts, row.first_seq, name_of(entry)),
             )
             self._doubts.clear()
@@ -754,7 +773,7 @@ class RedisRecord:
     def _trim(self) -> None:
         """The entry is in already, whatever comes of this: the next turn tries again."""
         row = self._row
-        first = self._spans.first_to_keep(self._store._turns_max)
+        first = self._spans.first_to_keep(self._parts.turns_max)
         if first <= row.first_seq:
             return
         try:
@@ -768,10 +787,10 @@ class RedisRecord:
             self._write(
                 scripts.TRIM,
                 *(row.head_seq, first, encode_line(checkpoint), row_as_bytes(trimmed)),
-                self._store._ttl_milliseconds,
+                self._parts.ttl_milliseconds,
                 *what_is_left(gone, hidden=row.hidden),
             )
-        except Exception as error:  # whatever it is, who wrote the entry must hear that it is in
+        except Exception as error:  # whatever it is, the entry is stored, and its writer must know
             log.warning("%s: can't be trimmed: %r", self.session_id, error)
             self._is_floor_known = False
             return
@@ -827,7 +846,7 @@ class RedisRecord:
                 self._write(
                     scripts.REWRITE,
                     *(before.head_seq, encode_line(checkpoint) if checkpoint else b""),
-                    *(row_as_bytes(made.row), self._store._ttl_milliseconds),
+                    *(row_as_bytes(made.row), self._parts.ttl_milliseconds),
                     *sorted(blobs_named_by([erased]) - blobs),
                     also=made.keys,
                 )
@@ -835,7 +854,7 @@ class RedisRecord:
                 made.drop()
                 raise
             self._row, self._checkpoint = made.row, checkpoint
-            self._store._lists.moved(before, made.row)
+            self._parts.lists.moved(before, made.row)
             return tombstone
 
     def _floor(self, checkpoint: CheckpointEntry | None) -> Checkpoint:
@@ -875,29 +894,27 @@ _MINUTE: Final = 60_000
 class RedisStore:
     def __init__(
         self,
-        connection: RedisConnection,
-        leases: Leases,
+        parts: StoreParts,
         *,
         clock: Callable[[], datetime],
         promise: str,
-        ttl_milliseconds: int,
-        turns_max: int,
+        levels: LevelMaker = no_levels,
     ) -> None:
+        """Use `open_url`: it connects, and checks the version."""
         self.description = StoreDescription(backend="redis", promise=promise)
         self._clock = clock
-        self._connection = connection
-        self._keyspace = connection.keyspace
-        self._leases = leases
-        self._lists = UserLists(connection)
-        self._sender = Sender()
-        self._ttl_milliseconds = ttl_milliseconds
-        self._turns_max = turns_max
-        """0: no limit."""
-        self._writers: dict[str, RedisRecord | None] = {}
-        """The open records; `None` while one is being opened."""
+        self._levels = levels
+        self._parts = parts
+        self._connection = parts.connection
+        self._keyspace = parts.connection.keyspace
+        self._leases = parts.leases
+        self._lists = parts.lists
+        self._sender = parts.sender
+        self._ttl_milliseconds = parts.ttl_milliseconds
+        self._writers = parts.writers
         self._accesses: dict[str, datetime] = {}
         """Last-access times on their way; readers of this process see them at once."""
-        self._unheard: dict[str, str] = {}
+        self._unconfirmed: dict[str, str] = {}
         """Creations that may have succeeded: their nonces, by id."""
 
     @classmethod
@@ -912,8 +929,9 @@ class RedisStore:
         timeout_seconds: float = 5.0,
         lease_seconds: float = LEASE_SECONDS,
         advertise: str | None = None,
+        levels: LevelMaker = no_levels,
     ) -> RedisStore:
-        """`advertise` is the address of this server that others are told."""
+        """`advertise` is the address at which other servers reach this one."""
         connection = RedisConnection(url, timeout_seconds=timeout_seconds, key_prefix=key_prefix)
         try:
             await connection.in_thread(check_version, connection)
@@ -921,14 +939,15 @@ class RedisStore:
         except BaseException:
             connection.close()
             raise
-        return cls(
-            connection,
-            Leases(connection, seconds=lease_seconds, address=advertise),
-            clock=clock,
-            promise=promise,
+        parts = StoreParts(
+            connection=connection,
+            leases=Leases(connection, seconds=lease_seconds, address=advertise),
+            lists=UserLists(connection),
+            sender=Sender(),
             ttl_milliseconds=(ttl_seconds or 0) * 1000,
             turns_max=max_turns or 0,
         )
+        return cls(parts, clock=clock, promise=promise, levels=levels)
 
     @property
     def read_only_reason(self) -> str | None:
@@ -978,13 +997,13 @@ class RedisStore:
         _check_id(session_id)
         check_text(user, "the user's name")
         row = new_row(session_id, user=user, created_at=self._clock())
-        nonce = self._unheard.pop(session_id, None) or new_entry_id()
+        nonce = self._unconfirmed.pop(session_id, None) or new_entry_id()
         try:
             record = await self._connection.in_thread(self._create, row, nonce)
         except ConversationExists:
             raise
         except BaseException:
-            self._unheard[session_id] = nonce
+            self._unconfirmed[session_id] = nonce
             raise
         return self._registered(record)
 
@@ -1002,7 +1021,7 @@ class RedisStore:
         if token == b"taken":
             raise ConversationExists(row.session_id)
         owned = self._leases.owned(row.session_id, token, asked_at)
-        return RedisRecord(self, row, owned)
+        return RedisRecord(self._parts, row, owned)
 
     def _registered(self, record: RedisRecord) -> RedisRecord:
         self._writers[record.session_id] = record
@@ -1035,14 +1054,15 @@ class RedisStore:
             _check_ends(source, row, checkpoint)
             held = read_end(source, row)
             pieces = [decode(line, type=Piece) for line in (found[4] or b"").splitlines()]
-            said = not_yet_an_entry(joined(pieces), row, held)
-            record = RedisRecord(self, row, owned, checkpoint, said)
-            turns_max = self._turns_max or None
+            partial_answer = not_yet_an_entry(joined(pieces), row, held)
+            record = RedisRecord(self._parts, row, owned, checkpoint, partial_answer)
+            turns_max = self._parts.turns_max or None
             if turns_max:
                 record.learn_turns(source.after(0))
             entries = [checkpoint, *held] if checkpoint else held
             history = ConversationHistory(session_id, entries, row=row, turns_max=turns_max)
-            return Opened(record=record, history=history, row=row, partial_answer=said), record
+            opened = Opened(record=record, history=history, row=row, partial_answer=partial_answer)
+            return opened, record
         except RedisError:
             raise  # the lease lapses, or serves the next attempt
         except BaseException as error:
@@ -1078,7 +1098,7 @@ class RedisStore:
     @in_worker_thread
     def page(self, session_id: str, query: PageQuery) -> MessagePage:
         row = self._found(session_id)
-        return read_page(query, self._source(row), row.hidden, row.unfinished)
+        return read_page(query, self._source(row), row.hidden, row.unfinished, self._levels)
 
     @in_worker_thread
     def text_of(self, session_id: str, seq: int) -> str | None:
@@ -1445,5 +1465,6 @@ def decode_row(found: Sequence[bytes | None], noted: datetime | None) -> Convers
 
 def origin_as_bytes(origin: Origin) -> bytes:
     created_at = time_as_text(origin.created_at)
-    said = {"user": origin.user, "created_at": created_at, "extra": dict(origin.extra)}
-    return orjson.dumps(said)
+    return orjson.dumps(
+        {"user": origin.user, "created_at": created_at, "extra": dict(origin.extra)}
+    )

@@ -1,0 +1,304 @@
+"""How a receiver of events resumes after a gap. No I/O.
+
+A receiver is attached to one conversation and has a `Cursor` there. When the connection is
+lost, the cursor says in an ATTACH what the receiver has, and the server continues from there.
+A turn that has ended by then (`has_ended`) is read from the record: `TurnProgress` takes its
+entries and gives its end, and `Cursor.take_stored_text` the text that the receiver lacks.
+
+Two receivers use this. The client library decodes each event (`Cursor.take`): an event that
+was received before is dropped or cut to its new part. A piece of text from beyond a gap is
+dropped too, since the stored entry will bring the whole. So whoever reads behind such a cursor
+can append each `TextDelta` to the text of its call: none overlaps, none leaves a gap, and one
+with `replay_from` starts that text again. A server that relays events passes them to its
+client undecoded (`Cursor.pass_on`), and resumes for a client that can't do so by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal, Protocol, TypeAlias, TypeVar
+
+from msgspec.structs import replace
+
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import (
+    AgentThought,
+    Attach,
+    Attached,
+    EntryAdded,
+    Event,
+    Request,
+    SessionSwitch,
+    TextDelta,
+    TurnFinished,
+    TurnStarted,
+)
+
+_E = TypeVar("_E", TextDelta, AgentThought)
+
+
+class Extent:
+    """How much of one call's text is held, in code points, as offsets count it."""
+
+    __slots__ = ("length",)
+
+    def __init__(self, length: int = 0) -> None:
+        self.length = length
+
+    def take(self, offset: int, text: str, *, replay_from: int | None = None) -> str:
+        """The part that continues what is held. Nothing of a piece that was held before,
+        nor of one from beyond a gap. With `replay_from`, the text begins again there."""
+        if replay_from is not None:
+            self.length = replay_from
+        if offset > self.length:
+            return ""
+        new = text[self.length - offset :]
+        self.length += len(new)
+        return new
+
+
+class UndecodedEvent(Protocol):
+    """An event in its encoded form."""
+
+    @property
+    def event(self) -> Event:
+        """Decoded when it is first asked for."""
+        ...
+
+
+class Cursor:
+    """How far a receiver has followed one conversation."""
+
+    __slots__ = (
+        "_passed_delta",
+        "_passed_entry",
+        "_seq",
+        "asked_for",
+        "call",
+        "create",
+        "observer",
+        "reasoning",
+        "session_id",
+        "text",
+        "turn_id",
+    )
+
+    def __init__(self, session_id: str, seq: int = 0) -> None:
+        self.session_id = session_id
+        self._seq = seq
+        self.observer = False
+        self.asked_for = ""
+        """The id or name by which the conversation was asked for."""
+        self.create = False
+        """Whether it was to be made if it did not exist."""
+        self.turn_id: str | None = None
+        """The turn that sends text, its call, and how much of that call is held."""
+        self.call = 0
+        self.text = Extent()
+        self.reasoning = Extent()
+        self._passed_delta: UndecodedEvent | None = None
+        self._passed_entry: UndecodedEvent | None = None
+
+    @property
+    def seq(self) -> int:
+        """The newest entry that was received."""
+        self._read_passed()
+        return self._seq
+
+    def held(self, turn_id: str, call: int) -> int:
+        """How much of that call's text the receiver has: all of it, if a later call of the turn
+        has begun."""
+        self._read_passed()
+        if turn_id != self.turn_id or call > self.call:
+            return 0
+        return self.text.length if call == self.call else sys.maxsize
+
+    def attach(self) -> Attach:
+        self._read_passed()
+        has_turn = self.turn_id is not None
+        # While the conversation is empty, a server that was restarted has to make it again.
+        create = self.create and not self._seq
+        return Attach(
+            session_id=self.asked_for if create else self.session_id,
+            create=create or None,
+            after_seq=self._seq,
+            turn_id=self.turn_id,
+            call=self.call if has_turn else None,
+            offset=self.text.length if has_turn else None,
+            observer=self.observer,
+        )
+
+    def moved(self, attached: Attached, request: Request | None) -> Cursor:
+        """The cursor after a reply to ATTACH or SESSION_SWITCH. Entries that were asked for
+        are still to come; the text of a call that goes on is still held."""
+        self._read_passed()
+        asked = request if isinstance(request, Attach) else None
+        moved = Cursor(attached.session_id, attached.head_seq)
+        if isinstance(request, Attach | SessionSwitch):
+            moved.asked_for, moved.create = request.session_id, bool(request.create)
+        if asked is None:
+            return moved
+        moved.observer = asked.observer
+        if asked.after_seq is not None and not attached.resync:
+            moved._seq = asked.after_seq
+        if (attached.session_id, asked.turn_id) == (self.session_id, self.turn_id):
+            moved.turn_id, moved.call = self.turn_id, self.call
+            moved.text, moved.reasoning = self.text, self.reasoning
+        return moved
+
+    def take(self, event: Event) -> Event | None:
+        """The new part of the event; `None`: all of it was received before."""
+        session_id = getattr(event, "session_id", None)
+        if session_id is not None and session_id != self.session_id:
+            return None
+        match event:
+            case TextDelta():
+                self._begin_call(event.turn_id, event.call)
+                return _new_part(self.text, event, event.offset, event.replay_from)
+            case AgentThought(type="reasoning", offset=int(offset), text=str()):
+                self._begin_call(event.turn_id, event.call or 0)
+                return _new_part(self.reasoning, event, offset)
+            case EntryAdded() if isinstance(seq := event.entry.get("seq"), int):
+                if seq <= self._seq:
+                    return None
+                self._seq = seq
+            case TurnFinished() if event.turn_id == self.turn_id:
+                self.turn_id = None
+            case _:
+                pass
+        return event
+
+    def pass_on_delta(self, delta: UndecodedEvent) -> None:
+        """Notes a TEXT_DELTA that goes to the receiver as it is. Such events come in order, so
+        that the last one says it all; it is decoded when somebody asks."""
+        self._passed_delta = delta
+
+    def pass_on_entry(self, entry: UndecodedEvent) -> None:
+        """The same for an ENTRY."""
+        self._passed_entry = entry
+
+    def take_stored_text(self, event: EntryAdded) -> TextDelta | None:
+        """The part of a stored answer that the receiver lacks, as a delta; it is held then."""
+        content, call = event.entry.get("content"), event.call or 0
+        is_output = event.entry.get("kind") == "model_output"
+        if not is_output or event.turn_id is None or not isinstance(content, str):
+            return None
+        offset = self.held(event.turn_id, call)
+        if offset >= len(content):
+            return None
+        self.turn_id, self.call, self.text = event.turn_id, call, Extent(len(content))
+        return TextDelta(
+            session_id=event.session_id,
+            turn_id=event.turn_id,
+            call=call,
+            offset=offset,
+            text=content[offset:],
+        )
+
+    def _begin_call(self, turn_id: str, call: int) -> None:
+        if (turn_id, call) != (self.turn_id, self.call):
+            self.turn_id, self.call = turn_id, call
+            self.text, self.reasoning = Extent(), Extent()
+
+    def _read_passed(self) -> None:
+        if self._passed_delta is not None:
+            delta, self._passed_delta = self._passed_delta.event, None
+            if isinstance(delta, TextDelta):
+                self._begin_call(delta.turn_id, delta.call)
+                self.text.length = delta.offset + len(delta.text)
+        if self._passed_entry is not None:
+            entry, self._passed_entry = self._passed_entry.event, None
+            if isinstance(entry, EntryAdded):
+                self._seq = max(self._seq, _seq_of(entry.entry))
+
+
+def _new_part(held: Extent, event: _E, offset: int, replay_from: int | None = None) -> _E | None:
+    before = held.length
+    new = held.take(offset, event.text or "", replay_from=replay_from)
+    if replay_from is not None or (new and new == event.text):
+        return event
+    return replace(event, offset=before, text=new) if new else None
+
+
+Ending: TypeAlias = Literal["completed", "interrupted", "failed"]
+
+
+class TurnProgress:
+    """How far one turn has come, by its events. Each entry counts once."""
+
+    __slots__ = ("_newest_seq", "_usage", "end", "has_started", "is_over")
+
+    def __init__(self) -> None:
+        self.has_started = False
+        self.is_over = False
+        """TURN_FINISHED was received."""
+        self.end: TurnFinished | None = None
+        """What TURN_FINISHED says, by the entry that ended the turn."""
+        self._newest_seq = 0
+        self._usage: dict[str, int] = {}
+
+    def take(self, event: Event) -> bool:
+        """False: an entry that was received before."""
+        match event:
+            case EntryAdded():
+                seq = event.entry.get("seq")
+                if isinstance(seq, int):
+                    if seq <= self._newest_seq:
+                        return False
+                    self._newest_seq = seq
+                self._take_entry(event)
+            case TurnStarted():
+                self.has_started = True
+            case TurnFinished():
+                self.is_over = True
+            case _:
+                pass
+        return True
+
+    def _take_entry(self, event: EntryAdded) -> None:
+        entry = event.entry
+        usage = entry.get("usage")
+        for name, count in usage.items() if isinstance(usage, dict) else ():
+            if isinstance(count, int):
+                self._usage[name] = self._usage.get(name, 0) + count
+        state = _ending(entry)
+        if state is None:
+            return
+        error = entry.get("error")
+        if entry.get("kind") == "fault":
+            error = {"code": entry.get("code"), "message": entry.get("content")}
+        self.end = TurnFinished(
+            session_id=event.session_id,
+            turn_id=event.turn_id or "",
+            state=state,
+            seq=_seq_of(entry),
+            usage={**self._usage},
+            error=error if isinstance(error, dict) and state != "completed" else None,
+        )
+
+
+def _ending(entry: JsonObject) -> Ending | None:
+    """How the turn ended, if this is the entry that ended it."""
+    state = entry.get("state")
+    if entry.get("kind") == "fault":
+        return "failed" if state == "failed" else "interrupted"
+    goes_on = state == "completed" and (entry.get("tool_calls") or entry.get("rejected"))
+    if entry.get("kind") != "model_output" or goes_on:
+        return None
+    match state:
+        case "completed" | "failed":
+            return state
+        case _:
+            return "interrupted"
+
+
+def _seq_of(entry: JsonObject) -> int:
+    seq = entry.get("seq")
+    return seq if isinstance(seq, int) else 0
+
+
+def has_ended(turn_id: str, attached: Attached) -> bool:
+    """Whether a turn is over, by the reply to ATTACH: it neither runs nor waits."""
+    active = attached.active_turn
+    is_running = active is not None and active.turn_id == turn_id
+    return not is_running and turn_id not in attached.queue
