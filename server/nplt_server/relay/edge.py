@@ -251,19 +251,18 @@ class EdgeRelay:
         answer: Answer,
         current_id: str | None,
     ) -> None:
-        session_id: str | None
-        if isinstance(error, ConversationHeld):
-            session_id, address = error.session_id, error.address
-            if address is None:
-                raise error
-            here = self._session.conversation
-            if isinstance(here, Conversation) and current_id == session_id:
-                here.record.mark_stale()  # it has the same id, was made here and never stored
-        else:
-            session_id, address = getattr(request, "session_id", None) or current_id, None
+        if isinstance(error, WrittenElsewhere):
+            session_id = getattr(request, "session_id", None) or current_id
             if session_id is None or isinstance(request, messages.FileData):
                 raise error
-        await self._forward(request, answer, session_id, address)
+            await self._forward(request, answer, session_id, None)
+            return
+        if error.address is None:
+            raise error
+        here = self._session.conversation
+        if isinstance(here, Conversation) and current_id == error.session_id:
+            here.record.mark_stale()  # it has the same id, was made here and never stored
+        await self._forward(request, answer, error.session_id, error.address)
 
     async def _forward(
         self, request: messages.Request, answer: Answer, session_id: str, address: str | None
