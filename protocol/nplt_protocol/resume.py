@@ -162,6 +162,8 @@ class Cursor:
                 if seq <= self._seq:
                     return None
                 self._seq = seq
+            case AgentThought(type="retrying") if event.turn_id == self.turn_id:
+                self.reasoning = Extent()  # the call is repeated, and reasons again from 0
             case TurnFinished() if event.turn_id == self.turn_id:
                 self.turn_id = None
             case _:

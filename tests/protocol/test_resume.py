@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import (
     ActiveTurn,
+    AgentThought,
     Attached,
     EntryAdded,
     Event,
@@ -120,3 +121,18 @@ def test_the_last_entry_of_a_turn_gives_its_turn_finished(
     assert isinstance(progress.end, TurnFinished)
     assert (progress.end.state, progress.end.seq, progress.end.error) == (state, 4, error)
     assert progress.end.usage == {"input_tokens": 7}
+
+
+def test_reasoning_of_a_call_that_is_repeated_is_received_from_its_beginning() -> None:
+    cursor = Cursor("s1")
+
+    def thought(text: str) -> AgentThought:
+        return AgentThought(
+            session_id="s1", turn_id="t1", type="reasoning", call=0, offset=0, text=text
+        )
+
+    assert cursor.take(thought("first try")) == thought("first try")
+    assert cursor.take(
+        AgentThought(session_id="s1", turn_id="t1", type="retrying", content="again")
+    )
+    assert cursor.take(thought("second")) == thought("second")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import anyio
+import anyio.lowlevel
 from tests.server.approvals import asking, until
 
 from nplt_protocol.messages import ToolFinished, TurnFinished
@@ -160,3 +162,20 @@ async def test_what_is_known_of_a_step_is_not_given_up_for_a_question() -> None:
         here.conversation.interrupt("the server is shutting down")
         assert (await here.ended()).state == "interrupted"
         assert [result.status for result in here.results] == ["skipped", "success"]
+
+
+async def test_an_approval_that_is_being_written_when_the_server_stops_lets_its_tool_run() -> None:
+    async with asking() as here, anyio.create_task_group() as people:
+        (question,) = await here.ask("write")
+        here.store.append_seconds = 0.3
+        decided: list[str] = []
+
+        async def allow() -> None:
+            decided.append((await here.answer(question.approval_id, "allow")).decision)
+
+        people.start_soon(allow)
+        for _ in range(20):  # until the decision is being written
+            await anyio.lowlevel.checkpoint()
+        here.conversation.queue.suspend("the server is shutting down")
+        finished = await here.ended()
+        assert (decided, finished.state, here.workshop.done) == (["allow"], "completed", ["write"])

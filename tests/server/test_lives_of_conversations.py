@@ -12,7 +12,7 @@ import pytest
 from tests.server.failing_store import FailingStore
 from tests.server.services import Clock, EventRecorder, make_services
 
-from nplt_protocol.codes import MessageType
+from nplt_protocol.codes import ErrorCode, MessageType
 from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import (
     FileData,
@@ -349,3 +349,17 @@ async def test_a_turn_is_found_by_its_id_whether_it_runs_or_waits_and_only_by_it
             assert here.registry.turn_holder(turn_id, "ada") is None
         assert here.registry.turn_holder("nothing", "local") is None
         assert here.registry.turn_holder(other.history.entries[0].turn_id or "", "local") is None
+
+
+async def test_a_request_that_found_a_conversation_before_it_was_dropped_does_not_store_it() -> (
+    None
+):
+    async with opened_registry() as here:
+        found = here.registry.new("local")
+        here.registry.left(found.session_id)
+        with pytest.raises(RequestError) as refused:
+            await say(found, "too late")
+        assert refused.value.code == ErrorCode.UNAVAILABLE
+        again = await here.registry.get(found.session_id, "local")
+        await say(again, "in time")
+        assert again.history.head_seq

@@ -17,7 +17,7 @@ from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
-from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry, NotebookEntry
+from nplt_storage.entries import ClearEntry, Entry, ModelInputEntry, ModelOutputEntry, NotebookEntry
 from nplt_storage.history import ConversationHistory
 from nplt_storage.opening import StoreConfig, open_store
 from nplt_storage.store import ConversationStore, Origin
@@ -86,6 +86,32 @@ async def test_a_rollback_to_before_what_is_held_is_done_and_told_to_the_model(
         await Stage(conversation).play("go on")
         said = [m.content for m in requests[0].context if isinstance(m, ModelInputMessage)]
         assert said[-3:] == ["prompt 0", "prompt 1", "go on"]
+        await conversation.record.close()
+        tasks.cancel_scope.cancel()
+    await store.close()
+
+
+async def test_a_clear_during_a_far_rollback_is_written_after_it(tmp_path: Path) -> None:
+    async def silent(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        yield Stopped(reason="end")
+
+    store = await open_store(StoreConfig(), data_dir=tmp_path, clock=Clock())
+    await write_long_conversation(store)
+    async with anyio.create_task_group() as tasks:
+        registry = Registry(make_services(tasks, model_of(silent), store=store))
+        conversation = await registry.get("s1", "local")
+        cleared: list[int] = []
+
+        async def clear_while_it_is_read_again() -> None:
+            while conversation.record.is_stored:
+                await anyio.lowlevel.checkpoint()
+            cleared.append(await conversation.clear_messages())
+
+        async with anyio.create_task_group() as clients:
+            clients.start_soon(clear_while_it_is_read_again)
+            rolled_back = await operations.roll_back(conversation, 5)
+        assert cleared == [rolled_back.head_seq]
+        assert isinstance(conversation.history.entries[-1], ClearEntry)
         await conversation.record.close()
         tasks.cancel_scope.cancel()
     await store.close()

@@ -44,9 +44,9 @@ _LOOKED_BACK_MAX: Final = 1_000
 def remembered_decisions(
     history: ConversationHistory, older: Sequence[Entry] = ()
 ) -> dict[str, ApprovalEntry]:
-    """By the name of the tool. What was decided before the newest beginning as a fork or an
-    import, whether that stands or not, does not count. `older`: what a history does not
-    tell that holds a conversation in part."""
+    """The decisions that hold for the whole conversation, by the name of the tool. Decisions
+    from before the conversation was forked or imported do not count. `older`: entries that are
+    needed and not in memory."""
     forks = (e.seq for e in chain(older, history.entries) if isinstance(e, ForkedEntry))
     begun_at = max(forks, default=0)
     return {
@@ -57,7 +57,7 @@ def remembered_decisions(
 
 
 def last_words_of_step(history: ConversationHistory, turn_id: str) -> dict[str, ApprovalEntry]:
-    """Of the calls that have no results yet: the last that was said of each, by its id."""
+    """The last approval entry of each tool call that has no result yet, by the call's id."""
     turn = history.turn(turn_id)
     if turn is None or turn.unanswered is None:
         return {}
@@ -77,7 +77,7 @@ def is_open_question(entry: ApprovalEntry | None, now: datetime) -> bool:
 
 
 def _is_needed(entry: Entry, history: ConversationHistory) -> bool:
-    """For the decisions to remember: beginnings, and decisions from before what is held."""
+    """Whether `remembered_decisions` needs the entry, which is not in memory."""
     if isinstance(entry, ApprovalEntry) and entry.remember:
         return entry.seq < history.first_seq and not is_in(history.hidden, entry.seq)
     return isinstance(entry, ForkedEntry)
@@ -145,6 +145,8 @@ class _Question:
     asked: ApprovalEntry
     event: ApprovalRequest
     decision: ApprovalEntry | None = None
+    is_being_decided: bool = False
+    """Its decision is being written."""
     answered: anyio.Event = field(default_factory=anyio.Event)
 
 
@@ -157,8 +159,9 @@ class Approvals:
         """The turn whose questions stay open although it stops: they are asked again after
         the next start of the server."""
         self._older: tuple[ref[ConversationHistory], list[Entry]] | None = None
-        """What that history does not tell, once someone needed it. The history is not
-        held by it: when words were erased, the one that has them goes."""
+        """The entries that `remembered_decisions` needs and that this history does not hold,
+        once they were read. The reference is weak, so that a history whose text was erased
+        is freed."""
 
     # What is known
 
@@ -192,6 +195,8 @@ class Approvals:
     def suspend(self, turn_id: str) -> bool:
         """Keeps the questions of the turn open although it is about to stop, if it waits for
         people and for nothing else; says whether it does."""
+        if any(each.is_being_decided for each in self._open.values()):
+            return False
         last = last_words_of_step(self._record.history, turn_id)
         tool_calls = self._record.history.open_tool_calls(turn_id)
         words = [last.get(tool_call.tool_call_id) for tool_call in tool_calls]
@@ -301,20 +306,24 @@ class Approvals:
         return _as_reply(decision)
 
     async def _close(self, question: _Question, reason: str) -> ApprovalEntry:
-        """Nobody decided; unless someone did meanwhile."""
+        """Denies the question for this reason, unless somebody has decided it meanwhile."""
         draft = replace(question.asked, state="denied", expires_at=None, reason=reason)
         await self._decide(question, draft)
         assert question.decision is not None
         return question.decision
 
     async def _decide(self, question: _Question, draft: ApprovalEntry) -> bool:
-        """Whether it was this that decided it."""
+        """Writes the decision, unless there is one; says whether it was written."""
         async with self._record.exclusive():
             is_open = self._open.get(draft.approval_id) is question
             if not is_open or question.decision is not None:
                 return False
-            question.decision = await self._record.append(draft)
-            del self._open[draft.approval_id]
+            question.is_being_decided = True
+            try:
+                question.decision = await self._record.append(draft)
+            finally:
+                question.is_being_decided = False
+            self._open.pop(draft.approval_id, None)
         self._announce(question.decision)
         question.answered.set()
         return True

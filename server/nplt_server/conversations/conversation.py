@@ -338,8 +338,9 @@ class Conversation:
             duplicate=True,
         )
 
-    # The conversation manager of the memos: messages and usage. Its model calls, tools and token
-    # checks are `TurnRun`'s and `ContextManager`'s, which run without passing through here.
+    # The interface of a conversation manager, for programs that embed the server: messages and
+    # usage. Model calls, tools and token checks are in `TurnRun` and `ContextManager`; the turn
+    # loop does not pass through here.
 
     async def get_token_usage(self) -> UsageAccount:
         """What was billed, how full the window is, and what the next call would take."""
@@ -364,8 +365,9 @@ class Conversation:
         """The system message stays; what was said is no longer shown to models. Gives the
         last seq that is cleared."""
         through = 0
-        if self.record.is_stored:
-            through = (await self.append_entry(ClearEntry())).seq - 1
+        async with self.record.exclusive():  # else it may be closed to be read again
+            if self.record.is_stored:
+                through = (await self.append_entry(ClearEntry())).seq - 1
         self.announce("cleared", {"cleared_through_seq": through})
         return through
 

@@ -1,24 +1,24 @@
 """Calls the model of a turn and reads its output to the end: `ModelCaller.call`.
 
-A call that fails before a word of its answer was shown is recovered by the first remedy in
-this table that applies (`_REMEDIES`); also if the model had begun to think or to call a tool,
-because nothing was shown and nothing ran. Each remedy is used a limited number of times in a
-turn. If none applies the error ends the turn.
+A call that fails before any text of its answer was sent is recovered by the first remedy that
+applies; also if the model had begun to think or to call a tool, because no tool has run. The
+first row is `RequestForms`, which `call` asks first; the others are `_REMEDIES`, in this order.
+If none applies the error ends the turn.
 
     the call failed because             remedy       at most
     ----------------------------------  -----------  -----------------------------------------
-    the server does not take this       other form   each form once, at once and without an
-    form of the request                              event (`RequestForms`)
-    the provider was unreachable,       retry        as the router's policy says, after a wait
-    busy, or broke off
-    the provider or the model is not    fail over    each fallback model once, at the first
+    the server does not take this       other form   each form once in a call, at once and
+    form of the request                              without an event
+    the provider was unreachable,       retry        `retries_max` times in a call, after a
+    busy, or broke off                               wait
+    the provider or the model is not    fail over    each fallback model once, in the first
     there, or the key is refused                     call of the turn: the model is fixed after
-    the request is too large            shorten      three times
-    the model's sealed reasoning is     new epoch    once
+    the request is too large            shorten      three times in a turn with one model
+    the model's sealed reasoning is     new epoch    once in a turn
     refused
-    content is refused                  quarantine   three times
+    content is refused                  quarantine   three times in a turn
 
-All others are announced by a `retrying` event. A call that has shown any text is not repeated.
+A `retrying` event announces each of `_REMEDIES`. A call whose text was sent is not repeated.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class ConversationRecord:
         self.row: ConversationRow | None = opened.row if opened else None
         """The conversation's row in lists, up to the last entry; `None` before the first."""
         self.partial_answer = opened.partial_answer if opened else None
-        """The output of a call that was running when the server was killed."""
+        """The output of a call that was running when its server was killed or overtaken."""
         self.used_at = monotonic()
         self.activity = Activity(part_of=services.activity)
         """What goes on in the conversation: writes, turns, uploads."""
@@ -172,11 +172,13 @@ class ConversationRecord:
         if self._depth:
             self._depth -= 1
             return
-        self._publish()
-        self._task_inside = None
-        self._write_lock.release()
-        self._scope.__exit__(kind, error, traceback)
-        self.activity.end()
+        try:
+            self._publish()
+        finally:
+            self._task_inside = None
+            self._write_lock.release()
+            self._scope.__exit__(kind, error, traceback)
+            self.activity.end()
 
     def _publish(self) -> None:
         """Emits the events of the section's entries, and announces rollbacks."""
@@ -326,6 +328,11 @@ class ConversationRecord:
         """The record, created if there is none. Concurrent calls get the same record."""
         async with self._write_lock:
             return await self._opened()
+
+    def abandon(self) -> None:
+        """Nothing was stored, and nothing may be stored any more by who still holds this."""
+        assert self._record is None
+        self._is_closed = True
 
     async def close(self) -> None:
         self._is_closed = True

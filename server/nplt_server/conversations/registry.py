@@ -236,6 +236,7 @@ class Registry:
                 self._reserved[session_id] = _Reservation(
                     conversation.user, record.profile, record.model
                 )
+            record.abandon()  # a request that found it before must not store it now
         elif conversation is None or conversation.broadcast:
             return
         del self._open[session_id]

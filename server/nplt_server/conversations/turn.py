@@ -78,7 +78,7 @@ class RunState(Enum):
 class RunStep(Enum):
     BEGIN = "its turn comes"
     CANCEL = "it is cancelled in the queue"
-    PAUSE = "it asks for an approval, or waits for a slot"
+    PAUSE = "it asks for an approval, or waits for a slot after one"
     GO_ON = "it has its approval or slot, or is cancelled"
     SUSPEND = "the server stops while it waits for people and for nothing else"
     END = "it ends"
@@ -155,7 +155,8 @@ class TurnRun:
     cancel_reason: str = field(init=False, default="cancelled")
     _clock: TurnClock = field(init=False, default_factory=TurnClock)
     _pauses: int = field(init=False, default=0)
-    """How many tool calls wait for approvals; or 1 while a slot is waited for."""
+    """The number of waits in progress: tool calls that wait for approvals, or the turn that
+    waits for a slot."""
     _caller: ModelCaller | None = field(init=False, default=None)
     tool_host: TurnToolHost = field(init=False)
     _results: dict[str, ToolCallResult] = field(init=False, default_factory=dict)
@@ -176,8 +177,8 @@ class TurnRun:
 
     @property
     def model(self) -> str | None:
-        """The model that is called; before the turn begins, the one it began with before the
-        server was restarted."""
+        """The model that is called. Before a resumed turn begins again, it is the model that the
+        turn had before the restart."""
         if self._caller is not None:
             return self._caller.model
         return None if self.resumed is None else self.resumed.model
@@ -203,7 +204,7 @@ class TurnRun:
     def _paused(self) -> Iterator[None]:
         """Stops the clock. Pauses may overlap: the clock goes on after the last one."""
         self._pauses += 1
-        if self._pauses == 1:
+        if self._pauses == 1 and self.state is RunState.RUNNING:
             self._take(RunStep.PAUSE)
             self._clock.stop()
         try:

@@ -238,9 +238,9 @@ class TurnQueue:
             self.record.activity.end()
 
     async def _run(self, turn: TurnRun) -> None:
-        await turn.start()
-        self.services.counters[self.record.user].turns_started += 1
         try:
+            await turn.start()
+            self.services.counters[self.record.user].turns_started += 1
             if self._unwritten_ends or not self._ending.is_quiet:
                 await self.write_ends()
             finished = await turn.run()

@@ -261,7 +261,8 @@ class EdgeRelay:
             raise error
         here = self._session.conversation
         if isinstance(here, Conversation) and current_id == error.session_id:
-            here.record.mark_stale()  # it has the same id, was made here and never stored
+            # This server made a conversation of the same id, which was never stored.
+            here.record.mark_stale()
         await self._forward(request, answer, error.session_id, error.address)
 
     async def _forward(
@@ -282,7 +283,8 @@ class EdgeRelay:
             await self._send_ends(cursor, attached)
 
     def _addressed(self, request: messages.Request, session_id: str) -> messages.Request:
-        """The request with what any owner needs to understand it, and to get it twice."""
+        """The request with the ids that any owner needs: of the conversation, and of the prompt,
+        so that a prompt sent twice runs once."""
         if isinstance(request, messages.Cancel) and request.turn_id is None:
             return replace(request, turn_id=self._session.last_turn)
         if isinstance(request, _NAMED):

@@ -38,7 +38,7 @@ async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> 
         await services.quotas.check_conversations(session.user)
 
     def receipt(given: messages.Receipt) -> None:
-        # A client that can't name its prompts has not sent it twice; its server has.
+        # A plain client has no message_id: if its prompt is a duplicate, the relay sent it twice.
         if not is_foreign and not (given.duplicate and session.can_attach):
             session.own_turns[given.turn_id] = given.seq
         answer.give(given)
