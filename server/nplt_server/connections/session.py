@@ -213,7 +213,7 @@ class Session:
     input_closed: bool = False
     failed_hellos: int = 0
     challenge: str | None = None
-    """That another server must answer to open a link."""
+    """The challenge that another server must answer to open a link."""
     conversation: Conversation | FreshConversation | None = None
     relay: Relay = NO_RELAY
     """What it has at other servers, once it has met one of their conversations."""

@@ -40,7 +40,7 @@ class _Incoming:
     upload: Upload
     missing: int
     due: float
-    """When all of it must be here, and what is for IMPORT imported."""
+    """The time by which the upload must be complete, and by which an import must begin."""
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 

@@ -69,7 +69,7 @@ class AgentState:
 
     @property
     def history(self) -> ConversationHistory:
-        """Another one, if the record was read again."""
+        """The history in memory. The record replaces it when it is read again."""
         return self._record.history
 
     @property
@@ -87,7 +87,7 @@ class AgentState:
         return copy
 
     def screen(self) -> str:
-        """What the widgets show now; empty if that is nothing."""
+        """The live screen that the widgets render now; empty if there is nothing to show."""
         history, known = self._record.history, self._screen
         if known is not None and known[0] is history and known[1] == history.changed_seq:
             return known[2]
@@ -202,7 +202,7 @@ class AgentState:
     async def update_widget(
         self, name: str, change: Callable[[JsonObject], JsonObject], *, turn_id: str | None = None
     ) -> JsonObject:
-        """As `update_memory_notebook`, of any other widget."""
+        """Changes the state of a widget, as `update_memory_notebook` changes the notebook."""
         if name not in [widget.name for widget in self._widgets]:
             raise BadEntry(f"there is no widget {name!r} here")
         async with self._record.exclusive():

@@ -90,7 +90,7 @@ _WHY_DENIED: Final = {
 
 
 def why_denied(decision: ApprovalEntry) -> str | None:
-    """In a sentence for the model; `None`: it was allowed."""
+    """Returns a sentence for the model; `None` if the call was allowed."""
     if decision.state == "allowed":
         return None
     tool, who = decision.tool_name, decision.decided_by
@@ -176,7 +176,7 @@ class Approvals:
         return self.holds(approval_id) or self._last_word(approval_id) is not None
 
     async def remembered(self) -> dict[str, ToolPolicy]:
-        """What holds here, instead of asking, by the name of the tool."""
+        """The policies that remembered decisions set, by the name of the tool."""
         return {
             tool_name: "allow" if decision.state == "allowed" else "deny"
             for tool_name, decision in (await self._remembered()).items()
@@ -282,7 +282,7 @@ class Approvals:
     # Deciding
 
     async def decide(self, answer: Approval, *, by: str) -> ApprovalDecided:
-        """Whatever is decided in the end, by whoever was first."""
+        """Takes a person's decision and returns the one that holds: the first."""
         question = self._open.get(answer.approval_id)
         if question is not None:
             said = {
@@ -343,7 +343,7 @@ class Approvals:
         self._record.broadcast.announce("approval", details)
 
     def _last_word(self, approval_id: str) -> ApprovalEntry | None:
-        """Not of questions that lie far back: anyone may ask for any id at any time."""
+        """Searches the newest entries only: anyone may ask for any id at any time."""
         for entry in islice(reversed(self._record.history.entries), _LOOKED_BACK_MAX):
             if isinstance(entry, ApprovalEntry) and entry.approval_id == approval_id:
                 return entry

@@ -82,7 +82,7 @@ class ConnectedClient:
 
 
 NO_CLIENT: Final = ConnectedClient()
-"""For a subscriber that gets events but does not count as present."""
+"""Stands for a subscriber that gets events but does not count as present."""
 
 
 class Subscriber(Protocol):

@@ -187,7 +187,7 @@ class Conversation:
         return not self.broadcast and not self.is_busy
 
     def snapshot(self, newcomer: ConnectedClient = NO_CLIENT) -> Attached:
-        """For a client that attaches now."""
+        """The state that a client gets when it attaches."""
         return Attached(
             session_id=self.session_id,
             name=self.name,

@@ -53,7 +53,7 @@ EntryT = TypeVar("EntryT", bound=Entry)
 _T = TypeVar("_T")
 
 QUICK_ENTRIES_MAX: Final = 256
-"""In memory. What is computed from so many takes a few milliseconds, and needs no thread."""
+"""A computation over so many entries in memory takes a few milliseconds and needs no thread."""
 
 
 class ConversationRecord:
@@ -86,7 +86,7 @@ class ConversationRecord:
         """The output of a call that was running when its server was killed or overtaken."""
         self.used_at = monotonic()
         self.activity = Activity(part_of=services.activity)
-        """What goes on in the conversation: writes, turns, uploads."""
+        """Counts what is in progress in the conversation: writes, turns, uploads."""
         self.staleness: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done, with the reason, when the history in memory is not what the record holds any
         more: another server has written to it or deleted it, or it could not be read again. The
@@ -283,7 +283,7 @@ class ConversationRecord:
         return await self.in_thread(work)
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
-        """One at a time for each user."""
+        """Runs work in a thread, one at a time for each user."""
         return await self._services.heavy.run(self.user, work)
 
     async def redact(self, seq: int) -> Entry:
@@ -330,7 +330,7 @@ class ConversationRecord:
             return await self._opened()
 
     def abandon(self) -> None:
-        """Nothing was stored, and nothing may be stored any more by who still holds this."""
+        """Closes a record that was never stored: a request that still holds it can't store it."""
         assert self._record is None
         self._is_closed = True
 
@@ -409,7 +409,7 @@ class ConversationRecord:
         return history
 
     def _first_entries(self) -> list[SystemInstructionEntry | ModelSwitchedEntry]:
-        """What the first write writes before its own entry."""
+        """The entries that the first write adds before its own."""
         if self.history.head_seq:
             return []
         entries: list[SystemInstructionEntry | ModelSwitchedEntry] = []

@@ -239,7 +239,8 @@ def _on_screen(history: ConversationHistory, *, before: int) -> Iterator[int]:
 def _never_accepted(
     history: ConversationHistory, seqs: Iterable[int], *, by: ModelInvocationDescriptor | None
 ) -> Iterator[int]:
-    """Those entries that the model `by`, or any model if `None`, has not answered after."""
+    """The entries that the model `by` (any model if `None`) has not accepted: it gave no answer
+    after them."""
     outputs = (e for e in reversed(history.active) if isinstance(e, ModelOutputEntry))
     last = next((output for output in outputs if by in (None, output.invocation)), None)
     compactions = {entry.seq for entry in history.compactions}

@@ -59,7 +59,7 @@ _WORDS_PER_TOKEN = 0.5
 """Fewer than there are in most languages: nobody who writes counts well."""
 
 SUMMARY_BYTES_MAX = 64 * 1024
-"""With all that a summarizer thinks on the way."""
+"""The limit counts the model's reasoning too."""
 
 
 def transcript(task: SummaryTask) -> str:
@@ -91,20 +91,20 @@ _EXPECTED = (ProviderError, RequestError, StorageError, TimeoutError)
 
 
 class _BackgroundCall:
-    """A call of a model beside the conversation, one at a time; nothing depends on it."""
+    """Makes one model call at a time in the background; nothing depends on it."""
 
     def __init__(self, record: ConversationRecord, services: Services) -> None:
         self._record = record
         self._services = services
         self._scope: anyio.CancelScope | None = None
-        """Of the call that is under way."""
+        """The scope of the call in progress."""
 
     @property
     def is_running(self) -> bool:
         return self._scope is not None
 
     def stop(self) -> None:
-        """Whoever waits for it goes on without it."""
+        """Cancels the call; those who wait for it continue without it."""
         if self._scope is not None:
             self._scope.cancel()
 
@@ -116,8 +116,7 @@ class _BackgroundCall:
         answer_tokens_max: int,
         output: ModelOutputAccumulator,
     ) -> ModelInvocationDescriptor:
-        """Raises `ProviderError` or `TimeoutError`; whoever asks goes on without it, and
-        finds in `output` what was billed all the same."""
+        """Raises `ProviderError` or `TimeoutError`; `output` then holds what was billed."""
         services = self._services
         route = services.router.route_of(model)
         invocation = route.invocation
@@ -137,7 +136,7 @@ class Summarizer(_BackgroundCall):
         super().__init__(context.record, services)
         self._context = context
         self._settled: anyio.Event | None = None
-        """For who waits until the summary is made or given up."""
+        """Set when the summary is made or given up."""
 
     async def begin_epoch(self, draft: EpochEntry) -> EpochEntry:
         return await self._context.begin_epoch(draft)
@@ -150,9 +149,8 @@ class Summarizer(_BackgroundCall):
             self._services.spawn(partial(self._run, prompt_ref, epoch, scope))
 
     async def finish(self, epoch: EpochEntry) -> CompactionEntry | None:
-        """One that is waited for takes the place of one that is being made beside: that
-        one was asked for earlier, and is of less. `None`: it did not work out, and nothing
-        depends on it."""
+        """Makes a summary and returns it; `None` if that failed. A summary that is being made in
+        the background is cancelled, because it covers less."""
         while self._scope is not None:
             self._scope.cancel()
             self._settled = self._settled or anyio.Event()
@@ -164,7 +162,7 @@ class Summarizer(_BackgroundCall):
 
     @property
     def _model(self) -> str | None:
-        """`None`: no summary is made."""
+        """The model that writes summaries; `None` if none are made."""
         return None if self._services.draining else self._services.context.summarizer
 
     async def _run(
@@ -196,7 +194,8 @@ class Summarizer(_BackgroundCall):
     async def _make(
         self, prompt_ref: PromptReference, epoch: EpochEntry, output: ModelOutputAccumulator
     ) -> tuple[CompactionEntry | None, str | None]:
-        """The summary, or why there is none; neither if there is nothing to summarize."""
+        """Returns the summary, or the reason why there is none; neither if there is nothing to
+        summarize."""
         context, services, model = self._context, self._services.context, self._model
         if model is None:
             return None, None
@@ -251,7 +250,7 @@ class Summarizer(_BackgroundCall):
     def _out_of_date(
         self, task: SummaryTask, asked_of: ConversationHistory, head_seq: int
     ) -> str | None:
-        """Why a summary that was asked for when the head was there must not be written."""
+        """Returns why a summary that was begun at this head must not be written now."""
         if self._services.draining:
             return "the server is shutting down"
         history = self._record.history
@@ -270,9 +269,9 @@ class Summarizer(_BackgroundCall):
 
 NAME_CHARACTERS_MAX: Final = 60
 _TOLD_CHARACTERS_MAX: Final = 2_000
-"""Of the prompt, and of the answer."""
+"""The model that names a conversation is shown so much of the prompt and of the answer."""
 _NAME_BYTES_MAX: Final = 8 * 1024
-"""With all that a summarizer thinks on the way."""
+"""The limit counts the model's reasoning too."""
 _ANSWER_TOKENS_MAX: Final = 1_000
 _NAMING_TASK: Final = (
     "You are given the beginning of a conversation. Give it a title of at most six words, in "
@@ -300,7 +299,7 @@ class ConversationNamer(_BackgroundCall):
             self._services.spawn(partial(self._give_name, model, shown[0], self._scope))
 
     def _has_name(self) -> bool:
-        """One that is no mere first words."""
+        """Whether it has a name other than its first words."""
         return any(isinstance(entry, RenamedEntry) for entry in self._record.history.entries)
 
     async def _give_name(self, model: str, turn: Turn, scope: anyio.CancelScope) -> None:
@@ -335,7 +334,7 @@ class ConversationNamer(_BackgroundCall):
 
 
 def clean_name(text: str) -> str:
-    """One short line without decoration, or nothing."""
+    """Returns one short line without decoration; empty if there is none."""
     printable = "".join(c if c.isprintable() else " " for c in text.strip().partition("\n")[0])
     line = " ".join(printable.split()).strip(_AROUND)
     if len(line) <= NAME_CHARACTERS_MAX:

@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 
 class RunState(Enum):
     WAITING = "waiting"
-    """In the queue."""
+    """The turn is in the queue."""
     RUNNING = "running"
     PAUSED = "paused"
     """Waiting for an approval, or for a slot after one; the clock is stopped."""
@@ -128,8 +128,9 @@ class TurnSuspended(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterruptedStep:
-    """Where a turn goes on that waited for an approval when the server stopped: the output of
-    this call is in the record, and these are the results of its tool calls so far."""
+    """The point at which a turn is resumed that waited for an approval when the server stopped.
+    The output of this call is in the record, and these are the results of its tool calls so
+    far."""
 
     model: str
     call: int
@@ -148,7 +149,7 @@ class TurnRun:
     resumed: InterruptedStep | None = None
     turn_id: str = field(init=False)
     events: TurnEvents = field(init=False)
-    """From `begin` on."""
+    """Set by `begin`."""
     state: RunState = field(init=False, default=RunState.WAITING)
     call: int = field(init=False, default=0)
     cancel_called: bool = field(init=False, default=False)

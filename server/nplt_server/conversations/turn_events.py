@@ -52,10 +52,10 @@ class TurnEvents:
         self._output: ModelOutputAccumulator | None = None
         self._sent_offsets: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
         self._queued_offsets: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
-        """What was sent, and what is held."""
+        """The offsets after what is held."""
 
     def begin_output(self, output: ModelOutputAccumulator) -> None:
-        """From now on the output is what a client that attaches is sent of this call."""
+        """Replays to a client that attaches now send this output."""
         self._output = output
 
     def end_output(self) -> None:
@@ -71,7 +71,7 @@ class TurnEvents:
         return self._sent_offsets[kind]
 
     def sent_text(self, kind: DeltaKind) -> str:
-        """What was sent so far of the output of the current call."""
+        """The part of the current call's output that was sent."""
         if self._output is None:
             return ""
         whole = self._output.text if kind == "text" else self._output.reasoning
@@ -133,7 +133,7 @@ class TurnEvents:
             journaled.add_done_callback(lambda _: self._send_ready())
 
     def _emit(self, event: Event) -> None:
-        """After the text so far, and what is held."""
+        """Emits the event after the text so far and after what is held."""
         self.flush()
         if self._held:
             self._held.append((None, [event], "text", 0))

@@ -50,7 +50,7 @@ class QueuedJob(Generic[_Given]):
     failed: Callable[[Exception], None]
     _why_dropped: RequestError | None = None
     _scope: anyio.CancelScope | None = None
-    """Once it has begun."""
+    """The scope of the work, once it has begun."""
 
     async def run(self) -> None:
         if self._why_dropped is not None:
