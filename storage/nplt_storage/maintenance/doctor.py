@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Container, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -63,6 +63,7 @@ from nplt_storage.rows import ConversationRow
 #
 # SQLite is opened read-only, also for the files beside it.
 
+_T = TypeVar("_T")
 _INDEX_FILES: Final = tuple(INDEX_NAME + part for part in PARTS)
 _MADE_BY: Final = f"schema {SCHEMA_VERSION}, rows {ROWS_VERSION},"
 
@@ -70,6 +71,21 @@ _MADE_BY: Final = f"schema {SCHEMA_VERSION}, rows {ROWS_VERSION},"
 def _rows_of_index(disk: Disk, data_dir: Path) -> dict[str, ConversationRow] | str:
     """Or why it can't be used. It is read before the files are, so that it can only be behind
     them if something is written meanwhile."""
+
+    def all_rows(tables: IndexTables) -> dict[str, ConversationRow]:
+        rows = {id_: tables.row(id_) for id_ in tables.stamps()}
+        return {id_: row for id_, row in rows.items() if row is not None}
+
+    return _ask_index(disk, data_dir, all_rows)
+
+
+def known_to_index(data_dir: Path, session_id: str) -> ConversationRow | None:
+    found = _ask_index(Disk(data_dir), data_dir, lambda tables: tables.row(session_id))
+    return None if isinstance(found, str) else found
+
+
+def _ask_index(disk: Disk, data_dir: Path, question: Callable[[IndexTables], _T]) -> _T | str:
+    """The answer, or why there is none."""
     path = data_dir / INDEX_NAME
     if any(disk.why_not_ours(data_dir / name) for name in _INDEX_FILES):
         return "it is not looked into; the next start makes it anew"
@@ -77,14 +93,12 @@ def _rows_of_index(disk: Disk, data_dir: Path) -> dict[str, ConversationRow] | s
         return "there is none; it is made at the next start"
     for _ in range(_LOOKS_MAX):
         before = _stamp(disk, path)
-        found: dict[str, ConversationRow] | str
+        found: _T | str
         try:
             with closing(_connect(path)) as connection:
                 made = first_value(connection, "SELECT value FROM marks WHERE name = 'made_by'")
                 if (made or "").startswith(_MADE_BY):
-                    table = IndexTables(connection)
-                    rows = {id_: table.row(id_) for id_ in table.stamps()}
-                    found = {id_: row for id_, row in rows.items() if row is not None}
+                    found = question(IndexTables(connection))
                 else:
                     found = "another version made it; the next start makes it anew"
         except sqlite3.Error as error:
