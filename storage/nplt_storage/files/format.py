@@ -447,6 +447,9 @@ class FileEntries:
 _CLOSING_BYTES_MAX = 256
 _TORN_BYTES_MAX: Final = LINE_BYTES_MAX + 64 * 1024
 _TORN_SEGMENTS_MAX: Final = 100_000
+_BEGINS: Final = b'{"seq":'
+_ENDS: Final = b',"crc":"'
+_ENDS_BYTES: Final = len(b',"crc":"00000000"}')
 _JOINT = re.compile(rb'"crc":"[0-9a-f]{8}"\}.,\{"seq":', re.DOTALL)
 
 
@@ -563,6 +566,8 @@ def _last_sound_line(read: Read, first: int, size: int) -> tuple[Line | None, in
         except BadLine as reason:
             if size - segment.start > _TORN_BYTES_MAX or number > _TORN_SEGMENTS_MAX:
                 raise Damage(_NO_APPEND) from reason
+            if _holds_a_line(segment.data):
+                raise Damage(f"a line is whole, but not what is around it: {reason}") from reason
             closing = decode_closing(segment.data[:_CLOSING_BYTES_MAX])
             closed_at = max(closed_at, closing.head_seq if closing else 0)
             # A segment may hold two lines: the newline between them may be what is broken.
@@ -578,6 +583,18 @@ def _last_sound_line(read: Read, first: int, size: int) -> tuple[Line | None, in
 _NO_APPEND: Final = (
     f"no line can be read in the last {LINE_BYTES_MAX >> 20} MiB: no append has left that"
 )
+
+
+def _holds_a_line(data: bytes) -> bool:
+    """Whether a line stands in it that was not torn, only what is around it is broken: an append
+    that was cut leaves no line with its newline."""
+    if not data.endswith(b"\n"):
+        return False
+    begin, end = data.find(_BEGINS), data.rfind(_ENDS) + _ENDS_BYTES
+    try:
+        return 0 <= begin < end and bool(verify_line(data[begin:end]))
+    except BadLine:
+        return False
 
 
 def _torn_segments(read: Read, first: int, size: int) -> Iterator[Segment]:

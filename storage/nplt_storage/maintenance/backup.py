@@ -233,7 +233,9 @@ class _Copy:
 
     def _copy_tree(self, source: Path, target: Path, *, is_folder: bool = False) -> None:
         """A file or a folder; fine if it is not there."""
-        if self._is_folder(source):
+        if self._is_folder(source) and session_id_of(source.name) is not None:
+            self._left_out[source] = "it is a directory"
+        elif self._is_folder(source):
             self._target_disk.make_directory(target)
             for name in self._disk.names_in(source):
                 if not name.endswith(".part"):

@@ -275,7 +275,11 @@ def _refused(disk: Disk, data_dir: Path) -> Iterator[Finding]:
     while folders:
         inside = folders.pop()
         for path in (inside / name for name in disk.names_in(inside)):
-            (folders if disk.is_directory(path) else paths).append(path)
+            is_folder = disk.is_directory(path)
+            (folders if is_folder else paths).append(path)
+            if is_folder and session_id_of(path.name) is not None:
+                where = str(path.relative_to(data_dir))
+                yield Finding("refused", "it is a directory", file=where)
     for path in paths:
         if reason := disk.why_not_ours(path):
             yield Finding("refused", reason, file=str(path.relative_to(data_dir)))
