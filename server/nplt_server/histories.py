@@ -229,7 +229,8 @@ async def _open(
     settings: Settings,
 ) -> ConversationStore:
     try:
-        if history.backend.type == "json":  # below the data directory no link is followed
+        if history.backend.type == "json" and directory != settings.data_dir:
+            # Below the data directory no link is followed.
             make = Disk(settings.data_dir).make_directory
             await anyio.to_thread.run_sync(make, directory)
         return await open_store(

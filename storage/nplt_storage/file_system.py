@@ -61,6 +61,9 @@ class NotOurs(OSError):
     def __init__(self, reason: str) -> None:
         super().__init__(errno.EINVAL, reason)
 
+    def __str__(self) -> str:
+        return str(self.strerror)
+
 
 _KINDS: Final = (
     (stat.S_ISREG, "a file"),
