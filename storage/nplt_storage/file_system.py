@@ -179,9 +179,13 @@ class FileOperations:
             raise
 
     def _way_to(self, directory: Path) -> tuple[Path, tuple[str, ...]]:
-        if self.root is None or not directory.is_relative_to(self.root):
+        """Where it begins, and the names that follow. `Path.relative_to` takes longer than
+        opening the file."""
+        root, parts = self.root, directory.parts
+        if root is None or root.anchor != directory.anchor:
             return directory, ()
-        return self.root, directory.relative_to(self.root).parts
+        count = len(root.parts)
+        return (root, parts[count:]) if parts[:count] == root.parts else (directory, ())
 
     @contextmanager
     def _listed(self, directory: Path) -> Iterator[int]:

@@ -334,7 +334,7 @@ def _examine_foreign(
     except NotForeign as no:
         try:
             sound = len(_FoundLines(read, size, session_id).places)
-            below = plural(sound, "entry").replace("entrys", "entries")
+            below = "1 entry" if sound == 1 else f"{sound} entries"
             message = f"{reason}; {below} below it can be read, and a repair keeps them"
         except CannotRepair:
             message = f"{reason}, and as another program's document: {no}"

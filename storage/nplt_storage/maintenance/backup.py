@@ -210,12 +210,11 @@ class _Copy:
 
     def _names_below(self, folder: Path) -> list[object]:
         return [
-            (name, self._names_below(folder / name)) if self._is_folder(folder / name) else name
+            (name, self._names_below(folder / name))
+            if self._disk.is_directory(folder / name)
+            else name
             for name in self._disk.names_in(folder)
         ]
-
-    def _is_folder(self, path: Path) -> bool:
-        return self._disk.is_directory(path)
 
     def _copy_lines(self, source: Path, target: Path) -> None:
         """A file that is damaged, or none of ours, is copied as it is."""
@@ -233,9 +232,9 @@ class _Copy:
 
     def _copy_tree(self, source: Path, target: Path, *, is_folder: bool = False) -> None:
         """A file or a folder; fine if it is not there."""
-        if self._is_folder(source) and session_id_of(source.name) is not None:
+        if self._disk.is_directory(source) and session_id_of(source.name) is not None:
             self._left_out[source] = "it is a directory"
-        elif self._is_folder(source):
+        elif self._disk.is_directory(source):
             self._target_disk.make_directory(target)
             for name in self._disk.names_in(source):
                 if not name.endswith(".part"):
