@@ -20,6 +20,7 @@ from faults.backups import backups
 from faults.cancels import cancels
 from faults.cluster_costs import costs
 from faults.cluster_rows import acquire, clusters, failover, frozen, rolling, slots
+from faults.damage import damage
 from faults.failed_syncs import failed_syncs
 from faults.full_disk import full_disk
 from faults.kills import kills
@@ -48,6 +49,7 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "P4": (full_disk, "a full disk: a small tmpfs (root), refused writes (strace)"),
     "P5": (failed_syncs, "syncs that fail (strace)"),
     "P6": (torn_files, "a file of 1,000 messages, cut and with bits flipped"),
+    "DAMAGE": (damage, "a corpus of damaged directories, in little memory (strace for links)"),
     "P9": (random_frames, "random frames, and somebody in the middle of a conversation"),
     "P7": (resending, "prompts over a road that cuts before and after the receipt, and kills"),
     "P8": (one_order, "fifty clients prompt one conversation at once"),

@@ -2,9 +2,10 @@
 
 Exit codes of the server: 0 drained and gone, 1 port or data directory taken, 78 the settings
 have mistakes, one sentence each. Of the commands (backup, doctor, repair, export, import, migrate):
-0 all is well, 1 something is wrong or was left undone, 2 misused, 78, 141 the reader of
-stdout has gone. Results go to stdout, one line each, errors to stderr. What a command needs
-is imported when it runs, so that `nplt-server --help` stays quick.
+0 all is well, 1 something is wrong or was left undone, 2 misused, 3 a backup was made and
+something was left out of it, 78, 141 the reader of stdout has gone. Results go to stdout, one line
+each, errors to stderr. What a command needs is imported when it runs, so that
+`nplt-server --help` stays quick.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ if TYPE_CHECKING:  # slow to load, and only some commands need it
 
 
 EXIT_USAGE = 2
+EXIT_LEFT_OUT = 3
 EXIT_PIPE_CLOSED = 141
 
 _now = partial(datetime.now, UTC)
 _EXIT_CODES = (
     "Exit codes: 0 success, also after SIGTERM, 1 it could not serve or something is wrong, "
-    "2 wrong usage, 78 mistakes in the settings, 141 output closed."
+    "2 wrong usage, 3 a backup left something out, 78 mistakes in the settings, "
+    "141 output closed."
 )
 
 
@@ -287,15 +290,17 @@ def doctor(data_dir: Path | None, as_json: bool) -> None:
     for finding in report.findings:
         level = "wrong" if finding.is_wrong else "note "
         where = "" if finding.offset is None else f", byte {finding.offset}"
-        # Names of files come from outside: no control character reaches a terminal.
-        text = f"{finding.file}{where}: {finding.message}"
-        printable = "".join(letter if letter.isprintable() else "�" for letter in text)
-        click.echo(f"{level} {printable}")
+        click.echo(f"{level} {_printable(f'{finding.file}{where}: {finding.message}')}")
     notes = plural(len(report.findings) - report.wrong, "note")
     verdict = f"{report.wrong} wrong" if report.wrong else "nothing wrong"
     size = f"{report.size / (1 << 20):.1f} MiB"
     click.echo(f"{plural(report.conversations, 'conversation')}, {size}: {verdict}, {notes}")
     sys.exit(1 if report.wrong else 0)
+
+
+def _printable(text: str) -> str:
+    """Names of files come from outside: no control character reaches a terminal."""
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
 @_file_command(
@@ -310,7 +315,9 @@ def backup(target: Path, data_dir: Path | None) -> None:
     DIR must not be there yet. It becomes a data directory: every conversation in it
     is whole, with its attachments, and so is the trash. To restore it, stop the
     server and put DIR in the place of the data directory, or start a server with
-    --data-dir DIR. Conversations in Redis are not copied.
+    --data-dir DIR. Conversations in Redis are not copied. What is no file of ours (a
+    link, a pipe, a folder in the place of a file) or can't be read is left out and
+    named, and the exit code is 3.
     """
     from nplt_storage.files.repair import plural
     from nplt_storage.maintenance.backup import CannotBackUp, back_up
@@ -326,6 +333,11 @@ def backup(target: Path, data_dir: Path | None) -> None:
     trash = f" and {done.deleted} in the trash" if done.deleted else ""
     copied = plural(done.conversations, "conversation")
     click.echo(f"{copied}{trash}, {done.size / (1 << 20):.1f} MiB: {target}")
+    if done.left_out:
+        fail(
+            *(f"left out: {_printable(name)}: {reason}" for name, reason in done.left_out),
+            exit_code=EXIT_LEFT_OUT,
+        )
 
 
 @_file_command(
@@ -334,20 +346,27 @@ def backup(target: Path, data_dir: Path | None) -> None:
 )
 @click.argument("wanted", metavar="FILE|ID")
 @_data_dir_option
+@click.option("--user", help="Whose it is, if its first line is lost.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-def repair(wanted: str, data_dir: Path | None, dry_run: bool) -> None:
+def repair(wanted: str, data_dir: Path | None, user: str | None, dry_run: bool) -> None:
     """Make a damaged conversation usable again.
 
     Every line whose checksum holds is kept as it is; in the place of each other one
     stands a note that it is lost. The original stays beside it as
-    FILE.before-repair-N, with all that was in it. ID may be the beginning of an id,
-    if only one begins so. Not while a server uses the directory: then nplt repair
-    does the same.
+    FILE.before-repair-N, with all that was in it. If the first line is lost, the index
+    knows whose it is; if that does not, --user has to say it. ID may be the beginning
+    of an id, if only one begins so. Not while a server uses the directory: then nplt
+    repair does the same.
     """
     from nplt_storage.files.format import by_session_id, session_id_of
-    from nplt_storage.files.repair import CannotRepair, nobody_else_uses, repair_file
+    from nplt_storage.files.repair import (
+        CannotRepair,
+        KnownElsewhere,
+        nobody_else_uses,
+        repair_file,
+    )
     from nplt_storage.ids import new_entry_id
-    from nplt_storage.maintenance.doctor import forget_row
+    from nplt_storage.maintenance.doctor import forget_row, known_to_index
 
     file = _file_of(wanted, data_dir)
     path = file.absolute()
@@ -364,8 +383,15 @@ def repair(wanted: str, data_dir: Path | None, dry_run: bool) -> None:
                 f"there is more than one file for conversation {session_id}: {path.name} and "
                 f"{', '.join(others)}; move away all but the one that counts"
             )
+        row = known_to_index(data_dir, session_id)
+        known = KnownElsewhere(
+            user=user or (row.user if row else None) or None,
+            created_at=row.created_at if row else None,
+        )
         try:
-            done = repair_file(path, session_id, clock=_now, new_id=new_entry_id, dry_run=dry_run)
+            done = repair_file(
+                path, session_id, clock=_now, new_id=new_entry_id, known=known, dry_run=dry_run
+            )
         except CannotRepair as reason:
             fail(f"{path.name}: {reason}")
         except OSError as error:

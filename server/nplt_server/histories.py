@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+import anyio.to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -25,7 +26,14 @@ from nplt_server.digest import levels_of
 from nplt_server.errors import CannotServe, ConfigurationError
 from nplt_server.settings import HistorySettings, Settings
 from nplt_storage.errors import ConversationNotFound, DataDirectoryInUse, StorageError
-from nplt_storage.opening import BadStoreConfig, StoreConfig, check_config, open_store
+from nplt_storage.file_system import Disk
+from nplt_storage.opening import (
+    BadStoreConfig,
+    StoreConfig,
+    StoreContext,
+    check_config,
+    open_store_in,
+)
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery, place_of, write_cursor
 from nplt_storage.search import SearchPage, SearchQuery, place_of_hit, write_search_cursor
 from nplt_storage.store import ConversationStore, DeletedConversation, Shared
@@ -210,7 +218,7 @@ async def open_histories(settings: Settings, clock: Callable[[], datetime]) -> H
             directory = settings.data_dir if history.id == first else own
             profile = HistoryProfile(
                 id=history.id,
-                store=await _open(history, directory, clock, advertise=settings.cluster.advertise),
+                store=await _open(history, directory, clock, settings),
                 system_message=history.system_message,
                 turns_max=history.backend.turns_max,
             )
@@ -225,18 +233,22 @@ async def _open(
     history: HistorySettings,
     directory: Path,
     clock: Callable[[], datetime],
-    *,
-    advertise: str | None,
+    settings: Settings,
 ) -> ConversationStore:
     try:
-        return await open_store(
-            _config_of(history),
+        if history.backend.type == "json" and directory != settings.data_dir:
+            # Below the data directory no link is followed.
+            make = Disk(settings.data_dir).make_directory
+            await anyio.to_thread.run_sync(make, directory)
+        context = StoreContext(
             data_dir=directory,
             clock=clock,
             system_message=history.system_message,
-            advertise=advertise,
+            advertise=settings.cluster.advertise,
             levels=levels_of,
+            has_users=bool(settings.users),
         )
+        return await open_store_in(context, _config_of(history))
     except BadStoreConfig as error:
         raise ConfigurationError([f"history {history.id}: {error}"]) from None
     except DataDirectoryInUse:

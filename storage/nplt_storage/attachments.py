@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -27,16 +26,21 @@ from msgspec import Struct
 from nplt_storage.entries import AttachmentEntry
 from nplt_storage.errors import BadEntry, ConversationNotFound, StorageUnavailable
 from nplt_storage.file_system import (
-    PRIVATE_FILE,
+    Disk,
     FileOperations,
+    NotOurs,
     give_second_name,
-    make_private_directory,
-    sync_directory,
+    opened_to_read,
 )
 from nplt_storage.ids import is_file_id, is_session_id, new_file_id
 
 NOBODYS: Final = ".imports"
 """No conversation's name begins with a dot."""
+
+
+def _disk_of(files: Path) -> Disk:
+    """The data directory whose folder of attachments this is."""
+    return Disk(files.parent)
 
 
 @contextmanager
@@ -57,10 +61,18 @@ class Upload:
     """One file on its way in."""
 
     def __init__(
-        self, file: AsyncBufferedIOBase, part: Path, home: Path, size: int, files: FileOperations
+        self,
+        file: AsyncBufferedIOBase,
+        part: Path,
+        home: Path,
+        size: int,
+        *,
+        disk: Disk,
+        files: FileOperations,
     ) -> None:
         self._file = file
         self._home = home
+        self._disk = disk
         self._files = files
         self._part = part
         self._size = size
@@ -91,7 +103,7 @@ class Upload:
 
         def give_name() -> None:
             self._files.sync(self._file.fileno())
-            make_private_directory(self._home)
+            self._disk.make_directory(self._home)
             self._files.rename(self._part, self._home / self._part.stem)
             self._files.sync_directory(self._home)
 
@@ -118,7 +130,8 @@ class AttachmentFiles:
     ) -> None:
         self.directory = directory
         self._new_id = new_id
-        self._files = files or FileOperations()
+        self._disk = _disk_of(directory)
+        self._files = files or self._disk
 
     def path_of(self, session_id: str, file_id: str) -> Path:
         """Where that file is, if it is there; ids that can't be ours are refused."""
@@ -131,28 +144,28 @@ class AttachmentFiles:
     async def has(self, session_id: str, file_id: str) -> bool:
         if not is_file_id(file_id):
             return False
-        return await anyio.to_thread.run_sync(self.path_of(session_id, file_id).is_file)
+        path = self.path_of(session_id, file_id)
+        return await anyio.to_thread.run_sync(self._disk.is_file, path)
 
     async def read(self, session_id: str, file_id: str, *, offset: int, length: int) -> bytes:
         """`BadEntry` if it is not there."""
         path = self.path_of(session_id, file_id)
 
         def read_range() -> bytes:
-            with path.open("rb") as file:
+            with opened_to_read(self._disk, path) as (read, size):
                 # No system takes any number for a place; beyond the end there is nothing.
-                file.seek(min(offset, os.fstat(file.fileno()).st_size))
-                return file.read(length)
+                return read(min(offset, size), length)
 
         with _plain_errors("the file can't be read"):
             try:
                 return await anyio.to_thread.run_sync(read_range)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotOurs):
                 raise BadEntry(f"there is no file {file_id!r}") from None
 
     async def remove(self, session_id: str, file_id: str) -> None:
         path = self.path_of(session_id, file_id)
         with _plain_errors("the file can't be removed"):
-            await anyio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))
+            await anyio.to_thread.run_sync(self._disk.remove, path)
 
     async def sessions_with(self, file_id: str) -> list[str]:
         """The conversations that have a file of that id: a fork has it too."""
@@ -160,7 +173,8 @@ class AttachmentFiles:
             return []
 
         def look() -> list[str]:
-            return [path.parent.name for path in self.directory.glob(f"*/{file_id}")]
+            names = self._disk.names_in(self.directory)
+            return [name for name in names if self._disk.is_file(self.directory / name / file_id)]
 
         return await anyio.to_thread.run_sync(look)
 
@@ -175,19 +189,19 @@ class AttachmentFiles:
         if size < 0:
             raise BadEntry("a file has no negative size")
         with _plain_errors("the file can't be stored"):
-            await anyio.to_thread.run_sync(make_private_directory, part.parent)
+            await anyio.to_thread.run_sync(self._disk.make_directory, part.parent)
             file = await aiofiles.open(
-                part, "xb", opener=lambda path, flags: os.open(path, flags, PRIVATE_FILE)
+                part, "xb", opener=lambda _, flags: self._disk.open(part, flags)
             )
         try:
-            yield Upload(file, part, home, size, self._files)
+            yield Upload(file, part, home, size, disk=self._disk, files=self._files)
         finally:
             with anyio.CancelScope(shield=True):
                 # The descriptor is gone even if the last bytes could not be flushed, and
                 # an unfinished file is not worth an error.
                 with suppress(OSError):
                     await file.close()
-                await anyio.to_thread.run_sync(lambda: part.unlink(missing_ok=True))
+                await anyio.to_thread.run_sync(self._disk.remove, part)
 
 
 # ------------------------------------------------------------------------------
@@ -203,35 +217,32 @@ _COPIES: Final = ".copies"
 
 def mark_copy(files: Path, session_id: str) -> None:
     """If that conversation has attachments already, they are not the copy's to remove."""
-    if not (files / session_id).exists():
-        make_private_directory(files / _COPIES)
-        (files / _COPIES / session_id).touch(mode=0o600)
-
-
-def is_unfinished_copy(folder: Path) -> bool:
-    return (folder.parent / _COPIES / folder.name).exists()
+    disk = _disk_of(files)
+    if session_id not in disk.names_in(files):
+        disk.make_directory(files / _COPIES)
+        disk.close(disk.open(files / _COPIES / session_id, os.O_WRONLY | os.O_CREAT))
 
 
 def unfinished_copies(files: Path) -> list[str]:
-    folder = files / _COPIES
-    return [mark.name for mark in folder.iterdir()] if folder.is_dir() else []
+    return _disk_of(files).names_in(files / _COPIES)
 
 
 def end_copy(files: Path, session_id: str, *, is_there: bool) -> None:
     """`is_there`: whether the conversation exists. If not, its attachments go."""
-    mark = files / _COPIES / session_id
-    if mark.exists():
+    disk = _disk_of(files)
+    if session_id in disk.names_in(files / _COPIES):
         if not is_there:
-            shutil.rmtree(files / session_id, ignore_errors=True)
+            disk.remove_tree(files / session_id)
         with suppress(OSError):
-            mark.unlink()
-            mark.parent.rmdir()  # if no other is on its way
+            disk.remove(files / _COPIES / session_id)
+            disk.remove_directory(files / _COPIES)  # if no other is on its way
 
 
 async def link_attachments(
     files: Path, session_id: str, new_id: str, entries: Sequence[AttachmentEntry]
 ) -> list[str]:
     """Durable when it returns; gives the ids of those that are not there."""
+    disk = _disk_of(files)
 
     def link(file_id: str) -> bool:
         if not is_file_id(file_id):
@@ -240,19 +251,20 @@ async def link_attachments(
         # What a crash leaves of the copy is removed at the next start.
         with suppress(FileExistsError):  # named twice in the record
             try:
-                give_second_name(files / session_id / file_id, target, target.with_suffix(".part"))
-            except FileNotFoundError:
+                source, part = files / session_id / file_id, target.with_suffix(".part")
+                give_second_name(disk, source, target, part)
+            except (FileNotFoundError, NotOurs):
                 return False
         return True
 
     def work() -> list[str]:
         with _plain_errors("attachments can't be kept"):
             mark_copy(files, new_id)
-            make_private_directory(files / new_id)
+            disk.make_directory(files / new_id)
             missing = [entry.file_id for entry in entries if not link(entry.file_id)]
-            sync_directory(files / new_id)
+            disk.sync_directory(files / new_id)
             if len(missing) == len(entries):
-                (files / new_id).rmdir()
+                disk.remove_directory(files / new_id)
         return missing
 
     return await anyio.to_thread.run_sync(work)

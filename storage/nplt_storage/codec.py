@@ -88,6 +88,9 @@ _NOT_READ: Final = (ValueError, RecursionError)
 # ------------------------------------------------------------------------------
 # Lines
 
+LINE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""No longer line is written, so that whoever looks for the end of one knows when to stop."""
+
 
 def encode_line(entry: Entry) -> bytes:
     """Raises `BadEntry` for an entry that could not be read back the same."""
@@ -95,6 +98,8 @@ def encode_line(entry: Entry) -> bytes:
         raise BadEntry("an entry gets its number, id and time before it is written")
     try:
         body = encode_entry(entry)[:-1]
+        if len(body) + _CRC_BYTES > LINE_BYTES_MAX:
+            raise BadEntry(f"an entry has at most {LINE_BYTES_MAX >> 20} MiB")
         line = body + crc_suffix(body)
         # Reading it back is the quickest check; `check_entry` has the last word, and
         # alone knows how deep JSON may be nested.

@@ -4,6 +4,11 @@ All file access goes through `FileOperations` and `Disk`, so that tests can repl
 them: count the bytes read, fail the third write, ignore a sync. Every call may
 block and is made in a worker thread, except for the write of a short line and the writes to
 the `.live` file, which only copy into the system's cache.
+
+The data directory is ours alone. Below it no symbolic link is followed, in no component of a
+path, and only regular files that belong to the server's user, to root or to the owner of the
+data directory are opened; anything else is `NotOurs`. The data directory itself may be a link
+that its operator made.
 """
 
 from __future__ import annotations
@@ -50,14 +55,53 @@ class FoundFile(Struct, frozen=True, kw_only=True):
         )
 
 
+class NotOurs(OSError):
+    """Something in the data directory that is not opened; says what it is."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(errno.EINVAL, reason)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+_KINDS: Final = (
+    (stat.S_ISREG, "a file"),
+    (stat.S_ISLNK, "a symbolic link, and is not followed"),
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
+_FOLDER: Final = os.O_DIRECTORY | os.O_CLOEXEC
+# To pass through a directory no right to list it is needed; macOS has no such flag.
+_WAY: Final = getattr(os, "O_PATH", os.O_RDONLY) | _FOLDER
+
+
+def _kind(status: os.stat_result) -> str:
+    return next((what for is_it, what in _KINDS if is_it(status.st_mode)), "a device")
+
+
 class FileOperations:
+    """The files below `root`. Without a root, the folder of each path is taken for one."""
+
+    root: Path | None = None
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root
+
     def open(self, path: Path, flags: int) -> int:
-        # Without waiting: opening a pipe that nobody writes to would never return.
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, PRIVATE_FILE)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise OSError(errno.EINVAL, "it is no regular file")
-        return descriptor
+        with self._inside(path.parent, path) as (folder, owners):
+            with suppress(FileNotFoundError):  # opening a device may act on it
+                _check(os.stat(path.name, dir_fd=folder, follow_symlinks=False), owners, flags)
+            # Without waiting: opening a pipe that nobody writes to would never return.
+            flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+            descriptor = os.open(path.name, flags, PRIVATE_FILE, dir_fd=folder)
+            try:
+                _check(os.fstat(descriptor), owners)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            return descriptor
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
@@ -72,13 +116,19 @@ class FileOperations:
     def find(self, path: Path) -> tuple[FileId, int] | None:
         """Which file has that name, and its size; `None`: there is none."""
         try:
-            status = os.stat(path)  # noqa: PTH116 (asked before each append)
+            status = os.lstat(path)  # asked before each append
         except FileNotFoundError:
             return None
         return (status.st_dev, status.st_ino), status.st_size
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         return os.pread(descriptor, length, offset)
+
+    def after_hole(self, descriptor: int, offset: int) -> int:
+        try:
+            return os.lseek(descriptor, offset, os.SEEK_DATA)
+        except OSError as error:  # it ends in a hole, or the file system does not know
+            return self.size(descriptor) if error.errno == errno.ENXIO else offset
 
     def write(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
         return os.pwrite(descriptor, data, offset)
@@ -94,17 +144,86 @@ class FileOperations:
         os.fsync(descriptor)
 
     def sync_directory(self, directory: Path) -> None:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with self._listed(directory) as descriptor:
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def rename(self, source: Path, target: Path) -> None:
-        source.rename(target)
+        with (
+            self._inside(source.parent, source) as (before, _),
+            self._inside(target.parent, target) as (after, _),
+        ):
+            os.rename(source.name, target.name, src_dir_fd=before, dst_dir_fd=after)
 
     def remove(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError), self._inside(path.parent, path) as (folder, _):
+            os.unlink(path.name, dir_fd=folder)
+
+    @contextmanager
+    def _inside(self, directory: Path, path: Path) -> Iterator[tuple[int, frozenset[int]]]:
+        """A descriptor of the directory, reached from the root without following a link, and
+        whose files are ours. Errors name `path`."""
+        root, names = self._way_to(directory)
+        try:
+            descriptor = os.open(root, _WAY)
+            try:
+                owners = frozenset((os.geteuid(), 0, os.fstat(descriptor).st_uid))
+                for name in names:
+                    inner = _open_folder(name, descriptor)
+                    os.close(descriptor)
+                    descriptor = inner
+                yield descriptor, owners
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            error.filename = str(path)
+            raise
+
+    def _way_to(self, directory: Path) -> tuple[Path, tuple[str, ...]]:
+        """Where it begins, and the names that follow. `Path.relative_to` takes longer than
+        opening the file."""
+        root, parts = self.root, directory.parts
+        if root is None or root.anchor != directory.anchor:
+            return directory, ()
+        count = len(root.parts)
+        return (root, parts[count:]) if parts[:count] == root.parts else (directory, ())
+
+    @contextmanager
+    def _listed(self, directory: Path) -> Iterator[int]:
+        with self._inside(directory, directory) as (folder, _):
+            descriptor = os.open(".", os.O_RDONLY | _FOLDER, dir_fd=folder)
+            try:
+                yield descriptor
+            finally:
+                os.close(descriptor)
+
+
+def _open_folder(name: str, folder: int) -> int:
+    if name == "..":
+        raise NotOurs("it is outside of the data directory")
+    try:
+        return os.open(name, _WAY | os.O_NOFOLLOW, dir_fd=folder)
+    except NotADirectoryError:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        raise NotOurs(f"{name} is {_kind(status)}") from None
+
+
+def _check(status: os.stat_result, owners: frozenset[int], flags: int = 0) -> None:
+    """Raises `NotOurs`, unless the flags say that nothing may be there at all."""
+    if flags & os.O_EXCL:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise NotOurs(f"it is {_kind(status)}")
+    if status.st_uid not in owners:
+        raise NotOurs(f"it belongs to another user ({status.st_uid})")
+
+
+def open_given(path: Path) -> int:
+    """To read a file that a person named: it may be a link, and anybody's, but no pipe."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise IsADirectoryError if stat.S_ISDIR(mode) else NotOurs("it is no regular file")
+    return descriptor
 
 
 def write_all(files: FileOperations, descriptor: int, data: bytes, offset: int) -> None:
@@ -152,15 +271,41 @@ def opened(files: FileOperations, path: Path, flags: int) -> Iterator[int]:
         files.close(descriptor)
 
 
-def reader_of(files: FileOperations, descriptor: int) -> Read:
-    return lambda offset, length: read_all(files, descriptor, length, offset)
+class FileReader:
+    """Reads anywhere in an open file: a `Read` that knows where the file has holes."""
+
+    def __init__(self, files: FileOperations, descriptor: int) -> None:
+        self._files = files
+        self._descriptor = descriptor
+
+    def __call__(self, offset: int, length: int) -> bytes:
+        return read_all(self._files, self._descriptor, length, offset)
+
+    def after_hole(self, offset: int) -> int:
+        return self._files.after_hole(self._descriptor, offset)
+
+
+def reader_of(files: FileOperations, descriptor: int) -> FileReader:
+    return FileReader(files, descriptor)
+
+
+def after_hole(read: Read, offset: int) -> int:
+    """Where the next byte is that was ever written; what is between are zeros that take no room
+    on the disk, gigabytes perhaps. `offset`, if that is not known."""
+    return read.after_hole(offset) if isinstance(read, FileReader) else offset
 
 
 @contextmanager
-def opened_to_read(files: FileOperations, path: Path) -> Iterator[tuple[Read, int]]:
+def opened_to_read(files: FileOperations, path: Path) -> Iterator[tuple[FileReader, int]]:
     """Its bytes, and its size when it was opened."""
     with opened(files, path, os.O_RDONLY) as descriptor:
         yield reader_of(files, descriptor), files.size(descriptor)
+
+
+def read_beginning(files: FileOperations, path: Path, length: int) -> bytes:
+    """Never more than the file holds. Raises `OSError`."""
+    with opened_to_read(files, path) as (read, size):
+        return read(0, min(length, size))
 
 
 def write_new_file(files: FileOperations, path: Path, data: bytes | Iterable[bytes]) -> None:
@@ -185,22 +330,19 @@ def write_new_file(files: FileOperations, path: Path, data: bytes | Iterable[byt
 _NO_SECOND_NAME: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
-def give_second_name(source: Path, target: Path, part: Path) -> None:
+def give_second_name(disk: Disk, source: Path, target: Path, part: Path) -> None:
     """The very same file under a second name; where the disk knows no hard links, a
     copy, which is called `part` until it is on disk."""
-    try:
-        target.hardlink_to(source)
-    except OSError as error:
-        if error.errno not in _NO_SECOND_NAME:
-            raise
-        import shutil  # rarely needed, and slow to load
-
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with source.open("rb") as there, os.fdopen(os.open(part, flags, PRIVATE_FILE), "wb") as new:
-            shutil.copyfileobj(there, new)
-            new.flush()
-            os.fsync(new.fileno())
-        part.rename(target)
+    with opened_to_read(disk, source) as (read, size):  # it is a file of ours
+        try:
+            disk.link(source, target)
+        except OSError as error:
+            if error.errno not in _NO_SECOND_NAME:
+                raise
+            with opened(disk, part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as new:
+                write_blocks(disk, new, read_blocks(read, 0, size))
+                disk.sync(new)
+            disk.rename(part, target)
 
 
 # ------------------------------------------------------------------------------
@@ -228,10 +370,11 @@ class DataDirectory:
 
     def take(self) -> None:
         """Makes what is missing and takes the lock, or raises `DataDirectoryInUse`."""
+        disk = Disk(self.path)
         try:
-            for directory in (self.path, self.history, self.files, self.trash):
-                make_private_directory(directory)
-            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            for directory in (self.history, self.files, self.trash):
+                disk.make_directory(directory)
+            lock = open_lock(self.path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise StorageUnavailable(
                 f"the data directory {self.path} can't be used: {error.strerror}"
@@ -239,15 +382,27 @@ class DataDirectory:
         lock_directory(lock, self.path)
         self._lock = lock
         # Attachments that were on their way in when the last server died.
-        for part in self.files.glob("*/*.part"):
+        for name in disk.names_in(self.files):
+            folder = self.files / name
             with suppress(OSError):
-                part.unlink()
-                part.parent.rmdir()  # if nothing else is in it
+                parts = [part for part in disk.names_in(folder) if part.endswith(".part")]
+                for part in parts:
+                    disk.remove(folder / part)
+                if parts:
+                    disk.remove_directory(folder)  # if nothing else is in it
 
     def give_back(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def open_lock(directory: Path, flags: int) -> int:
+    """Raises `NotOurs`, or another `OSError`."""
+    try:
+        return FileOperations(directory).open(directory / "lock", flags)
+    except NotOurs as error:
+        raise NotOurs(f"lock: {error.strerror}") from error
 
 
 def lock_directory(descriptor: int, directory: Path) -> None:
@@ -259,54 +414,102 @@ def lock_directory(descriptor: int, directory: Path) -> None:
         raise DataDirectoryInUse(directory) from error
 
 
-def make_private_directory(directory: Path) -> None:
-    if directory.is_dir():
-        return
-    directory.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-    sync_directory(directory.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    FileOperations().sync_directory(directory)
-
-
 # ------------------------------------------------------------------------------
 # Directories
 
 
 class Disk(FileOperations):
     def names_in(self, directory: Path) -> list[str]:
-        """In order; none if there is no such directory."""
+        """In order; none if there is no such directory of ours."""
         try:
-            return sorted(os.listdir(directory))  # noqa: PTH208
-        except FileNotFoundError:
+            with self._listed(directory) as descriptor:
+                return sorted(os.listdir(descriptor))  # noqa: PTH208
+        except (FileNotFoundError, NotADirectoryError, NotOurs):
             return []
 
     def found(self, path: Path) -> FoundFile:
-        return FoundFile.of(path.name, path.stat())
+        return FoundFile.of(path.name, self.status(path))
+
+    def status(self, path: Path) -> os.stat_result:
+        """Of a link, its own."""
+        with self._inside(path.parent, path) as (folder, _):
+            return os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+
+    def why_not_ours(self, path: Path) -> str | None:
+        """Why it is refused; `None`: it is a regular file of ours, or a directory, or not
+        there."""
+        with (
+            suppress(FileNotFoundError),
+            self._inside(path.parent, path) as (folder, owners),
+        ):
+            status = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode):
+                try:
+                    _check(status, owners)
+                except NotOurs as reason:
+                    return reason.strerror
+        return None
+
+    def is_file(self, path: Path) -> bool:
+        try:
+            return stat.S_ISREG(self.status(path).st_mode) and self.why_not_ours(path) is None
+        except OSError:
+            return False
+
+    def is_directory(self, path: Path) -> bool:
+        try:
+            return stat.S_ISDIR(self.status(path).st_mode)
+        except OSError:
+            return False
 
     def found_in(self, directory: Path) -> list[FoundFile]:
         """In the order of names; what is no regular file has a size of -1."""
         found: list[FoundFile] = []
-        with os.scandir(directory) as entries:
+        with self._listed(directory) as descriptor, os.scandir(descriptor) as entries:
             for entry in entries:
                 there = FoundFile(name=entry.name, size=-1, mtime_ns=0, inode=0)
-                # It may be gone since it was listed, or be a link that leads nowhere or in circles.
-                with suppress(OSError):
-                    if entry.is_file():
-                        there = FoundFile.of(entry.name, entry.stat())
+                with suppress(OSError):  # it may be gone since it was listed
+                    if entry.is_file(follow_symlinks=False):
+                        there = FoundFile.of(entry.name, entry.stat(follow_symlinks=False))
                 found.append(there)
         return sorted(found, key=lambda there: there.name)
 
     def make_directory(self, directory: Path) -> None:
         """Private, and its name on disk when this returns; fine if it is there."""
-        make_private_directory(directory)
+        if directory.parent != directory and not directory.parent.is_dir():
+            self.make_directory(directory.parent)
+        with self._inside(directory.parent, directory) as (folder, _):
+            try:
+                os.mkdir(directory.name, _PRIVATE_DIRECTORY, dir_fd=folder)
+            except FileExistsError:
+                if directory != self.root:  # which may be a link
+                    os.close(_open_folder(directory.name, folder))
+                return
+        self.sync_directory(directory.parent)
+
+    def remove_directory(self, directory: Path) -> None:
+        """Raises `OSError` if something is in it."""
+        with self._inside(directory.parent, directory) as (folder, _):
+            os.rmdir(directory.name, dir_fd=folder)
 
     def remove_tree(self, directory: Path) -> None:
-        """With all that is in it; fine if it is not there."""
+        """With all that is in it; fine if it is not there. Of a link, only the link."""
         import shutil
 
-        shutil.rmtree(directory, ignore_errors=True)
+        with suppress(OSError), self._inside(directory.parent, directory) as (folder, _):
+            try:
+                os.unlink(directory.name, dir_fd=folder)
+            except OSError:  # as a rule it is a directory
+                shutil.rmtree(directory.name, ignore_errors=True, dir_fd=folder)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Gives the file a second name."""
+        with (
+            self._inside(source.parent, source) as (before, _),
+            self._inside(target.parent, target) as (after, _),
+        ):
+            there = {"src_dir_fd": before, "dst_dir_fd": after}
+            os.link(source.name, target.name, **there, follow_symlinks=False)
 
     def free_bytes(self, directory: Path) -> int:
         status = os.statvfs(directory)

@@ -44,8 +44,9 @@ from msgspec.structs import astuple, replace
 
 from nplt_storage.entries import Entry, ModelInputEntry
 from nplt_storage.errors import StorageError, StorageUnavailable
-from nplt_storage.file_system import FoundFile
+from nplt_storage.file_system import Disk, FoundFile, NotOurs
 from nplt_storage.rows import (
+    NOBODY,
     ConversationRow,
     RowPage,
     RowQuery,
@@ -249,10 +250,18 @@ _SETTINGS = (
 )
 
 
+PARTS: Final = ("", "-wal", "-shm", "-journal")
+"""What follows the database's name in the names of its files."""
+
+
 def open_database(path: Path) -> sqlite3.Connection:
     """Never fails: at worst the database is in memory, and without an index."""
     try:
-        if path.exists():
+        disk = Disk(path.parent)
+        for part in PARTS:  # SQLite would follow a link
+            if reason := disk.why_not_ours(path.with_name(path.name + part)):
+                raise NotOurs(f"{path.name}{part}: {reason}")
+        if disk.find(path) is not None:
             connection = _connect(path)
             with _closed_if_it_fails(connection):
                 made_by = first_value(connection, "SELECT value FROM marks WHERE name = 'made_by'")
@@ -267,7 +276,7 @@ def open_database(path: Path) -> sqlite3.Connection:
 
 def make_anew(path: Path) -> sqlite3.Connection:
     try:
-        for part in ("", "-wal", "-shm", "-journal"):
+        for part in PARTS:
             path.with_name(path.name + part).unlink(missing_ok=True)
         connection = _connect(path)
         return _filled(connection, full_text=_has_fts5(connection))
@@ -765,6 +774,11 @@ class IndexTables:
         before = self.row(session_id)
         self._remove(session_id)
         if before is not None:
+            if before.user == NOBODY:  # whose it is was not known
+                before = replace(before, user=piece.row.user)
+            elif piece.row.damaged:
+                known = replace(piece.row, user=before.user, created_at=before.created_at)
+                piece = replace(piece, row=known)
             if piece.row.damaged and before.message_count >= piece.row.message_count:
                 # It is listed as it was known: what can't be read may have named it.
                 piece = replace(piece, row=replace(before, damaged=True))

@@ -53,6 +53,8 @@ class StoreContext(Struct, frozen=True, kw_only=True):
     """The address at which other servers reach this one, for stores that several share."""
     levels: LevelMaker = no_levels
     """Shortens what a page shows with less detail than the record has."""
+    has_users: bool = False
+    """Whether there are users: then what nobody knows the owner of is nobody's."""
 
 
 async def open_store(
@@ -62,15 +64,14 @@ async def open_store(
     clock: Callable[[], datetime],
     system_message: str | None = None,
     advertise: str | None = None,
-    levels: LevelMaker = no_levels,
 ) -> ConversationStore:
     context = StoreContext(
-        data_dir=data_dir,
-        clock=clock,
-        system_message=system_message,
-        advertise=advertise,
-        levels=levels,
+        data_dir=data_dir, clock=clock, system_message=system_message, advertise=advertise
     )
+    return await open_store_in(context, config)
+
+
+async def open_store_in(context: StoreContext, config: StoreConfig) -> ConversationStore:
     if ":" in config.type:
         return await _open_own(config, context)
     backend, options = _checked(config)
@@ -148,7 +149,9 @@ async def _open_memory(options: Options, context: StoreContext) -> ConversationS
 async def _open_files(options: Options, context: StoreContext) -> ConversationStore:
     from nplt_storage.files.append import Durability
     from nplt_storage.files.directory import FREE_BYTES_MIN, FileSettings
+    from nplt_storage.files.format import LOCAL_USER
     from nplt_storage.files.store import JsonFileStore
+    from nplt_storage.rows import NOBODY
 
     settings = FileSettings(
         durability=Durability(
@@ -157,6 +160,7 @@ async def _open_files(options: Options, context: StoreContext) -> ConversationSt
         ),
         turns_max=options.get("max_turns"),
         free_bytes_min=options.get("free_bytes_min", FREE_BYTES_MIN),
+        unknown_user=NOBODY if context.has_users else LOCAL_USER,
     )
     return await JsonFileStore.open_directory(
         context.data_dir, clock=context.clock, settings=settings, levels=context.levels

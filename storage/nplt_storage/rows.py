@@ -202,6 +202,10 @@ _SAID_BY_ROLLBACKS = (
 _ELSEWHERE: Final[Mapping[str, Any]] = {"unfinished": (), "billed": (), "billed_details": ()}
 
 
+NOBODY: Final = ""
+"""The user of a conversation of which it is not known whose it is; no user has that name."""
+
+
 def new_row(session_id: str, *, user: str, created_at: datetime) -> ConversationRow:
     return ConversationRow(
         session_id=session_id,

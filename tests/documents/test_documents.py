@@ -158,7 +158,14 @@ def test_every_exit_code_is_listed() -> None:
     codes = {code for kind in errors if isinstance(code := kind.exit_code, int)}
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", client, re.M)}
     assert listed == codes | {0, 2, 141}
-    assert {int(code) for code in re.findall(r"^\| (\d+) \|", server, re.M)} == {0, 1, 2, 78, 141}
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", server, re.M)} == {
+        0,
+        1,
+        2,
+        3,
+        78,
+        141,
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -149,10 +149,10 @@ def test_a_repair_that_fails_does_not_say_it_was_done(
     path = the_file(data_dir, "abc1")
     path.write_bytes(path.read_bytes().replace(b"word 1", b"word 7"))
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(5, "broken")
 
-    monkeypatch.setattr(Path, "rename", fail)
+    monkeypatch.setattr(os, "rename", fail)
     result = run(repair, path)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "broken" in result.stderr

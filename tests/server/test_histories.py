@@ -11,6 +11,7 @@ import anyio
 import pytest
 from tests.server.failing_store import FailingStore
 from tests.server.services import Clock, make_services, model_of
+from tests.storage.conversations import chat, file_bytes
 
 from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import Prompt
@@ -187,6 +188,38 @@ async def test_two_histories_in_files_have_a_directory_each(tmp_path: Path) -> N
         await histories.close()
     assert len(list((tmp_path / "history").glob("session_*.json"))) == 1
     assert len(list((tmp_path / "histories" / "second" / "history").glob("session_*.json"))) == 1
+
+
+async def test_a_history_whose_directory_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data" / "histories").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "data" / "histories" / "second").symlink_to(tmp_path / "elsewhere")
+    settings = Settings.model_validate(
+        {"data_dir": str(tmp_path / "data"), "histories": [{"id": "main"}, {"id": "second"}]}
+    )
+    with pytest.raises(CannotServe, match=r"second is a symbolic link, and is not followed$"):
+        await open_histories(settings, Clock())
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("has_users", [False, True])
+async def test_a_conversation_without_its_first_line_is_the_local_users_only_without_users(
+    tmp_path: Path, has_users: bool
+) -> None:
+    users = [{"name": "ada", "token_sha256": "0" * 64}] if has_users else []
+    settings = Settings.model_validate({"data_dir": str(tmp_path), "users": users})
+    (tmp_path / "history").mkdir()
+    lines = file_bytes(chat(2)).partition(b"\n")[2]
+    (tmp_path / "history" / "session_20260102_s1.json").write_bytes(lines)
+    histories = await open_histories(settings, Clock())
+    try:
+        assert await histories.count("local") == (0 if has_users else 1)
+        assert await histories.count("ada") == 0
+        found = await histories.find("s1")
+        assert found is not None
+        assert found.row.damaged
+    finally:
+        await histories.close()
 
 
 async def test_a_history_that_can_not_be_opened_closes_those_before_it(tmp_path: Path) -> None:

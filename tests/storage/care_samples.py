@@ -12,7 +12,13 @@ from tests.storage.conversations import START, Pen, answer_to, asking, call, pro
 
 from nplt_storage import ConversationStore, JsonFileStore, Origin
 from nplt_storage.entries import AttachmentEntry, BlobReference, Entry, ToolResultsEntry
-from nplt_storage.files.repair import Examination, Repair, examine_file, plan_repair
+from nplt_storage.files.repair import (
+    Examination,
+    KnownElsewhere,
+    Repair,
+    examine_file,
+    plan_repair,
+)
 
 FILE_ID = "7f0c2f6be1f94d0f8d3f6f4c0a9b1e22"
 LONG_RESULT = ("a result too long for a line, ünïcode included\n" * 3).encode()
@@ -101,6 +107,7 @@ def planned(data: bytes, session_id: str = "s1") -> tuple[Repair, bytes]:
         session_id=session_id,
         clock=ticking_clock(),
         new_id=lambda: "x",
+        known=KnownElsewhere(user="local"),
     )
     parts = (part if isinstance(part, bytes) else data[slice(*part)] for part in repair.parts)
     return repair, b"".join(parts)

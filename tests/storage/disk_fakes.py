@@ -107,6 +107,9 @@ class MemoryDisk(Disk):
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         return bytes(self.open_files[descriptor].data[offset : offset + length])
 
+    def after_hole(self, descriptor: int, offset: int) -> int:
+        return offset
+
     def write(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
         file = self.open_files[descriptor].data
         file.extend(bytes(max(0, offset - len(file))))

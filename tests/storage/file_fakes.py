@@ -50,6 +50,9 @@ class MemoryFiles(FileOperations):
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         return bytes(self.open_files[descriptor][offset : offset + length])
 
+    def after_hole(self, descriptor: int, offset: int) -> int:
+        return offset
+
     def write(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
         file = self.open_files[descriptor]
         file.extend(bytes(max(0, offset - len(file))))
@@ -142,6 +145,9 @@ class WatchedFiles(FileOperations):
         data = self._files.read(descriptor, length, offset)
         self.bytes_read += len(data)
         return data
+
+    def after_hole(self, descriptor: int, offset: int) -> int:
+        return self._files.after_hole(descriptor, offset)
 
     def write(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
         self._before("write", len(data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
@@ -199,10 +200,10 @@ async def test_attachments_belong_to_both_and_either_may_go(tmp_path: Path) -> N
 async def test_where_a_file_can_not_have_two_names_attachments_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, "not here")
 
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     store = MemoryStore(ticking_clock())
     await put(store, Pen().write_all([attachment(b"bytes")]))
     put_attachment(tmp_path, "s1", b"bytes")

@@ -179,9 +179,7 @@ def test_a_last_line_that_is_no_json_is_damage_though_its_checksum_fits() -> Non
     assert examined(repaired).is_sound
 
 
-def test_a_first_line_that_can_not_be_told_is_left_alone() -> None:
-    with pytest.raises(CannotRepair, match="can't be told what it was"):
-        planned(GOOD.replace(b'"s1"', b'"zz"', 1))
+def test_a_file_that_ends_in_its_first_line_is_left_alone() -> None:
     for cut in range(FIRST):
         with pytest.raises(CannotRepair):
             planned(GOOD[:cut])
@@ -338,18 +336,18 @@ def test_the_original_is_kept_aside_byte_by_byte_every_time(damaged: Path) -> No
     assert aside.read_bytes() == original
 
 
-@pytest.mark.parametrize("call_", ["fsync", "rename", "hardlink_to"])
+@pytest.mark.parametrize("call_", ["fsync", "rename", "link"])
 def test_a_repair_that_fails_leaves_the_file_as_it_was(
     damaged: Path, call_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = damaged.read_bytes()
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "broken")
 
     repair = repair_of(damaged)
     with monkeypatch.context() as patch:
-        patch.setattr(os if call_ == "fsync" else Path, call_, fail)
+        patch.setattr(os, call_, fail)
         with pytest.raises(OSError, match="broken"):
             apply_repair(damaged, repair)
     assert damaged.read_bytes() == original

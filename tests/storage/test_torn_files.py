@@ -263,6 +263,14 @@ def test_a_torn_tail_is_kept_beside_a_name_that_leads_nowhere(tmp_path: Path) ->
     assert path.with_name(f"{path.name}.broken-2").read_bytes().endswith(b"torn")
 
 
+@pytest.mark.parametrize("before", [b"\xef\xbb\xbf", b"junk", bytes(512)])
+def test_a_last_line_that_is_whole_behind_junk_is_not_set_aside(before: bytes) -> None:
+    lines = file_bytes(chat(3)).splitlines(keepends=True)
+    data = b"".join([*lines[:-2], before, *lines[-2:]])
+    with pytest.raises(ConversationDamaged, match="a line is whole"):
+        _load(data)
+
+
 def test_a_line_missing_in_the_middle_is_damage() -> None:
     entries = chat(3)
     lines = file_bytes(entries).split(b"\n")

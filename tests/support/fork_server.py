@@ -73,6 +73,11 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
             )
 
+    @property
+    def pid(self) -> int:
+        """Of the process they are forked from: its limits are theirs."""
+        return self._process.pid
+
     def start(self, arguments: Sequence[str], *, said: Path, log: Path) -> int:
         """Starts a server and gives its process id; what it says goes to the one, what it
         logs to the other file."""

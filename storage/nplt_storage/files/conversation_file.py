@@ -38,18 +38,26 @@ from nplt_storage.file_system import (
     Disk,
     FileOperations,
     FoundFile,
+    NotOurs,
     opened_to_read,
+    read_blocks,
     write_all,
     write_new_file,
 )
 from nplt_storage.file_system import reader_of as reader_of
-from nplt_storage.files.foreign import ForeignConversation, JsonDocument, NotForeign
+from nplt_storage.files.foreign import (
+    FileBytes,
+    ForeignConversation,
+    JsonDocument,
+    NotForeign,
+)
 from nplt_storage.files.format import (
     BadHeader,
     Damage,
     FileEntries,
     Header,
     LaterFormat,
+    LineTooLong,
     Read,
     Survey,
     Tail,
@@ -84,6 +92,8 @@ def plain_errors(session_id: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise ConversationNotFound(session_id) from error
+    except NotOurs as error:
+        raise ConversationDamaged(session_id, str(error.strerror)) from error
     except OSError as error:
         raise StorageUnavailable(f"the disk reports an error: {error.strerror}") from error
     except (Damage, BadHeader, LaterFormat, BadLine, NotForeign) as error:
@@ -123,11 +133,6 @@ def found_tail(read: Read, found: Survey) -> Tail:
     return replace(tail, last=found.last, end=found.end, closing=closing)
 
 
-def read_older_shape(read: Read, size: int, session_id: str) -> tuple[ForeignConversation, bytes]:
-    data = read(0, size)
-    return ForeignConversation(JsonDocument(data), session_id), data
-
-
 def adopt_older_shape(
     files: FileOperations, path: Path, session_id: str, *, new_id: Callable[[], str]
 ) -> None:
@@ -137,38 +142,43 @@ def adopt_older_shape(
         try:
             read_header(read, size)
             return
-        except BadHeader:
-            older, original = read_older_shape(read, size, session_id)
+        except (BadHeader, LineTooLong):
+            older = ForeignConversation(JsonDocument(FileBytes(read, size)), session_id)
 
-    def blocks() -> Iterator[bytes]:
-        block = bytearray(encode_header(older.header))
-        tail = empty_tail(older.header.created_at, len(block))
-        for entry in older.entries(new_id=new_id):
-            line, tail = tail.extended(entry)
-            block += line
-            if len(block) >= _BLOCK_BYTES:
-                yield bytes(block)
-                block.clear()
-        yield bytes(block) + tail.closing_line
-        _keep_original(files, path, original)
+        def blocks() -> Iterator[bytes]:
+            block = bytearray(encode_header(older.header))
+            tail = empty_tail(older.header.created_at, len(block))
+            for entry in older.entries(new_id=new_id):
+                line, tail = tail.extended(entry)
+                block += line
+                if len(block) >= _BLOCK_BYTES:
+                    yield bytes(block)
+                    block.clear()
+            yield bytes(block) + tail.closing_line
+            _keep_original(files, path, read, size)
 
-    write_new_file(files, path, blocks())
+        try:
+            write_new_file(files, path, blocks())
+        except BadEntry as error:
+            raise NotForeign(f"it can't be taken in: {error}") from error
 
 
-def _keep_original(files: FileOperations, path: Path, original: bytes) -> None:
+def _keep_original(files: FileOperations, path: Path, original: Read, size: int) -> None:
     for number in count(1):
         kept = path.with_name(f"{path.name}.orig" + (f"-{number}" if number > 1 else ""))
         try:
-            with opened_to_read(files, kept) as (read, size):
+            with opened_to_read(files, kept) as (read, kept_size):
                 # A crash may have come between keeping it and replacing it. Compared in blocks:
                 # other threads wait for each comparison.
-                if size == len(original) and all(
-                    read(at, _BLOCK_BYTES) == original[at : at + _BLOCK_BYTES]
+                if size == kept_size and all(
+                    read(at, _BLOCK_BYTES) == original(at, _BLOCK_BYTES)
                     for at in range(0, size, _BLOCK_BYTES)
                 ):
                     return
+        except NotOurs:
+            continue
         except FileNotFoundError:
-            write_new_file(files, kept, original)
+            write_new_file(files, kept, read_blocks(original, 0, size))
             return
 
 

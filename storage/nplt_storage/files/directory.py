@@ -10,7 +10,6 @@ index. The store and its records share what is here.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import time
 from collections import OrderedDict
@@ -40,11 +39,13 @@ from nplt_storage.errors import (
 from nplt_storage.file_system import DataDirectory, Disk, FoundFile, Read, opened_to_read
 from nplt_storage.files.append import Durability
 from nplt_storage.files.commit_threads import CommitThreads, DiskThreads
-from nplt_storage.files.conversation_file import plain_errors, read_older_shape, survey_file
+from nplt_storage.files.conversation_file import plain_errors, survey_file
+from nplt_storage.files.foreign import FileBytes, ForeignConversation, JsonDocument
 from nplt_storage.files.format import (
     LOCAL_USER,
     BadHeader,
     FileEntries,
+    LineTooLong,
     Survey,
     day_of,
     is_unfinished,
@@ -96,12 +97,6 @@ def void_stamp(name: str, known: FileStamp | None) -> FileStamp:
     return replace(known, file=nothing, end_offset=0)
 
 
-def _may_pass(error: StorageError) -> bool:
-    cause = error.__cause__
-    is_no_file = isinstance(cause, OSError) and cause.errno == errno.EINVAL  # a pipe, a directory
-    return isinstance(error, StorageUnavailable) and not is_no_file
-
-
 class DoesNotFollow(Exception):
     """The file does not hold the known lines followed by new ones."""
 
@@ -126,7 +121,8 @@ class FileReading:
         self._damage = damage
         self.is_unread = False
         """Whether it can't be read just now, though nothing may be wrong with it."""
-        self._row = new_row(session_id, user=LOCAL_USER, created_at=day_of(path.name))
+        user = directory.settings.unknown_user
+        self._row = new_row(session_id, user=user, created_at=day_of(path.name))
         self._is_first = True
 
     def whole(self) -> Iterator[EntriesAdded]:
@@ -137,10 +133,10 @@ class FileReading:
             ):
                 try:
                     yield from self._ours(read, size)
-                except BadHeader:
+                except (BadHeader, LineTooLong):
                     yield from self._older_shape(read, size)
         except StorageError as error:
-            if _may_pass(error):
+            if isinstance(error, StorageUnavailable):
                 log.warning("%s can't be read now: %s", self._path.name, error)
                 self.is_unread = True
                 if self._known is None and self._is_first:  # else what is known stays so
@@ -227,7 +223,7 @@ class FileReading:
         return EntriesAdded(row=self._row, stamp=stamp, entries=entries, anew=is_first)
 
     def _older_shape(self, read: Read, size: int) -> Iterator[EntriesAdded]:
-        older, data = read_older_shape(read, size, self._session_id)
+        older = ForeignConversation(JsonDocument(FileBytes(read, size)), self._session_id)
         here, header = self._disk.found(self._path), older.header
         self._row = new_row(self._session_id, user=header.user, created_at=header.created_at)
         entries = older.entries(new_id=self._new_id)
@@ -235,7 +231,7 @@ class FileReading:
             # If it breaks off, it is read again from its beginning.
             stamp = void_stamp(self._path.name, self._known)
             yield replace(self._piece(piece, here, 0), stamp=stamp)
-        yield self._piece(piece, here, len(data))
+        yield self._piece(piece, here, size)
 
 
 # ------------------------------------------------------------------------------
@@ -318,6 +314,9 @@ class FileSettings(Struct, frozen=True, kw_only=True):
     """Models are shown that many turns; everything is kept."""
     read_before_serving_bytes: int = 2 * 1024 * 1024
     """More than that, if the index does not know it, is read meanwhile."""
+    unknown_user: str = LOCAL_USER
+    """Whose a conversation is if neither its file nor the index says it: where there are
+    users, `NOBODY`."""
     disk: Disk = field(default_factory=Disk)
     new_id: Callable[[], str] = new_entry_id
     seconds: Callable[[], float] = time.monotonic
@@ -394,11 +393,12 @@ class OpenDirectory:
         self.paths = paths
         self.settings = settings
         self.disk = settings.disk
+        self.disk.root = paths.path
         self.threads = DiskThreads()
         self.commit_threads = CommitThreads()
         self.sync_later = settings.durability.sync_later(self.commit_threads)
         self.space = FreeSpace(paths.path, settings, self.commit_threads)
-        self.trash = Trash(self.disk, paths)
+        self.trash = Trash(self.disk, paths, unknown_user=settings.unknown_user)
         self.order = ReadingOrder()
         self.names: dict[str, str] = {}
         """Of the files that are there, by id."""
@@ -484,7 +484,8 @@ class OpenDirectory:
     ) -> Iterator[EntriesAdded]:
         if len(names) > 1:
             self.damage[session_id] = "there is more than one file for it"
-            row = new_row(session_id, user=LOCAL_USER, created_at=min(map(day_of, names)))
+            user = self.settings.unknown_user
+            row = new_row(session_id, user=user, created_at=min(map(day_of, names)))
             stamp = void_stamp(names[-1], known)
             yield EntriesAdded(row=replace(row, damaged=True), stamp=stamp, anew=True)
         else:
@@ -500,7 +501,7 @@ class OpenDirectory:
         """Reads the whole file, in the trash or not; and what is wrong with it. What can't
         be read is left out of the row. Nobody else is told."""
         damage: dict[str, str] = {}
-        row = new_row(session_id, user=LOCAL_USER, created_at=day_of(path.name))
+        row = new_row(session_id, user=self.settings.unknown_user, created_at=day_of(path.name))
         for piece in FileReading(self, path, session_id, None, damage).whole():
             row = piece.row
         return row, damage.get(session_id)

@@ -5,10 +5,9 @@ its own, or one of ours that it laid out anew.
       "tool_calls": [{"tool_name", "arguments", "result", "status", …}],
       "metadata"}], "created_at": …, "updated_at": …}
 
-Bytes in, header and entries out; no I/O. A document is parsed one message at a time, and
+Bytes in, header and entries out. A document is parsed one message at a time, and
 twice: first all of it is checked, then it is converted while the caller takes the entries.
-So other threads run in between, and memory holds the bytes and one message, however many
-there are.
+So other threads run in between, and memory holds one message, however many there are.
 
 Times without a zone are UTC; one that can't be read, or is the first instant there is,
 becomes the one before it. A turn is a user's message and the answers up to the next one; a
@@ -47,6 +46,7 @@ from nplt_storage.entries import (
     ToolStatus,
 )
 from nplt_storage.errors import BadEntry
+from nplt_storage.file_system import Read
 from nplt_storage.files.format import (
     CLOSING_KEYS,
     BadHeader,
@@ -123,6 +123,10 @@ def as_text(value: Any) -> str:
 _WINDOW_BYTES: Final = 256 * 1024
 _NUMBER_GOES_ON_LETTERS: Final = 2
 """Of `1e+5` cut in two, `1` could be taken for all of it if no more than that follows."""
+_LONGEST_CUT_LETTERS: Final = 20
+_VALUE_LETTERS_MAX: Final = 32 * 1024 * 1024
+"""A longer value is no message: what is no document may go on for gigabytes."""
+_REST_BYTES_MAX: Final = 16 * 1024 * 1024
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _WITHIN: Final = frozenset(bytes([value]) for value in range(0x80, 0xC0))
 """Bytes that no letter of UTF-8 begins with."""
@@ -147,11 +151,26 @@ def _let_others_run(found: dict[str, Any]) -> dict[str, Any]:
 _PARSER: Final = json.JSONDecoder(parse_int=_integer, object_hook=_let_others_run)
 
 
+class FileBytes:
+    """The bytes of a file, of which only what is asked for is read."""
+
+    def __init__(self, read: Read, size: int) -> None:
+        self._read = read
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(self._size)
+        return self._read(start, max(stop - start, 0))
+
+
 class _Text:
     """The text of a document from the byte `start` on. Raises `ValueError` for what is no
     JSON, and for bytes that are no UTF-8."""
 
-    def __init__(self, data: bytes, start: int, window_bytes: int) -> None:
+    def __init__(self, data: FileBytes | bytes, start: int, window_bytes: int) -> None:
         self._data = data
         self._window_bytes = window_bytes
         self._end = start
@@ -187,8 +206,12 @@ class _Text:
         while True:
             try:
                 value, end = _PARSER.raw_decode(self._window, self._at)
-            except ValueError:
-                if not self._more():
+            except json.JSONDecodeError as error:
+                # Near the window's end, or in a text that has not ended, more may help.
+                is_cut = error.pos > len(self._window) - _LONGEST_CUT_LETTERS
+                is_cut = is_cut or error.msg.startswith("Unterminated string")
+                is_short = len(self._window) - self._at < _VALUE_LETTERS_MAX
+                if not (is_cut and is_short and self._more()):
                     raise
                 continue
             if len(self._window) - end > _NUMBER_GOES_ON_LETTERS or not self._more():
@@ -211,9 +234,9 @@ class _Text:
             raise ValueError("something follows the document")
 
     def check_rest(self) -> None:
-        """Decodes what was not reached."""
-        self._at = len(self._window)
-        while self._more():
+        """Decodes what was not reached, unless that is much."""
+        self._at, stop = len(self._window), self._end + _REST_BYTES_MAX
+        while self._end < stop and self._more():
             self._at = len(self._window)
 
     def _more(self) -> bool:
@@ -237,10 +260,11 @@ class JsonDocument:
     """Whatever JSON it is, without what can't be written again. Parsed once to the end when
     it is made; raises `NotForeign` for what is no JSON, or too deeply nested."""
 
-    def __init__(self, data: bytes, *, window_bytes: int = _WINDOW_BYTES) -> None:
+    def __init__(self, data: FileBytes | bytes, *, window_bytes: int = _WINDOW_BYTES) -> None:
         self._data = data
         self._window_bytes = window_bytes
-        self.bom_bytes = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
+        bom = codecs.BOM_UTF8
+        self.bom_bytes = len(bom) if data[: len(bom)] == bom else 0
         self._list_at: int | None = None
         self.members: dict[str, Any] | None = None
         """Of the object it is, without the list of messages; `None`: it is no object."""
@@ -257,6 +281,10 @@ class JsonDocument:
         self._survey()
         if self.wrong is not None:
             self.wrong = self.wrong.format(self.count)
+
+    def __len__(self) -> int:
+        """In bytes."""
+        return len(self._data)
 
     @property
     def has_messages(self) -> bool:
@@ -339,7 +367,7 @@ class JsonDocument:
         except RecursionError as error:
             raise NotForeign("it is nested too deeply") from error
         except UnicodeDecodeError as error:
-            if self._data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            if self._data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
                 raise NotForeign("it is UTF-16: save it as UTF-8") from error
             raise NotForeign(f"it is not UTF-8 (byte {error.start - self.bom_bytes})") from error
         except ValueError as error:
@@ -426,6 +454,8 @@ def named_id(document: dict[str, Any]) -> str | None:
 # order, or 0 for 0.0 (jq). It is written again as we write it, and a line is accepted if its
 # checksum then fits.
 
+_RELAID_BYTES_MAX: Final = 64 * 1024 * 1024
+"""It is held in memory, several times."""
 _NOT_OF_HEADER: Final = frozenset((*CLOSING_KEYS, "crc", "messages", "beside"))
 
 
@@ -439,7 +469,7 @@ class RelaidDocument(Struct, frozen=True, kw_only=True):
     beside: tuple[JsonValue, ...]
 
 
-def read_relaid(data: bytes) -> RelaidDocument | None:
+def read_relaid(data: FileBytes | bytes) -> RelaidDocument | None:
     """`None`: it is none of ours."""
     try:
         return relaid_in(JsonDocument(data))
@@ -449,7 +479,7 @@ def read_relaid(data: bytes) -> RelaidDocument | None:
 
 def relaid_in(document: JsonDocument) -> RelaidDocument | None:
     is_ours = {"crc", *CLOSING_KEYS} <= document.member_texts.keys()
-    if not is_ours or not document.has_messages or document.bom_bytes:
+    if not is_ours or not document.has_messages or len(document) > _RELAID_BYTES_MAX:
         return None
     lines: list[bytes] = []
     try:

@@ -26,6 +26,7 @@ import orjson
 from msgspec import DecodeError, Struct, convert, field
 
 from nplt_storage.codec import (
+    LINE_BYTES_MAX,
     BadLine,
     decode_verified,
     encode_line,
@@ -264,7 +265,17 @@ _LARGE_BLOCK_BYTES = 1024 * 1024
 go of the interpreter for so short a time, and so often, that no other thread gets it: the event
 loop waited for 50 to 250 ms."""
 _PROBE_BYTES = 2 * 1024
+_COMMA_AND_NEWLINE: Final = 2
 _NUMBER_BYTES = 40
+
+
+class LineTooLong(BadLine):
+    """No newline for longer than any line is."""
+
+    def __init__(self, start: int, bytes_max: int) -> None:
+        super().__init__(f"more than {bytes_max >> 20} MiB without the end of a line")
+        self.start = start
+        """Where that line begins, if it is known."""
 
 
 class Segment(NamedTuple):
@@ -281,14 +292,21 @@ class Line(NamedTuple):
     data: bytes
 
 
-def segments_forward(read: Read, start: int, end: int) -> Iterator[Segment]:
+def segments_forward(
+    read: Read, start: int, end: int, *, bytes_max: int = LINE_BYTES_MAX
+) -> Iterator[Segment]:
+    """Raises `LineTooLong`."""
     held, held_at, block_bytes = b"", start, BLOCK_BYTES
+    held_max = bytes_max + _COMMA_AND_NEWLINE
     while start < end:
         newline = held.find(b"\n", start - held_at)
         while newline < 0:
             held, held_at = held[start - held_at :], start
             searched = len(held)
-            wanted = min(max(block_bytes, searched), end - held_at - searched)
+            if searched >= held_max:
+                held = b""  # whoever keeps the error would keep it too
+                raise LineTooLong(start, bytes_max)
+            wanted = min(max(block_bytes, searched), held_max - searched, end - held_at - searched)
             block_bytes = min(2 * block_bytes, _LARGE_BLOCK_BYTES)
             block = read(held_at + searched, wanted) if wanted else b""
             if not block:
@@ -301,13 +319,18 @@ def segments_forward(read: Read, start: int, end: int) -> Iterator[Segment]:
 
 
 def segments_backward(read: Read, start: int, end: int) -> Iterator[Segment]:
+    """Raises `LineTooLong`."""
     held, held_at, block_bytes = b"", end, BLOCK_BYTES
+    held_max = LINE_BYTES_MAX + _COMMA_AND_NEWLINE
     while end > start:
         # The newline at the very end is the segment's own.
         newline = held.rfind(b"\n", 0, max(end - held_at - 1, 0))
         while newline < 0 and held_at > start:
             held = held[: end - held_at]
-            wanted = min(max(block_bytes, len(held)), held_at - start)
+            if len(held) >= held_max:
+                held = b""
+                raise LineTooLong(start, LINE_BYTES_MAX)
+            wanted = min(max(block_bytes, len(held)), held_max - len(held), held_at - start)
             block_bytes = min(2 * block_bytes, _LARGE_BLOCK_BYTES)
             held_at -= wanted
             held = read(held_at, wanted) + held
@@ -405,7 +428,7 @@ class FileEntries:
             if not block:
                 return None
             offset += len(block)
-            length *= 2
+            length = min(2 * length, _LARGE_BLOCK_BYTES)
         return None
 
 
@@ -416,11 +439,17 @@ class FileEntries:
 # to the end of the file. The last line that verifies is searched from the end. What
 # follows it, unless it is exactly one closing line, is the rest of a torn append and is
 # set aside. A torn append has at most one line: if more than one line there can't be
-# read, or none at all, the file is damaged and nothing is changed. `survey` only reads;
-# `make_whole` writes.
+# read, or none at all, the file is damaged and nothing is changed. So it is if more follows
+# than an append can have written: file systems may leave any number of zeros after a crash.
+# `survey` only reads; `make_whole` writes.
 
 
 _CLOSING_BYTES_MAX = 256
+_TORN_BYTES_MAX: Final = LINE_BYTES_MAX + 64 * 1024
+_TORN_SEGMENTS_MAX: Final = 100_000
+_BEGINS: Final = b'{"seq":'
+_ENDS: Final = b',"crc":"'
+_ENDS_BYTES: Final = len(b',"crc":"00000000"}')
 _JOINT = re.compile(rb'"crc":"[0-9a-f]{8}"\}.,\{"seq":', re.DOTALL)
 
 
@@ -497,7 +526,7 @@ _SEARCHED_BYTES: Final = 1024 * 1024
 def _opens_messages(read: Read, size: int) -> bool:
     """Looks for the end of the first line only, block by block: another program's file may be
     one line of any length."""
-    begin, end = 0, b""
+    begin, end, size = 0, b"", min(size, LINE_BYTES_MAX)
     while begin < size and (block := read(begin, _SEARCHED_BYTES)):
         end += block
         if (newline := end.find(b"\n")) >= 0:
@@ -531,10 +560,14 @@ def survey(read: Read, size: int) -> Survey:
 def _last_sound_line(read: Read, first: int, size: int) -> tuple[Line | None, int]:
     """And how many lines a closing line behind it counts."""
     unreadable, closed_at = 0, 0
-    for segment in segments_backward(read, first, size):
+    for number, segment in enumerate(_torn_segments(read, first, size)):
         try:
             return verified(segment, first=first), closed_at
         except BadLine as reason:
+            if size - segment.start > _TORN_BYTES_MAX or number > _TORN_SEGMENTS_MAX:
+                raise Damage(_NO_APPEND) from reason
+            if _holds_a_line(segment.data):
+                raise Damage(f"a line is whole, but not what is around it: {reason}") from reason
             closing = decode_closing(segment.data[:_CLOSING_BYTES_MAX])
             closed_at = max(closed_at, closing.head_seq if closing else 0)
             # A segment may hold two lines: the newline between them may be what is broken.
@@ -545,6 +578,30 @@ def _last_sound_line(read: Read, first: int, size: int) -> tuple[Line | None, in
     if closed_at:
         raise Damage(f"no line can be read, yet there were {closed_at}")
     return None, closed_at
+
+
+_NO_APPEND: Final = (
+    f"no line can be read in the last {LINE_BYTES_MAX >> 20} MiB: no append has left that"
+)
+
+
+def _holds_a_line(data: bytes) -> bool:
+    """Whether a line stands in it that was not torn, only what is around it is broken: an append
+    that was cut leaves no line with its newline."""
+    if not data.endswith(b"\n"):
+        return False
+    begin, end = data.find(_BEGINS), data.rfind(_ENDS) + _ENDS_BYTES
+    try:
+        return 0 <= begin < end and bool(verify_line(data[begin:end]))
+    except BadLine:
+        return False
+
+
+def _torn_segments(read: Read, first: int, size: int) -> Iterator[Segment]:
+    try:
+        yield from segments_backward(read, first, size)
+    except LineTooLong as reason:
+        raise Damage(_NO_APPEND) from reason
 
 
 def make_whole(files: FileOperations, descriptor: int, path: Path, *, tail: Tail) -> None:

@@ -116,7 +116,9 @@ def encode_piece(piece: Piece) -> bytes:
 
 def sound_lines(data: bytes) -> Iterator[bytes]:
     """Up to the first that is not whole, or empty."""
-    for line in data.splitlines(keepends=True):
+    start = 0
+    while (end := data.find(b"\n", start) + 1) > 0:
+        line, start = data[start:end], end
         body = line[: -_CRC_BYTES - 1]
         if line != body + crc_suffix(body) + b"\n":
             return

@@ -19,8 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from itertools import islice
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 from zlib import crc32
@@ -28,7 +27,14 @@ from zlib import crc32
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nplt_storage.codec import BadLine, decode_verified, encode_line, peek_seq, verify_line
+from nplt_storage.codec import (
+    LINE_BYTES_MAX,
+    BadLine,
+    decode_verified,
+    encode_line,
+    peek_seq,
+    verify_line,
+)
 from nplt_storage.entries import (
     AttachmentEntry,
     BlobReference,
@@ -46,18 +52,20 @@ from nplt_storage.entries import (
 )
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.file_system import (
-    FileOperations,
+    Disk,
+    after_hole,
     give_second_name,
     lock_directory,
+    open_lock,
     opened,
     opened_to_read,
     read_blocks,
     reader_of,
-    sync_directory,
     write_blocks,
     write_new_file,
 )
 from nplt_storage.files.foreign import (
+    FileBytes,
     ForeignConversation,
     JsonDocument,
     NotForeign,
@@ -71,11 +79,15 @@ from nplt_storage.files.format import (
     Header,
     LaterFormat,
     Line,
+    LineTooLong,
     Read,
+    Segment,
     advance,
+    day_of,
     decode_closing,
     decode_header,
     empty_tail,
+    encode_header,
     file_name,
     numbered,
     read_header,
@@ -96,15 +108,12 @@ from nplt_storage.store import Repaired
 # unreadable. Nothing here raises for the content of a file, and memory is bounded by the
 # longest line allowed.
 
-LINE_BYTES_MAX: Final = 256 * 1024 * 1024
 FOREIGN_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Another program's document is read in one go; a larger one is not looked into."""
+"""Another program's document that is larger is not looked into."""
+STRETCH_BYTES_MAX: Final = 4 * 1024 * 1024 * 1024
+"""So many bytes are read to find a line where none can be read."""
 _CLOSING_BYTES_MAX: Final = 256
 _CLOSING_BEGINS: Final = b'],"updated_at":'
-
-
-class LineTooLong(Exception):
-    """No newline for so long that this can't be one of our files."""
 
 
 class SoundLine(Struct, frozen=True, kw_only=True):
@@ -127,43 +136,52 @@ class NoLine(Struct, frozen=True, kw_only=True):
 Piece: TypeAlias = SoundLine | NoLine
 
 
-def bounded(read: Read, bytes_max: int = LINE_BYTES_MAX) -> Read:
-    """Refuses to hold more of a line than any line has."""
-
-    def read_some(offset: int, length: int) -> bytes:
-        if length > bytes_max:
-            raise LineTooLong(f"more than {bytes_max >> 20} MiB without the end of a line")
-        return read(offset, length)
-
-    return read_some
-
-
 def our_header(read: Read, size: int) -> tuple[Header, int]:
     """The header and its length. Raises `BadHeader`, `LaterFormat` or `LineTooLong`."""
     if read(0, 1) != b"{":
         raise BadHeader("the first line is not one of ours")
-    return read_header(bounded(read), size)
+    return read_header(read, size)
 
 
 def pieces(read: Read, *, first: int, size: int) -> Iterator[Piece]:
-    """`first` is where the header ends. The last piece may be a stretch too long to look into."""
-    reached = first
+    """`first` is where the header ends. A stretch without a newline, however long, is one
+    piece."""
+    start = first
+    while start < size:
+        try:
+            for segment in segments_forward(read, start, size):
+                yield _piece(segment, first)
+            return
+        except LineTooLong as error:
+            begin, reason = error.start, str(error)
+        start = _next_line(read, begin, size)
+        yield NoLine(start=begin, end=start, reason=reason)
+
+
+def _piece(segment: Segment, first: int) -> Piece:
+    start, end = segment.start, segment.start + len(segment.data)
+    if (closing := decode_closing(segment.data)) is not None:
+        return NoLine(start=start, end=end, closing=closing)
     try:
-        for segment in segments_forward(bounded(read), first, size):
-            start, reached = segment.start, segment.start + len(segment.data)
-            if (closing := decode_closing(segment.data)) is not None:
-                yield NoLine(start=start, end=reached, closing=closing)
-                continue
-            try:
-                line = verified(segment, first=first)
-                piece: Piece = SoundLine(line=line, entry=decode_verified(line.data))
-            except BadLine as reason:
-                at = segment.data.rfind(_CLOSING_BEGINS, -_CLOSING_BYTES_MAX)
-                closing = decode_closing(segment.data[at:]) if at >= 0 else None
-                piece = NoLine(start=start, end=reached, reason=str(reason), closing=closing)
-            yield piece
-    except LineTooLong as reason:
-        yield NoLine(start=reached, end=size, reason=str(reason))
+        line = verified(segment, first=first)
+        return SoundLine(line=line, entry=decode_verified(line.data))
+    except BadLine as reason:
+        at = segment.data.rfind(_CLOSING_BEGINS, -_CLOSING_BYTES_MAX)
+        closing = decode_closing(segment.data[at:]) if at >= 0 else None
+        return NoLine(start=start, end=end, reason=str(reason), closing=closing)
+
+
+def _next_line(read: Read, start: int, size: int) -> int:
+    """Where the next line begins; the end of the file if there is none, or none near."""
+    left = STRETCH_BYTES_MAX
+    while left > 0 and (start := after_hole(read, start)) < size:
+        block = read(start, min(_WINDOW_BYTES, size - start))
+        if not block:
+            break
+        if (newline := block.find(b"\n")) >= 0:
+            return start + newline + 1
+        start, left = start + len(block), left - len(block)
+    return size
 
 
 # ------------------------------------------------------------------------------
@@ -309,12 +327,17 @@ def _examine_foreign(
 ) -> Examination:
     if size == 0:
         return Examination([Finding("empty", "the file is empty")])
-    if size > FOREIGN_BYTES_MAX:
-        return Examination([Finding("bad_header", reason, offset=0)])
     try:
-        found = ForeignConversation(JsonDocument(read(0, size)), session_id)
+        if size > FOREIGN_BYTES_MAX:
+            raise NotForeign(f"it has more than {FOREIGN_BYTES_MAX >> 20} MiB")
+        found = ForeignConversation(JsonDocument(FileBytes(read, size)), session_id)
     except NotForeign as no:
-        message = f"{reason}, and as another program's document: {no}"
+        try:
+            sound = len(_FoundLines(read, size, session_id).places)
+            below = "1 entry" if sound == 1 else f"{sound} entries"
+            message = f"{reason}; {below} below it can be read, and a repair keeps them"
+        except CannotRepair:
+            message = f"{reason}, and as another program's document: {no}"
         return Examination([Finding("bad_header", message, offset=0)])
     row = new_row(session_id, user=found.header.user, created_at=found.header.created_at)
     message = "another program's file; it is taken in when it is first opened"
@@ -344,7 +367,7 @@ class _LineExamination:
 
     def take(self, piece: Piece) -> None:
         if not isinstance(piece, SoundLine):
-            self._unread.append(piece)
+            self._pass_over(piece)
             return
         entry, start = piece.entry, piece.line.start
         self._report_before(start, entry.seq)
@@ -361,6 +384,14 @@ class _LineExamination:
             self._unknown[entry.kind] = self._unknown.get(entry.kind, 0) + 1
         elif wrong := wrong_reference(entry):
             self._add(Finding("bad_reference", f"entry {entry.seq}: {wrong}", offset=start))
+
+    def _pass_over(self, piece: NoLine) -> None:
+        """What can't be read may be many short stretches: neighbours are one."""
+        last = self._unread[-1] if self._unread else None
+        if last is None or None in (last.reason, piece.reason) or last.closing or piece.closing:
+            self._unread.append(piece)
+        else:
+            self._unread[-1] = replace(last, end=piece.end)
 
     def _report_before(self, start: int, seq: int) -> None:
         """What stands between this line and the sound one before it."""
@@ -421,8 +452,8 @@ def _damage_at_end(read: Read, size: int, offset: int) -> str | None:
     """What follows the last sound line, from `offset` on, is not one closing line. The
     opening rule says whether a crash can have left that."""
     try:
-        found = survey(bounded(read), size)
-    except (Damage, LineTooLong) as reason:
+        found = survey(read, size)
+    except Damage as reason:
         return str(reason)
     return None if found.end == offset else "a line can't be read, though its checksum fits"
 
@@ -437,20 +468,17 @@ def _lost(seqs: tuple[int, int] | None) -> str:
             return f"; entries {first} to {last} are lost"
 
 
-def read_beginning(path: Path, length: int) -> bytes:
-    """Of a regular file, never more than it holds. Raises `OSError`."""
-    with opened_to_read(FileOperations(), path) as (read, size):
-        return read(0, min(length, size))
-
-
 # ------------------------------------------------------------------------------
 # Correcting a header
 #
 # CRC-32 can correct one flipped bit in a line of known length: each bit is tried, and the
-# one that makes the checksum fit is flipped back. Nothing is guessed beyond that.
+# one that makes the checksum fit is flipped back. A header that stands behind something else
+# (a byte order mark, junk) is found. Any other is made anew: the file's name has the id and the
+# day, the first entry the time; whose it is has to be known from elsewhere.
 
 _BEGINNING_BYTES: Final = 16 * 1024
 _OPENING: Final = b'"messages":['
+_BEGIN_OF_HEADER: Final = re.compile(rb'\{"session_id":')
 _END_OF_HEADER: Final = re.compile(rb',"crc":"([0-9a-f]{8})","messages":\[\n')
 _END_OF_HEADER_BYTES: Final = len(b',"crc":"00000000","messages":[\n')
 
@@ -471,6 +499,19 @@ def rescue_header(beginning: bytes) -> bytes | None:
                 found.add(line)
             data[place] ^= 1 << bit
     return found.pop() if len(found) == 1 else None
+
+
+def header_within(beginning: bytes) -> tuple[int, bytes] | None:
+    """Where a header begins that something else stands before, and the header. Raises
+    `LaterFormat`."""
+    for begin in _BEGIN_OF_HEADER.finditer(beginning):
+        line = beginning[begin.start() : beginning.find(b"\n", begin.start()) + 1]
+        end = _END_OF_HEADER.fullmatch(line[-_END_OF_HEADER_BYTES:])
+        if end is not None and end[1] == b"%08x" % crc32(line[:-_END_OF_HEADER_BYTES]):
+            with suppress(BadHeader):
+                decode_header(line)
+                return begin.start(), line
+    return None
 
 
 def _is_checked_header(line: bytes) -> bool:
@@ -495,9 +536,11 @@ _TOMBSTONE: Final = DebugEntry(
 )
 _GAP_MAX: Final = 100_000
 """A line that is further away from the one before does not belong here."""
-_BEGIN: Final = re.compile(rb'\{"seq":')
+_BEGIN: Final = b'{"seq":'
 _END: Final = re.compile(rb',"crc":"[0-9a-f]{8}"\}')
+_END_BYTES: Final = len(b',"crc":"00000000"}')
 _ENDS_TRIED: Final = 8
+_WINDOW_BYTES: Final = 1024 * 1024
 
 
 class CannotRepair(Exception):
@@ -506,6 +549,15 @@ class CannotRepair(Exception):
 
 Span: TypeAlias = tuple[int, int]
 """Bytes of the original: where they begin and end."""
+
+
+class KnownElsewhere(Struct, frozen=True, kw_only=True):
+    """What is known of a conversation besides its file, for a header that is lost."""
+
+    user: str | None = None
+    created_at: datetime | None = None
+    day: date | None = None
+    """In the file's name."""
 
 
 class Repair(Struct, frozen=True, kw_only=True):
@@ -526,14 +578,16 @@ def plan_repair(
     session_id: str,
     clock: Callable[[], datetime],
     new_id: Callable[[], str],
+    known: KnownElsewhere | None = None,
 ) -> Repair:
     """Raises `CannotRepair`."""
     found = _FoundLines(read, size, session_id)
-    return _RepairedLines(found, clock=clock, new_id=new_id).repair(read, size)
+    header = found.header or found.new_header(known or KnownElsewhere())
+    return _RepairedLines(found, header, clock=clock, new_id=new_id).repair(read, size)
 
 
 def sound_entries(read: Read, size: int, session_id: str) -> Iterator[Entry]:
-    """All that can be read of a file, in order; nothing if not even its header can."""
+    """All that can be read of a file, in order."""
     try:
         found = _FoundLines(read, size, session_id)
     except CannotRepair:
@@ -545,11 +599,13 @@ def sound_entries(read: Read, size: int, session_id: str) -> Iterator[Entry]:
 class _FoundLines:
     """The header, and every line of a file whose checksum holds, wherever it stands."""
 
-    header_line: bytes
-
     def __init__(self, read: Read, size: int, session_id: str) -> None:
         """Raises `CannotRepair`."""
         self._read = read
+        self._session_id = session_id
+        self.header: Header | None = None
+        """`None`: it is lost."""
+        self.header_line = b""
         self.says: list[str] = []
         """What is done to the header."""
         self.places: dict[int, Span | bytes] = {}
@@ -559,48 +615,75 @@ class _FoundLines:
         self.twice = 0
         self.unreadable: list[Span] = []
         """Bytes in which no line was found."""
-        relaid = self._find_header(size, session_id)
-        self.header = decode_header(self.header_line)
-        if self.header.session_id != session_id:
-            raise CannotRepair(
-                f"the file says it is conversation {self.header.session_id!r}: give it the name "
-                f"{file_name(self.header.session_id, self.header.created_at)}"
-            )
+        relaid, first, reason = self._find_header(size)
+        if self.header_line:
+            self.header = decode_header(self.header_line)
+            if self.header.session_id != session_id:
+                raise CannotRepair(
+                    f"the file says it is conversation {self.header.session_id!r}: give it the "
+                    f"name {file_name(self.header.session_id, self.header.created_at)}"
+                )
         if relaid is None:
-            self._look(first=len(self.header_line), size=size)
+            self._look(first=first, size=size)
+            if not (self.header or self.places or self.counted):
+                raise CannotRepair(f"{reason}, and it can't be told what it was")
             return
         for line in relaid.lines:
             self._add(peek_seq(line), line)
         counted = relaid.closing["head_seq"]
         self.counted = counted if isinstance(counted, int) else 0
 
-    def _find_header(self, size: int, session_id: str) -> RelaidDocument | None:
-        """Gives the whole document if another program has laid it out anew."""
-        read = self._read
+    def _find_header(self, size: int) -> tuple[RelaidDocument | None, int, str]:
+        """The whole document if another program has laid it out anew, where the lines begin,
+        and what is wrong with the header."""
+        read, data = self._read, FileBytes(self._read, size)
         try:
-            self.header_line = read(0, our_header(read, size)[1])
-        except LaterFormat as reason:
-            raise CannotRepair(f"{reason}; it is left to the version that wrote it") from reason
-        except (BadHeader, LineTooLong) as reason:
-            rescued = rescue_header(read(0, _BEGINNING_BYTES))
-            if rescued is not None:
+            try:
+                self.header_line = read(0, our_header(read, size)[1])
+                return None, len(self.header_line), ""
+            except (BadHeader, LineTooLong) as error:
+                reason = str(error)
+            beginning = read(0, _BEGINNING_BYTES)
+            if (rescued := rescue_header(beginning)) is not None:
                 self.header_line = rescued
                 self.says.append("the first line is put right: one bit of it had flipped")
-                return None
-            data = read(0, size) if size <= FOREIGN_BYTES_MAX else b""
-            relaid = read_relaid(data)
-            if relaid is not None:
-                self.header_line = relaid.header
-                self.says.append("another program has changed its layout: it is written as it was")
-                return relaid
-            with suppress(NotForeign):
-                ForeignConversation(JsonDocument(data), session_id)
-                raise CannotRepair(
-                    "this is another program's file, and nothing is wrong with it; "
-                    "it is taken in when it is first opened"
-                ) from None
-            raise CannotRepair(f"{reason}, and it can't be told what it was") from reason
-        return None
+                return None, len(rescued), reason
+            if (within := header_within(beginning)) is not None:
+                begin, self.header_line = within
+                self.says.append("what stood before the first line stays in the original only")
+                return None, begin + len(self.header_line), reason
+        except LaterFormat as error:
+            raise CannotRepair(f"{error}; it is left to the version that wrote it") from error
+        if size > FOREIGN_BYTES_MAX:
+            return None, 0, reason
+        if (relaid := read_relaid(data)) is not None:
+            self.header_line = relaid.header
+            self.says.append("another program has changed its layout: it is written as it was")
+            return relaid, 0, reason
+        with suppress(NotForeign):
+            ForeignConversation(JsonDocument(data), self._session_id)
+            raise CannotRepair(
+                "this is another program's file, and nothing is wrong with it; "
+                "it is taken in when it is first opened"
+            )
+        return None, 0, reason
+
+    def new_header(self, known: KnownElsewhere) -> Header:
+        """In the place of the one that is lost. Raises `CannotRepair`."""
+        if known.user is None:
+            raise CannotRepair("its first line is lost, and with it whose it is: give --user NAME")
+        created_at = known.created_at
+        if created_at is None and self.places:
+            first = decode_verified(self.line(min(self.places))).timestamp
+            created_at = first if known.day in (None, first.date()) else None
+        if created_at is None:
+            midnight = datetime.min.time()
+            day = known.day or datetime.fromtimestamp(0, UTC).date()
+            created_at = datetime.combine(day, midnight, UTC)
+        header = Header(session_id=self._session_id, created_at=created_at, user=known.user)
+        self.header_line = encode_header(header)
+        self.says.append(f"the first line is lost: it is made anew, for user {known.user!r}")
+        return header
 
     def line(self, seq: int) -> bytes:
         place = self.places[seq]
@@ -615,26 +698,30 @@ class _FoundLines:
             if piece.closing is not None:
                 self.counted = max(self.counted, piece.closing.head_seq)
             if piece.reason is not None and not self._look_within(piece):
-                self.unreadable.append((piece.start, piece.end))
+                self._pass_over(piece.start, piece.end)
+
+    def _pass_over(self, start: int, end: int) -> None:
+        if self.unreadable and self.unreadable[-1][1] == start:
+            start = self.unreadable.pop()[0]
+        self.unreadable.append((start, end))
 
     def _look_within(self, piece: NoLine) -> bool:
         """A line may be whole and only its line end, or the comma before it, be broken."""
-        if piece.end - piece.start > LINE_BYTES_MAX:
-            return False
-        data = self._read(piece.start, piece.end - piece.start)
-        place, found = 0, False
-        while begin := _BEGIN.search(data, place):
-            place = begin.end()
-            for end in islice(_END.finditer(data, begin.end()), _ENDS_TRIED):
-                line = data[begin.start() : end.end()]
+        window = _Window(self._read, piece.start, piece.end)
+        found = False
+        while (begin := window.find_begin()) is not None:
+            for line in window.candidates():
                 try:
                     seq = verify_line(line)
                     decode_verified(line)
                 except BadLine:
                     continue
-                self._add(seq, (piece.start + begin.start(), piece.start + end.end()))
-                place, found = end.end(), True
+                self._add(seq, (begin, begin + len(line)))
+                window.skip(len(line))
+                found = True
                 break
+            else:
+                window.skip(len(_BEGIN))
         return found
 
     def _add(self, seq: int, place: Span | bytes) -> None:
@@ -644,20 +731,79 @@ class _FoundLines:
             self.places[seq] = place
 
 
+class _Window:
+    """A part of a stretch of bytes in which lines are looked for. It moves on, and grows while
+    the end of a line is looked for, to the longest that a line can be."""
+
+    def __init__(self, read: Read, start: int, stop: int) -> None:
+        self._read = read
+        self._start = start
+        self._stop = stop
+        self._left = STRETCH_BYTES_MAX
+        self._data = b""
+        self._at = 0
+
+    def skip(self, length: int) -> None:
+        self._at += length
+
+    def find_begin(self) -> int | None:
+        """Moves to where a line may begin next; `None`: nowhere."""
+        while (begin := self._data.find(_BEGIN, self._at)) < 0:
+            self._at = max(self._at, len(self._data) - len(_BEGIN))
+            if not self._more():
+                return None
+        self._at = begin
+        return self._start + begin
+
+    def candidates(self) -> Iterator[bytes]:
+        """From where it is to each place where a line may end, as far as it makes sense."""
+        tried, place = 0, self._at
+        while tried < _ENDS_TRIED:
+            if (end := _END.search(self._data, place)) is not None:
+                tried, place = tried + 1, end.end()
+                yield self._data[self._at : place]
+                continue
+            before = len(self._data) - self._at
+            place = self._start + len(self._data)
+            is_hole = after_hole(self._read, place) > place  # in which no line goes on
+            if before > LINE_BYTES_MAX or is_hole or not self._more():
+                return
+            place = self._at + max(before - _END_BYTES, 0)
+
+    def _more(self) -> bool:
+        """Drops what it has passed, and reads on; false: it is at the end."""
+        self._start += self._at
+        self._data, self._at = self._data[self._at :], 0
+        held = len(self._data)
+        begin = self._start + held
+        if (written := after_hole(self._read, begin)) > begin:
+            self._start, self._data, held, begin = written, b"", 0, written
+        wanted = min(max(held, _WINDOW_BYTES), self._stop - begin, self._left)
+        block = self._read(begin, wanted) if wanted > 0 else b""
+        self._data += block
+        self._left -= len(block)
+        return bool(block)
+
+
 class _RepairedLines:
     """The lines that were found, in order, and what has to be added to them."""
 
     def __init__(
-        self, found: _FoundLines, *, clock: Callable[[], datetime], new_id: Callable[[], str]
+        self,
+        found: _FoundLines,
+        header: Header,
+        *,
+        clock: Callable[[], datetime],
+        new_id: Callable[[], str],
     ) -> None:
-        self._tail = empty_tail(found.header.created_at, len(found.header_line))
+        self._tail = empty_tail(header.created_at, len(found.header_line))
         self._found = found
         self._clock = clock
         self._new_id = new_id
         self._parts: list[bytes | Span] = [found.header_line]
         self._pairing = TurnPairing()
         self._lost: list[Span] = []
-        self._now = found.header.created_at
+        self._now = header.created_at
         """Of the entry before: when one was lost is not known better."""
 
     def repair(self, read: Read, size: int) -> Repair:
@@ -792,21 +938,30 @@ def repair_file(
     *,
     clock: Callable[[], datetime],
     new_id: Callable[[], str],
+    known: KnownElsewhere | None = None,
     dry_run: bool = False,
 ) -> Repaired:
     """Blocks. Raises `CannotRepair`, or `OSError`."""
-    with opened_to_read(FileOperations(), path) as (read, size):
-        plan = plan_repair(read, size, session_id=session_id, clock=clock, new_id=new_id)
+    known = replace(known or KnownElsewhere(), day=day_of(path.name).date())
+    with opened_to_read(_disk_of(path), path) as (read, size):
+        plan = plan_repair(
+            read, size, session_id=session_id, clock=clock, new_id=new_id, known=known
+        )
     aside = apply_repair(path, plan).name if plan.says and not dry_run else None
     return Repaired(says=plan.says, kept=plan.kept, lost=plan.lost, original=aside)
 
 
-def write_readable_copy(path: Path, copy: Path, session_id: str) -> None:
+def write_readable_copy(path: Path, copy: Path, session_id: str, *, known: KnownElsewhere) -> None:
     """What a repair would make of the file; the file stays as it is."""
-    long_ago, files = datetime.fromtimestamp(0, UTC), FileOperations()
+    long_ago, files = datetime.fromtimestamp(0, UTC), _disk_of(path)
     with opened_to_read(files, path) as (read, size):
         plan = plan_repair(
-            read, size, session_id=session_id, clock=lambda: long_ago, new_id=new_entry_id
+            read,
+            size,
+            session_id=session_id,
+            clock=lambda: long_ago,
+            new_id=new_entry_id,
+            known=known,
         )
         files.remove(copy)  # left by a crash
         with opened(files, copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as made:
@@ -818,7 +973,7 @@ def nobody_else_uses(data_dir: Path) -> Iterator[None]:
     """Holds the directory's lock, if it has one, and touches nothing in it. Raises
     `StorageError`."""
     try:
-        lock = os.open(data_dir / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        lock = open_lock(data_dir, os.O_RDONLY)
     except FileNotFoundError:
         yield
         return
@@ -826,7 +981,7 @@ def nobody_else_uses(data_dir: Path) -> Iterator[None]:
         raise StorageUnavailable(f"{data_dir} is no data directory: it is a file") from error
     except OSError as error:
         raise StorageUnavailable(
-            f"it can't be told whether {data_dir} is in use: {error.strerror} (lock)"
+            f"it can't be told whether {data_dir} is in use: {error.strerror}"
         ) from error
     lock_directory(lock, data_dir)
     try:
@@ -837,14 +992,20 @@ def nobody_else_uses(data_dir: Path) -> Iterator[None]:
 
 def apply_repair(path: Path, repair: Repair) -> Path:
     """Gives the name under which the original is kept."""
-    files = FileOperations()
-    with opened(files, path, os.O_RDONLY) as original:
-        files.sync(original)
-        aside = next(each for each in numbered(path, "before-repair") if not each.exists())
-        give_second_name(path, aside, path.with_name(f".{aside.name}.new"))
-        sync_directory(path.parent)
-        write_new_file(files, path, _blocks(reader_of(files, original), repair))
+    disk = _disk_of(path)
+    with opened(disk, path, os.O_RDONLY) as original:
+        disk.sync(original)
+        taken = disk.names_in(path.parent)
+        aside = next(each for each in numbered(path, "before-repair") if each.name not in taken)
+        give_second_name(disk, path, aside, path.with_name(f".{aside.name}.new"))
+        disk.sync_directory(path.parent)
+        write_new_file(disk, path, _blocks(reader_of(disk, original), repair))
     return aside
+
+
+def _disk_of(path: Path) -> Disk:
+    """The data directory in which this conversation's file is."""
+    return Disk(path.parent.parent)
 
 
 def _blocks(read: Read, repair: Repair) -> Iterator[bytes]:

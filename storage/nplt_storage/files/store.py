@@ -72,7 +72,12 @@ from nplt_storage.files.format import (
     read_header,
 )
 from nplt_storage.files.live_journal import LiveJournal
-from nplt_storage.files.repair import CannotRepair, repair_file, write_readable_copy
+from nplt_storage.files.repair import (
+    CannotRepair,
+    KnownElsewhere,
+    repair_file,
+    write_readable_copy,
+)
 from nplt_storage.files.trash import KEPT_FOR
 from nplt_storage.history import ConversationHistory, SentBefore, sent_before
 from nplt_storage.ids import is_file_id, is_session_id
@@ -81,7 +86,7 @@ from nplt_storage.json_values import check_object, check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
-from nplt_storage.rows import ConversationRow, RowPage, RowQuery, fold, new_row
+from nplt_storage.rows import NOBODY, ConversationRow, RowPage, RowQuery, fold, new_row
 from nplt_storage.search import SearchPage, SearchQuery
 from nplt_storage.store import (
     Builder,
@@ -611,7 +616,7 @@ class JsonFileStore:
             await self._drop_copy(session_id)
             repaired: Repaired | None = None
             with anyio.CancelScope(shield=True):
-                repaired = await self._threads.write(lambda: self._repair(path, session_id))
+                repaired = await self._threads.write(lambda: self._repair(path, row))
                 self._forget(session_id)
                 await self._take_in(session_id, [path.name])
                 self._directory.index.touch(session_id, row.last_accessed)
@@ -620,15 +625,17 @@ class JsonFileStore:
             log.warning("%s was repaired: %s", path.name, sentence)
         return repaired
 
-    def _repair(self, path: Path, session_id: str) -> Repaired:
-        new_id = self._directory.settings.new_id
+    def _repair(self, path: Path, row: ConversationRow) -> Repaired:
+        session_id, new_id = row.session_id, self._directory.settings.new_id
+        user = None if row.user == NOBODY else row.user
+        known = KnownElsewhere(user=user, created_at=row.created_at if user else None)
         with plain_errors(session_id):
             names = by_session_id(self._disk.names_in(path.parent))[session_id]
             if len(names) > 1:
                 reason = f"there is more than one file for it: {', '.join(names)}"
                 raise ConversationDamaged(session_id, reason)
             try:
-                return repair_file(path, session_id, clock=self._clock, new_id=new_id)
+                return repair_file(path, session_id, clock=self._clock, new_id=new_id, known=known)
             except CannotRepair as reason:
                 raise ConversationDamaged(session_id, str(reason)) from reason
 
@@ -943,9 +950,13 @@ class JsonFileStore:
             path = self._path(session_id)
             name = on_its_way(path.with_name(f"{path.name}.readable")).name
             file = self._file_at(name, session_id)
+            listed = await self.row(session_id)
+            if listed is None:
+                raise damage
+            known = KnownElsewhere(user=listed.user, created_at=listed.created_at)
 
             def make() -> ConversationRow:
-                write_readable_copy(path, file.path, session_id)
+                write_readable_copy(path, file.path, session_id, known=known)
                 return self._directory.row_in(file.path, session_id)[0]
 
             try:

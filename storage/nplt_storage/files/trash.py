@@ -26,8 +26,15 @@ from typing import Final
 from msgspec import DecodeError, Struct, field
 from msgspec.json import decode, encode
 
+from nplt_storage.codec import BadLine
 from nplt_storage.errors import ConversationExists, ConversationNotFound
-from nplt_storage.file_system import DataDirectory, Disk, opened_to_read, write_new_file
+from nplt_storage.file_system import (
+    DataDirectory,
+    Disk,
+    NotOurs,
+    opened_to_read,
+    write_new_file,
+)
 from nplt_storage.files.conversation_file import plain_errors
 from nplt_storage.files.format import (
     LOCAL_USER,
@@ -44,6 +51,7 @@ log = logging.getLogger(__name__)
 KEPT_FOR: Final = timedelta(days=30)
 
 DAYS_NAME: Final = "days.json"
+_DAYS_BYTES_MAX: Final = 16 * 1024 * 1024
 _ATTACHMENTS: Final = "files"
 _TIME: Final = "%Y%m%dT%H%M%S"
 _FOLDER: Final = re.compile(r"([0-9]{8}T[0-9]{6})_([^~]+)(?:~[0-9]+)?")
@@ -60,9 +68,13 @@ class _ServerDays(Struct, frozen=True):
 
 
 class Trash:
-    def __init__(self, disk: Disk, directory: DataDirectory) -> None:
+    def __init__(
+        self, disk: Disk, directory: DataDirectory, *, unknown_user: str = LOCAL_USER
+    ) -> None:
+        """`unknown_user`: whose a conversation is whose file does not say."""
         self._disk = disk
         self._directory = directory
+        self._unknown_user = unknown_user
 
     def put(
         self, session_id: str, *, at: datetime, gone: Callable[[], None] = lambda: None
@@ -185,7 +197,7 @@ class Trash:
             suppress(OSError, DecodeError, UnicodeDecodeError),
             opened_to_read(self._disk, path) as (read, size),
         ):
-            before = decode(read(0, size), type=_ServerDays)
+            before = decode(read(0, min(size, _DAYS_BYTES_MAX)), type=_ServerDays)
         day = before.day + (max(1, days_served) if before.date not in ("", today) else 0)
         deleted = {name: before.deleted.get(name, day) for name in self._folders()}
         count = _ServerDays(day=day, date=today, deleted=deleted)
@@ -202,12 +214,11 @@ class Trash:
             return {self._user_in(path) for path in self._deletions(session_id)}
 
     def _user_in(self, path: Path) -> str:
-        """Whose it is; of one that does not say, the one there is without names."""
-        with opened_to_read(self._disk, path) as (read, size):
-            try:
+        try:
+            with opened_to_read(self._disk, path) as (read, size):
                 return read_header(read, size)[0].user
-            except (BadHeader, LaterFormat):
-                return LOCAL_USER
+        except (BadHeader, BadLine, LaterFormat, NotOurs):
+            return self._unknown_user
 
     def _move(self, path: Path, folder: Path) -> None:
         if path.suffix == ".blobs":

@@ -6,6 +6,9 @@ is there. A conversation is copied file first, because what a line names is on d
 line; if the file was replaced meanwhile (a redaction, a repair) it is copied again. What moves
 to the trash or back while it is copied is followed. The index is left out: it is made anew.
 
+What is no file of ours (a link, a pipe, a device, a folder in the place of a file) and what
+can't be read is left out and named; the rest is copied.
+
 The copy is made beside its place and gets its name when it is complete. Nothing in the source
 is locked or changed. Everything here blocks.
 """
@@ -15,26 +18,17 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from nplt_storage.attachments import is_unfinished_copy
-from nplt_storage.file_system import (
-    Disk,
-    FileOperations,
-    make_private_directory,
-    opened,
-    opened_to_read,
-    read_blocks,
-    reader_of,
-    sync_directory,
-    write_blocks,
-)
+from nplt_storage.attachments import unfinished_copies
+from nplt_storage.codec import BadLine
+from nplt_storage.file_system import Disk, Read, opened, read_blocks, reader_of, write_all
 from nplt_storage.files.conversation_file import found_tail
 from nplt_storage.files.format import (
     BadHeader,
@@ -60,48 +54,80 @@ class BackedUp(Struct):
     deleted: int = 0
     """In the trash."""
     size: int = 0
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    """What was not copied, relative to the data directory, and why."""
 
 
 Progress = Callable[[int, int], None]
 """How many of how many conversations were copied."""
 
 
+class _CannotBeRead(Exception):
+    """Something of the source; says why. An error at the target is an `OSError`."""
+
+
 def back_up(data_dir: Path, target: Path, *, progress: Progress) -> BackedUp:
     """Raises `CannotBackUp`, or `OSError`."""
-    if not (data_dir / "history").is_dir():
+    disk, target = Disk(data_dir), target.resolve()
+    if (reason := disk.why_not_ours(data_dir / "history")) is not None:
+        raise CannotBackUp(f"{data_dir} is no data directory of ours: history: {reason}")
+    if not disk.is_directory(data_dir / "history"):
         raise CannotBackUp(f"{data_dir} is no data directory: there is no history in it")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CannotBackUp(f"{target} is there already; give a directory that is not")
-    if data_dir.resolve() in (target.resolve(), *target.resolve().parents):
+    if data_dir.resolve() in (target, *target.parents):
         raise CannotBackUp(f"{target} is inside of {data_dir}")
     beside = target.with_name(f".{target.name}.new")
     shutil.rmtree(beside, ignore_errors=True)  # left by one that was stopped
     done = BackedUp()
     try:
-        for root in (data_dir, *sorted((data_dir / "histories").glob("*/"))):
-            _Copy(root, beside / root.relative_to(data_dir), done, progress).run()
+        _Copy(disk, data_dir, Disk(beside), beside, done, progress).run()
+        for name in disk.names_in(data_dir / "histories"):
+            other = Path("histories") / name
+            if disk.is_directory(data_dir / other):
+                _Copy(disk, data_dir / other, Disk(beside), beside / other, done, progress).run()
+            else:
+                done.left_out.append((str(other), _reason(disk, data_dir / other)))
+        done.left_out.sort()
         for folder, _, _ in os.walk(beside):
-            sync_directory(Path(folder))
+            Disk(beside).sync_directory(Path(folder))
         if target.exists():
             target.rmdir()
         beside.rename(target)
-        sync_directory(target.parent)
+        Disk().sync_directory(target.parent)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
     return done
 
 
+def _reason(disk: Disk, path: Path) -> str:
+    return disk.why_not_ours(path) or "it is no directory"
+
+
 class _Copy:
     """One directory with a history, its attachments and its trash."""
 
-    def __init__(self, source: Path, target: Path, done: BackedUp, progress: Progress) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        source: Path,
+        target_disk: Disk,
+        target: Path,
+        done: BackedUp,
+        progress: Progress,
+    ) -> None:
+        self._disk = disk
         self._source = source
+        self._target_disk = target_disk
         self._target = target
         self._done = done
         self._progress = progress
-        for part in ("", *_PARTS):
-            make_private_directory(target / part)
+        self._left_out: dict[Path, str] = {}
+        for part in _PARTS:
+            target_disk.make_directory(target / part)
+            if (reason := disk.why_not_ours(source / part)) is not None:
+                self._left_out[source / part] = reason
 
     def run(self) -> None:
         """Until nothing that was copied has gone elsewhere since."""
@@ -126,15 +152,19 @@ class _Copy:
             raise CannotBackUp("conversations were deleted faster than they could be copied")
         # Attachments of conversations that are not kept in files.
         here = {session_id_of(unit.removeprefix("history/")) for unit in copied}
+        unfinished = unfinished_copies(self._source / "files")
         for name in strays:
-            folder = self._source / "files" / name
-            if name not in here and not name.startswith(".") and not is_unfinished_copy(folder):
-                self._copy_tree(folder, self._target / "files" / name)
-        with suppress(FileNotFoundError):
-            self._copy_file(self._source / "trash" / DAYS_NAME, self._target / "trash" / DAYS_NAME)
+            if name not in here and not name.startswith(".") and name not in unfinished:
+                self._copy_tree(self._source / "files" / name, self._target / "files" / name)
+        self._copy_tree(self._source / "trash" / DAYS_NAME, self._target / "trash" / DAYS_NAME)
+        copied = {unit for unit in copied if self._source / unit not in self._left_out}
         trash = sum(unit.startswith("trash/") for unit in copied)
         self._done.deleted += trash
         self._done.conversations += len(copied) - trash
+        root = self._disk.root or self._source
+        self._done.left_out += [
+            (str(path.relative_to(root)), reason) for path, reason in self._left_out.items()
+        ]
 
     def _listed(self) -> list[str]:
         """The trash is looked at before and after the others: what moves is in one of them."""
@@ -145,7 +175,7 @@ class _Copy:
         return sorted(units)
 
     def _names_in(self, part: str) -> list[str]:
-        return Disk().names_in(self._source / part)
+        return self._disk.names_in(self._source / part)
 
     def _copy(self, unit: str) -> bool:
         """False: it is gone, or on its way elsewhere."""
@@ -154,9 +184,10 @@ class _Copy:
             try:
                 before = self._state(unit)
                 if not unit.startswith("history/"):
-                    self._copy_tree(source, target)
+                    self._copy_tree(source, target, is_folder=True)
                 else:
-                    self._copy_lines(source, target)
+                    with self._left_out_if_unreadable(source, target):
+                        self._copy_lines(source, target)
                     for name in companions(self._names_in("history"), source):
                         self._copy_tree(source.with_name(name), target.with_name(name))
                     attachments = f"files/{session_id_of(source.name)}"
@@ -173,58 +204,98 @@ class _Copy:
         is not; in the trash only whole files come and go."""
         path = self._source / unit
         if unit.startswith("history/"):
-            return path.stat().st_ino
-        if not path.is_dir():
-            raise FileNotFoundError
-        return sorted(str(each) for each in path.rglob("*"))
+            return self._disk.status(path).st_ino
+        self._disk.status(path)  # it may be gone
+        return self._names_below(path)
+
+    def _names_below(self, folder: Path) -> list[object]:
+        return [
+            (name, self._names_below(folder / name))
+            if self._disk.is_directory(folder / name)
+            else name
+            for name in self._disk.names_in(folder)
+        ]
 
     def _copy_lines(self, source: Path, target: Path) -> None:
         """A file that is damaged, or none of ours, is copied as it is."""
-        files = FileOperations()
-        with opened(files, source, os.O_RDONLY) as descriptor:
+        with self._reading(source) as (read, sizes):
             for look in range(_LOOKS_MAX):
-                read = reader_of(files, descriptor)
                 try:
-                    found = survey(read, files.size(descriptor))
+                    found = survey(read, sizes())
                     tail = found_tail(read, found)
-                except (BadHeader, Damage, LaterFormat):
+                except (BadHeader, BadLine, Damage, LaterFormat):
                     time.sleep(0.01 * look)  # an append may have been met half done
                     continue
                 self._write(target, chain(read_blocks(read, 0, tail.end), [tail.closing_line]))
                 return
         self._copy_file(source, target)
 
-    def _copy_tree(self, source: Path, target: Path) -> None:
+    def _copy_tree(self, source: Path, target: Path, *, is_folder: bool = False) -> None:
         """A file or a folder; fine if it is not there."""
-        if source.is_dir():
-            make_private_directory(target)
-            for each in sorted(source.iterdir()):
-                if not each.name.endswith(".part"):
-                    self._copy_tree(each, target / each.name)
-        elif source.is_file():
-            with suppress(FileNotFoundError):
+        if self._disk.is_directory(source) and session_id_of(source.name) is not None:
+            self._left_out[source] = "it is a directory"
+        elif self._disk.is_directory(source):
+            self._target_disk.make_directory(target)
+            for name in self._disk.names_in(source):
+                if not name.endswith(".part"):
+                    self._copy_tree(source / name, target / name)
+        elif is_folder:
+            self._left_out[source] = _reason(self._disk, source)
+        else:
+            with suppress(FileNotFoundError), self._left_out_if_unreadable(source, target):
                 self._copy_file(source, target)
 
     def _copy_file(self, source: Path, target: Path) -> None:
-        with opened_to_read(FileOperations(), source) as (read, size):
-            self._write(target, read_blocks(read, 0, size))
+        with self._reading(source) as (read, sizes):
+            self._write(target, read_blocks(read, 0, sizes()))
+
+    @contextmanager
+    def _left_out_if_unreadable(self, source: Path, target: Path) -> Iterator[None]:
+        self._left_out.pop(source, None)
+        try:
+            yield
+        except _CannotBeRead as reason:
+            self._left_out[source] = str(reason)
+            self._target_disk.remove(target)
+
+    @contextmanager
+    def _reading(self, source: Path) -> Iterator[tuple[Read, Callable[[], int]]]:
+        """Its bytes, and a way to ask for its size."""
+        try:
+            descriptor = self._disk.open(source, os.O_RDONLY)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _CannotBeRead(error.strerror) from error
+
+        def read(offset: int, length: int) -> bytes:
+            try:
+                return reader_of(self._disk, descriptor)(offset, length)
+            except OSError as error:
+                raise _CannotBeRead(error.strerror) from error
+
+        try:
+            yield read, lambda: self._disk.size(descriptor)
+        finally:
+            self._disk.close(descriptor)
 
     def _write(self, target: Path, blocks: Iterable[bytes]) -> None:
-        files = FileOperations()
-        with opened(files, target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
-            self._done.size += write_blocks(files, descriptor, blocks)
-            files.sync(descriptor)
+        """Zeros take no room on the disk: a file may have ended in gigabytes of them."""
+        disk, size = self._target_disk, 0
+        with opened(disk, target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+            for block in blocks:
+                if block.count(0) != len(block):
+                    write_all(disk, descriptor, block, size)
+                size += len(block)
+            disk.truncate(descriptor, size)
+            disk.sync(descriptor)
+        self._done.size += size
 
     def _remove(self, unit: str) -> None:
-        path = self._target / unit
+        path, disk = self._target / unit, self._target_disk
         if unit.startswith("trash/"):
-            shutil.rmtree(path, ignore_errors=True)
+            disk.remove_tree(path)
             return
-        beside = [each.name for each in path.parent.iterdir()]
-        for name in (path.name, *companions(beside, path)):
-            each = path.with_name(name)
-            if each.is_dir():
-                shutil.rmtree(each, ignore_errors=True)
-            else:
-                each.unlink(missing_ok=True)
-        shutil.rmtree(self._target / f"files/{session_id_of(path.name)}", ignore_errors=True)
+        for name in (path.name, *companions(disk.names_in(path.parent), path)):
+            disk.remove_tree(path.with_name(name))
+        disk.remove_tree(self._target / f"files/{session_id_of(path.name)}")

@@ -8,20 +8,27 @@ line.
 from __future__ import annotations
 
 import hashlib
-import os
 import sqlite3
 import stat
 from collections.abc import Callable, Container, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from nplt_storage.errors import StorageUnavailable
-from nplt_storage.file_system import PRIVATE_FILE, FileOperations, opened_to_read, read_blocks
+from nplt_storage.file_system import (
+    PRIVATE_FILE,
+    Disk,
+    FileReader,
+    NotOurs,
+    opened_to_read,
+    read_beginning,
+    read_blocks,
+)
 from nplt_storage.files.directory import INDEX_NAME
 from nplt_storage.files.format import (
     blobs_of,
@@ -30,10 +37,11 @@ from nplt_storage.files.format import (
     is_unfinished,
     session_id_of,
 )
-from nplt_storage.files.repair import Examination, Finding, examine_file, note, read_beginning
+from nplt_storage.files.repair import Examination, Finding, examine_file, note
 from nplt_storage.files.trash import deleted_id
 from nplt_storage.ids import is_file_id, new_entry_id
 from nplt_storage.index import (
+    PARTS,
     ROWS_VERSION,
     SCHEMA_VERSION,
     ConversationGone,
@@ -55,30 +63,47 @@ from nplt_storage.rows import ConversationRow
 #
 # SQLite is opened read-only, also for the files beside it.
 
+_T = TypeVar("_T")
+_INDEX_FILES: Final = tuple(INDEX_NAME + part for part in PARTS)
 _MADE_BY: Final = f"schema {SCHEMA_VERSION}, rows {ROWS_VERSION},"
 
 
-def _rows_of_index(data_dir: Path) -> dict[str, ConversationRow] | str:
+def _rows_of_index(disk: Disk, data_dir: Path) -> dict[str, ConversationRow] | str:
     """Or why it can't be used. It is read before the files are, so that it can only be behind
     them if something is written meanwhile."""
+
+    def all_rows(tables: IndexTables) -> dict[str, ConversationRow]:
+        rows = {id_: tables.row(id_) for id_ in tables.stamps()}
+        return {id_: row for id_, row in rows.items() if row is not None}
+
+    return _ask_index(disk, data_dir, all_rows)
+
+
+def known_to_index(data_dir: Path, session_id: str) -> ConversationRow | None:
+    found = _ask_index(Disk(data_dir), data_dir, lambda tables: tables.row(session_id))
+    return None if isinstance(found, str) else found
+
+
+def _ask_index(disk: Disk, data_dir: Path, question: Callable[[IndexTables], _T]) -> _T | str:
+    """The answer, or why there is none."""
     path = data_dir / INDEX_NAME
-    if not path.exists():
+    if any(disk.why_not_ours(data_dir / name) for name in _INDEX_FILES):
+        return "it is not looked into; the next start makes it anew"
+    if disk.find(path) is None:
         return "there is none; it is made at the next start"
     for _ in range(_LOOKS_MAX):
-        before = _stamp(path)
-        found: dict[str, ConversationRow] | str
+        before = _stamp(disk, path)
+        found: _T | str
         try:
             with closing(_connect(path)) as connection:
                 made = first_value(connection, "SELECT value FROM marks WHERE name = 'made_by'")
                 if (made or "").startswith(_MADE_BY):
-                    table = IndexTables(connection)
-                    rows = {id_: table.row(id_) for id_ in table.stamps()}
-                    found = {id_: row for id_, row in rows.items() if row is not None}
+                    found = question(IndexTables(connection))
                 else:
                     found = "another version made it; the next start makes it anew"
         except sqlite3.Error as error:
             found = f"it can't be read ({error}); the next start makes it anew"
-        if _stamp(path) == before:
+        if _stamp(disk, path) == before:
             return found
     return "it was written to whenever it was looked at"
 
@@ -146,13 +171,13 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _stamp(path: Path) -> tuple[int, int, bytes]:
+def _stamp(disk: Disk, path: Path) -> tuple[int, int, bytes]:
     """The same as long as nothing that was read without a lock was overwritten: the database
     is changed by checkpoints, and then the journal begins anew."""
     journal = path.with_name(f"{path.name}-wal")
     with suppress(OSError):
-        found = path.stat()
-        beginning = read_beginning(journal, 32) if journal.exists() else b""
+        found = disk.status(path)
+        beginning = b"" if disk.find(journal) is None else read_beginning(disk, journal, 32)
         return found.st_size, found.st_mtime_ns, beginning
     return 0, 0, b""
 
@@ -161,7 +186,7 @@ def forget_row(data_dir: Path, session_id: str) -> None:
     """A repaired file may be shorter than the index remembers, and would be
     held for damaged. Only for who holds the directory's lock."""
     path = data_dir / INDEX_NAME
-    if not path.exists():
+    if Disk(data_dir).find(path) is None:
         return
     try:
         with closing(open_database(path)) as connection:
@@ -198,19 +223,17 @@ class Report(Struct, frozen=True, kw_only=True):
 
 def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -> Report:
     """`progress` is told how many of how many bytes have been read."""
-    history = data_dir / "history"
-    index = _rows_of_index(data_dir)
+    history, disk = data_dir / "history", Disk(data_dir)
+    index = _rows_of_index(disk, data_dir)
     try:
-        names = sorted(os.listdir(history))  # noqa: PTH208
+        there = disk.found_in(history)
     except OSError as error:
         reason = f"{data_dir} is no data directory: {error.strerror} ({history.name})"
         raise NoDataDirectory(reason) from error
+    names = [file.name for file in there]
     by_id = by_session_id(names)
-    sizes: dict[str, int] = {}
-    for name in (name for group in by_id.values() for name in group):
-        with suppress(OSError):
-            sizes[name] = (history / name).stat().st_size
-    findings = [*_side_files(names, by_id)]
+    sizes = {file.name: max(file.size, 0) for file in there if session_id_of(file.name)}
+    findings = [*_side_files(disk, history, names, by_id), *_refused(disk, data_dir)]
     rows: dict[str, ConversationRow] = {}
     total, done = sum(sizes.values()), 0
 
@@ -220,10 +243,10 @@ def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -
     for session_id, group in sorted(by_id.items()):
         for name in group:
             path = history / name
-            found = _examined(path, session_id, told)
-            local = [*found.findings, *_beside(data_dir, path, session_id, found)]
+            found = _examined(disk, path, session_id, told)
+            local = [*found.findings, *_beside(disk, data_dir, path, session_id, found)]
             with suppress(OSError):  # that it can't be read was said
-                mode = path.stat().st_mode
+                mode = disk.status(path).st_mode
                 if stat.S_ISREG(mode) and stat.S_IMODE(mode) != PRIVATE_FILE:
                     message = f"its mode is {stat.S_IMODE(mode):04o}, not {PRIVATE_FILE:04o}"
                     local.append(note("mode", message))
@@ -231,44 +254,79 @@ def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -
             if found.row is not None and found.is_sound and len(group) == 1:
                 rows[session_id] = found.row
             done += sizes.get(name, 0)
-    for name in _names_in(data_dir / "files"):
-        if name not in by_id and not name.startswith("."):
+    for name in disk.names_in(data_dir / "files"):
+        if refusal := disk.why_not_ours(data_dir / "files" / name):
+            findings.append(Finding("refused", refusal, file=f"files/{name}"))
+        elif name not in by_id and not name.startswith("."):
             message = f"attachments of conversation {name}, which is not here"
             findings.append(note("no_owner", message, file=f"files/{name}"))
-    deleted = set(map(deleted_id, _names_in(data_dir / "trash")))
+    deleted = set(map(deleted_id, disk.names_in(data_dir / "trash")))
     compared = _compare_index(index, rows, by_id, deleted)
     findings += [replace(each, file=INDEX_NAME) for each in compared]
     findings.sort(key=lambda each: (each.file, not each.is_wrong, each.offset or 0, each.message))
     return Report(conversations=len(by_id), size=total, findings=tuple(findings))
 
 
-def _examined(path: Path, session_id: str, progress: Callable[[int], None]) -> Examination:
+def _refused(disk: Disk, data_dir: Path) -> Iterator[Finding]:
+    """What is not opened, in the directory itself and in the trash."""
+    names = ["lock", "files", "trash", *_INDEX_FILES]
+    folders = [data_dir / "trash"]
+    paths = [data_dir / name for name in names]
+    while folders:
+        inside = folders.pop()
+        for path in (inside / name for name in disk.names_in(inside)):
+            is_folder = disk.is_directory(path)
+            (folders if is_folder else paths).append(path)
+            if is_folder and session_id_of(path.name) is not None:
+                where = str(path.relative_to(data_dir))
+                yield Finding("refused", "it is a directory", file=where)
+    for path in paths:
+        if reason := disk.why_not_ours(path):
+            yield Finding("refused", reason, file=str(path.relative_to(data_dir)))
+
+
+class _TellingReader(FileReader):
+    """Tells how far it was read."""
+
+    def __init__(self, read: FileReader, progress: Callable[[int], None]) -> None:
+        self._read = read
+        self._progress = progress
+
+    def __call__(self, offset: int, length: int) -> bytes:
+        self._progress(offset)
+        return self._read(offset, length)
+
+    def after_hole(self, offset: int) -> int:
+        return self._read.after_hole(offset)
+
+
+def _examined(
+    disk: Disk, path: Path, session_id: str, progress: Callable[[int], None]
+) -> Examination:
     """Looked at again if it changed meanwhile: an append can be met half done."""
     try:
         for _ in range(_LOOKS_MAX):
-            before = path.stat()
-            with opened_to_read(FileOperations(), path) as (read, size):
-
-                def read_on(offset: int, length: int) -> bytes:
-                    progress(offset)
-                    return read(offset, length)
-
-                found = examine_file(read_on, size, session_id=session_id, new_id=new_entry_id)
-            after = path.stat()
+            before = disk.status(path)
+            with opened_to_read(disk, path) as (read, size):
+                read = _TellingReader(read, progress)
+                found = examine_file(read, size, session_id=session_id, new_id=new_entry_id)
+            after = disk.status(path)
             is_same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
             if is_same or not found.findings:
                 return found
         return Examination([note("in_use", "it was written to whenever it was looked at")])
     except FileNotFoundError:
-        if not path.is_symlink():
-            return Examination()  # deleted just now
-        message = "it is a symbolic link to nothing"
+        return Examination()  # deleted just now
+    except NotOurs as error:
+        message = str(error.strerror)
     except OSError as error:
         message = f"it can't be read: {error.strerror}"
     return Examination([Finding("unreadable", message)])
 
 
-def _side_files(names: list[str], by_id: dict[str, list[str]]) -> Iterator[Finding]:
+def _side_files(
+    disk: Disk, history: Path, names: list[str], by_id: dict[str, list[str]]
+) -> Iterator[Finding]:
     for session_id, group in by_id.items():
         if len(group) > 1:
             message = f"there are {len(group)} files for conversation {session_id}"
@@ -276,6 +334,9 @@ def _side_files(names: list[str], by_id: dict[str, list[str]]) -> Iterator[Findi
     for name in names:
         owner = companion_of(name)
         if session_id_of(name) is not None:
+            continue
+        if reason := disk.why_not_ours(history / name):
+            yield Finding("refused", reason, file=f"history/{name}")
             continue
         if is_unfinished(name):
             said = [("unfinished", "a file on its way in, or what a crash left of one")]
@@ -290,38 +351,49 @@ def _side_files(names: list[str], by_id: dict[str, list[str]]) -> Iterator[Findi
             yield note(code, message, file=f"history/{name}")
 
 
-def _beside(data_dir: Path, path: Path, session_id: str, found: Examination) -> Iterator[Finding]:
+def _beside(
+    disk: Disk, data_dir: Path, path: Path, session_id: str, found: Examination
+) -> Iterator[Finding]:
     """What the entries name, and what no entry names."""
     folder = blobs_of(path)
     for blob in found.blobs.values():
-        if wrong := _compare(folder / Path(blob.blob_id).name, blob.size, blob.sha256):
+        if wrong := _compare(disk, folder / Path(blob.blob_id).name, blob.size, blob.sha256):
             yield Finding("bad_blob", f"blob {blob.blob_id} {wrong}")
-    for name in _names_in(folder) if found.is_sound else ():
-        if name not in found.blobs:
-            where = str(folder.relative_to(data_dir))
+    for name in disk.names_in(folder) if found.is_sound else ():
+        where = str(folder.relative_to(data_dir))
+        if name in found.blobs:
+            continue
+        if reason := disk.why_not_ours(folder / name):
+            yield Finding("refused", reason, file=f"{where}/{name}")
+        else:
             yield note("unnamed_blob", f"no entry names blob {name}", file=where)
     folder = data_dir / "files" / session_id
     for entry in found.attachments.values():
         attachment = folder / Path(entry.file_id).name
         if entry.redacted_at is None:
-            wrong = _compare(attachment, entry.size, entry.sha256)
+            wrong = _compare(disk, attachment, entry.size, entry.sha256)
         else:
-            wrong = "was erased, and is still there" if attachment.exists() else None
+            is_there = attachment.name in disk.names_in(folder)
+            wrong = "was erased, and is still there" if is_there else None
         if wrong:
             message = f"attachment {entry.file_id} of entry {entry.seq} {wrong}"
             yield Finding("bad_attachment", message)
-    for name in _names_in(folder) if found.is_sound else ():
-        if name not in found.attachments:
+    for name in disk.names_in(folder) if found.is_sound else ():
+        if name in found.attachments:
+            continue
+        if reason := disk.why_not_ours(folder / name):
+            yield Finding("refused", reason, file=f"files/{session_id}/{name}")
+        else:
             message = f"no entry names {name}" + ("" if is_file_id(name) else ", half a file")
             yield note("unnamed_attachment", message, file=f"files/{session_id}")
 
 
-def _compare(path: Path, size: int, sha256: str) -> str | None:
+def _compare(disk: Disk, path: Path, size: int, sha256: str) -> str | None:
     """What is wrong with it."""
     digest = hashlib.sha256()
     try:
-        with opened_to_read(FileOperations(), path) as (read, length):
-            for block in read_blocks(read, 0, length):
+        with opened_to_read(disk, path) as (read, length):
+            for block in read_blocks(read, 0, length) if length == size else ():
                 digest.update(block)
     except FileNotFoundError:
         return "is missing"
@@ -330,10 +402,3 @@ def _compare(path: Path, size: int, sha256: str) -> str | None:
     if length != size:
         return f"has {length} bytes, not {size}"
     return None if digest.hexdigest() == sha256 else "is not what it was: its SHA-256 differs"
-
-
-def _names_in(directory: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))  # noqa: PTH208
-    except OSError:
-        return []

@@ -61,9 +61,10 @@ from nplt_storage.errors import (
     StorageUnavailable,
 )
 from nplt_storage.file_system import (
-    FileOperations,
-    make_private_directory,
+    Disk,
+    open_given,
     read_all,
+    read_beginning,
     write_new_file,
 )
 from nplt_storage.files.foreign import (
@@ -81,6 +82,7 @@ from nplt_storage.files.format import (
     FileEntries,
     Header,
     LaterFormat,
+    LineTooLong,
     Read,
     Segment,
     blobs_of,
@@ -93,14 +95,7 @@ from nplt_storage.files.format import (
     survey,
     verified,
 )
-from nplt_storage.files.repair import (
-    FOREIGN_BYTES_MAX,
-    LineTooLong,
-    TurnPairing,
-    bounded,
-    our_header,
-    read_beginning,
-)
+from nplt_storage.files.repair import FOREIGN_BYTES_MAX, TurnPairing, our_header
 from nplt_storage.ids import is_file_id, is_session_id, new_entry_id, new_session_id
 from nplt_storage.store import ConversationStore, Origin
 
@@ -113,6 +108,8 @@ ReadAttachment: TypeAlias = Callable[[AttachmentEntry], Awaitable[bytes | None]]
 _BESIDE: Final = b',"beside":[\n'
 _END: Final = b"]}\n"
 _CLOSING_BYTES_MAX: Final = 256
+_ITEM_BYTES_MAX: Final = 256 * 1024 * 1024
+"""What is kept beside the entries may be longer than a line."""
 _ITEM: Final = re.compile(rb',?\{"(blob|file)":"([A-Za-z0-9_-]{1,200})","(?:text|base64)":"')
 
 
@@ -211,17 +208,17 @@ async def bringing_into(
     if files is None or read is None:
         yield None
         return
-    folder = files / new_id
+    folder, disk = files / new_id, Disk(files.parent)
     brought: list[Path] = []
 
     def keep(file_id: str, data: bytes) -> None:
         path = folder / file_id
         try:
             mark_copy(files, new_id)
-            make_private_directory(folder)
-            if not path.exists():  # else it is not ours to remove again
+            disk.make_directory(folder)
+            if disk.find(path) is None:  # else it is not ours to remove again
                 brought.append(path)
-            write_new_file(FileOperations(), path, data)
+            write_new_file(disk, path, data)
         except OSError as error:
             raise StorageUnavailable(f"an attachment can't be kept: {error.strerror}") from error
 
@@ -238,8 +235,8 @@ async def bringing_into(
     def remove() -> None:
         with suppress(OSError):  # whoever failed before has more to say
             for path in brought:
-                path.unlink(missing_ok=True)
-            folder.rmdir()  # if nothing else is in it
+                disk.remove(path)
+            disk.remove_directory(folder)  # if nothing else is in it
 
     try:
         yield bring
@@ -332,11 +329,18 @@ class FileSource:
 
 
 @contextmanager
-def opened_source(path: Path, limits: InOneGo = ANY_SIZE) -> Iterator[FileSource]:
-    """Raises `NotAConversation`. Blocks while the file is looked through once."""
-    files = FileOperations()
+def opened_source(
+    path: Path, limits: InOneGo = ANY_SIZE, *, data_dir: Path | None = None
+) -> Iterator[FileSource]:
+    """Raises `NotAConversation`. Blocks while the file is looked through once. A file that
+    stands in no `data_dir` was named by a person: it may be a link, and anybody's."""
+    files = Disk(data_dir)
     try:
-        descriptor = files.open(path, os.O_RDONLY)
+        if data_dir is None:
+            path = path.resolve()
+            descriptor = open_given(path)
+        else:
+            descriptor = files.open(path, os.O_RDONLY)
     except FileNotFoundError as error:
         raise NotAConversation("there is no such file") from error
     except IsADirectoryError as error:
@@ -352,7 +356,7 @@ def opened_source(path: Path, limits: InOneGo = ANY_SIZE) -> Iterator[FileSource
             raise NotAConversation(f"it can't be read: {error.strerror}") from error
 
     try:
-        yield _source_of(bounded(read), files.size(descriptor), path, limits)
+        yield _source_of(read, files.size(descriptor), path, limits)
     except _UNREADABLE as error:
         raise NotAConversation(str(error)) from error
     finally:
@@ -363,7 +367,7 @@ def _source_of(read: Read, size: int, path: Path, limits: InOneGo) -> FileSource
     if size == 0:
         raise NotForeign("it is empty")
     try:
-        header, first = our_header(bounded(read, limits.bytes_max), size)
+        header, first = our_header(read, size)
     except (BadHeader, LineTooLong):
         if size > limits.bytes_max:
             most = f"of other documents at most {limits.bytes_max >> 20} MiB are read"
@@ -447,7 +451,7 @@ class NativeFile(FileSource):
         if span := self._items.get(key):
             return decode_item(self._read(*span))
         try:
-            return read_beginning(path, length)
+            return read_beginning(Disk(self._path.parent.parent), path, length)
         except (OSError, ValueError):
             return None
 
@@ -455,7 +459,7 @@ class NativeFile(FileSource):
 def _index(read: Read, size: int, first: int) -> tuple[int, dict[ItemKey, Span]]:
     """Where the lines end, and what is kept behind them. Raises for damage."""
     end, due = first, 1
-    for segment in segments_forward(read, first, size):
+    for segment in segments_forward(read, first, size, bytes_max=_ITEM_BYTES_MAX):
         try:
             line = verified(segment, first=first)
         except BadLine:
@@ -463,7 +467,7 @@ def _index(read: Read, size: int, first: int) -> tuple[int, dict[ItemKey, Span]]
         if line.seq != due:
             raise BadLine(f"line {line.seq} stands where {due} should")
         end, due = line.end, due + 1
-    segments = segments_forward(read, end, size)
+    segments = segments_forward(read, end, size, bytes_max=_ITEM_BYTES_MAX)
     closing = next(segments, Segment(end, b"")).data
     if decode_closing(closing) is not None and end + len(closing) == size:
         return end, {}
@@ -510,9 +514,10 @@ class DirectoryPlace:
     """The files of a data directory, read without taking it into use."""
 
     def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
         self._history = data_dir / "history"
         try:
-            names = sorted(path.name for path in self._history.iterdir())
+            names = [file.name for file in Disk(data_dir).found_in(self._history)]
         except OSError as error:
             reason = f"{data_dir} is no data directory: {error.strerror} (history)"
             raise StorageUnavailable(reason) from error
@@ -528,7 +533,7 @@ class DirectoryPlace:
         name, *others = self._names[session_id]
         if others:
             raise NotAConversation("there is more than one file for it")
-        with opened_source(self._history / name) as source:
+        with opened_source(self._history / name, data_dir=self._data_dir) as source:
             if source.session_id != session_id:
                 raise NotAConversation(f"the file says it is conversation {source.session_id!r}")
             yield source, source.attachment
