@@ -34,12 +34,13 @@ test: install-dev  ## run the test suite
 soak: install-dev  ## run the slow tests
 	$(PYTEST) -m slow
 
-check: install-dev  ## format, lint, types, import contracts
+check: install-dev  ## format, lint, types, import contracts, plain English
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.documents.fragments
 
 format: install-dev  ## format the source and fix what ruff can fix
 	$(BIN)/ruff format .
