@@ -16,14 +16,11 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from nplt_server import logs
-from nplt_server.context.projection import EpochReason, Projection
-from nplt_server.context.source import (
-    CallBudget,
-    ContextTooSmall,
-    ContextView,
-    Measure,
-    PromptReference,
-)
+from nplt_server.context.epochs import RequestedReason
+from nplt_server.context.fit import ContextTooSmall
+from nplt_server.context.projection import Projection
+from nplt_server.context.selection import CallBudget, ContextView, PromptReference
+from nplt_server.context.steps import Measure
 from nplt_server.conversations.agent_state import AgentState
 from nplt_server.conversations.attachments_shown import AttachmentReader
 from nplt_server.conversations.record import QUICK_ENTRIES_MAX, ConversationRecord
@@ -284,7 +281,7 @@ class ContextManager:
         self._announce(epoch)
         return epoch
 
-    async def begin_epoch_for(self, reason: EpochReason, call_budget: CallBudget) -> EpochEntry:
+    async def begin_epoch_for(self, reason: RequestedReason, call_budget: CallBudget) -> EpochEntry:
         """Begins an epoch for a change that is not an entry. It is drafted and written in one
         exclusive section: entries may have been written meanwhile."""
         async with self.record.exclusive():
@@ -295,7 +292,7 @@ class ContextManager:
     def _announce(self, epoch: EpochEntry) -> None:
         self.record.broadcast.announce("epoch", {"epoch": epoch.seq, "reason": epoch.reason})
 
-    async def draft_epoch(self, reason: EpochReason, call_budget: CallBudget) -> EpochEntry:
+    async def draft_epoch(self, reason: RequestedReason, call_budget: CallBudget) -> EpochEntry:
         screen = self.state.screen()
 
         def draft() -> EpochEntry:
