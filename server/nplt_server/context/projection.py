@@ -202,16 +202,21 @@ class Projection:
         growing = self._growing if keep else None
         if growing is None or growing.parts is not parts:
             missing = None if growing is None else growing.turns_missing(parts)
-            is_short = missing is not None and missing <= _TURNS_UNCHECKED_MAX
-            if not is_short and is_too_long(parts):
+            if missing is None:
+                is_long = parts.selection.first < parts.selection.until
+            else:
+                is_long = missing > _TURNS_UNCHECKED_MAX
+            if is_long and is_too_long(parts):
                 return None
             if growing is None or missing is None:
                 growing = GrowingContext(parts)
-            if keep:
-                self._growing = growing
             growing.extend(parts)
         room = parts.call_budget.room
-        return growing if room is None or growing.tokens <= room else None
+        if room is not None and growing.tokens > room:
+            return None
+        if keep:
+            self._growing = growing
+        return growing
 
     def _history_at(self, prompt_ref: PromptReference) -> HistoryAtCall:
         at = self._at
@@ -273,7 +278,7 @@ class GrowingContext:
                 self._drop_open_unless(None)
                 self._add(measure_turn(parts, turn, level))
             self._open = None
-        self._next = parts.selection.until
+        self._next = max(self._next, parts.selection.until)
         self._drop_open_unless(parts.own)
         if parts.own is not None:
             self._extend_turn(parts, parts.own)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from nplt_server.context.steps import screen_in, steps_of
-from nplt_storage.entries import EpochEntry, NotebookEntry, WidgetEntry
+from nplt_storage.entries import NotebookEntry, WidgetEntry
 from nplt_storage.history import ConversationHistory
 from nplt_storage.turns import Turn
 
@@ -42,8 +42,11 @@ class ScreensInTurns:
             return self._basis
         basis, shown = self._basis, history.shown_turns
         if history.changed_seq != self._changed_seq:
-            basis, epoch = (screens_after(history), frozenset(history.quarantined)), history.epoch
-            self._first = "" if epoch is None or epoch.seq < basis[0] else epoch.screen
+            epoch, quarantined = history.epoch, history.quarantined
+            epoch_seq = 0 if epoch is None else epoch.seq
+            after_seq = max(map(attrgetter("seq"), quarantined.values()), default=0)
+            basis = (max(epoch_seq, after_seq), frozenset(quarantined))
+            self._first = "" if epoch is None or epoch_seq < after_seq else epoch.screen
             self._changed_seq = history.changed_seq
         if shown is not self._shown or basis != self._basis:
             self._shown, self._basis = shown, basis
@@ -83,14 +86,6 @@ def screen_sources(history: ConversationHistory) -> dict[str, int]:
         for (kind, name), seq in history.state_seqs().items()
         if kind in (NotebookEntry.kind, WidgetEntry.kind)
     }
-
-
-def screens_after(history: ConversationHistory, epoch: EpochEntry | None = None) -> int:
-    """The seq after which screens in entries count: that of the epoch (the current one by
-    default) or of the newest quarantine."""
-    epoch = epoch or history.epoch
-    quarantines = (entry.seq for entry in history.quarantined.values())
-    return max(epoch.seq if epoch else 0, max(quarantines, default=0))
 
 
 def last_screen_in(turn: Turn, after_seq: int, quarantined: Collection[int]) -> str | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 from msgspec import Struct, structs
@@ -45,6 +46,9 @@ KEEP: Final = 0.5
 """How much of the budget a new epoch fills."""
 THRESHOLD: Final = 0.85
 """How much of the budget may be filled before a new epoch begins."""
+
+_number: Final = attrgetter("number")
+_seq: Final = attrgetter("seq")
 
 PromptReference: TypeAlias = str | ModelInputEntry | None
 """A turn's id, a prompt not written yet, or no prompt at all: a turn yet to come."""
@@ -82,6 +86,8 @@ class HistoryAtCall(Struct, frozen=True, kw_only=True):
     active: Sequence[Entry]
     instruction: str
     epoch: EpochEntry | None
+    epoch_seq: int
+    """0 before the first epoch."""
     compactions: tuple[CompactionEntry, ...]
     """Summaries that no clear came after."""
     quarantined: frozenset[int]
@@ -95,10 +101,6 @@ class HistoryAtCall(Struct, frozen=True, kw_only=True):
     number: int
     """The own turn's number, or that of a turn yet to come."""
 
-    @property
-    def epoch_seq(self) -> int:
-        return 0 if self.epoch is None else self.epoch.seq
-
 
 def read_history(history: ConversationHistory, prompt_ref: PromptReference) -> HistoryAtCall:
     """An unknown turn id counts as a turn that is yet to come."""
@@ -108,7 +110,7 @@ def read_history(history: ConversationHistory, prompt_ref: PromptReference) -> H
         own: Turn | None = Turn(number=prompt.seq, prompt=prompt, entries=[prompt])
     else:
         own = None if prompt_ref is None else history.turn(prompt_ref)
-    quarantined = history.quarantined
+    epoch, quarantined = history.epoch, history.quarantined
     return HistoryAtCall(
         prompt_ref=prompt_ref,
         head_seq=head_seq,
@@ -116,13 +118,14 @@ def read_history(history: ConversationHistory, prompt_ref: PromptReference) -> H
         rollback_seq=history.hidden[-1][1] if history.hidden else 0,
         active=history.active,
         instruction=history.system_instruction or "",
-        epoch=history.epoch,
+        epoch=epoch,
+        epoch_seq=0 if epoch is None else epoch.seq,
         compactions=history.compactions,
         quarantined=frozenset(quarantined),
-        quarantine_seq=max([entry.seq for entry in quarantined.values()], default=0),
+        quarantine_seq=max(map(_seq, quarantined.values()), default=0),
         turns_max=history.turns_max,
         shown_turns=history.shown_turns,
-        unfinished=tuple([prompt.seq for prompt in history.unfinished_turns()]),
+        unfinished=tuple(map(_seq, history.unfinished_turns())),
         own=own,
         number=head_seq + 1 if own is None else own.number,
     )
@@ -133,10 +136,6 @@ def turns_before(at: HistoryAtCall) -> int:
     shown, number = at.shown_turns, at.number
     is_last = not shown or shown[-1].number < number  # nearly always
     return len(shown) if is_last else bisect_left(shown, number, key=_number)
-
-
-def _number(turn: Turn) -> int:
-    return turn.number
 
 
 class EpochPlan(Struct, frozen=True, kw_only=True):
@@ -299,15 +298,14 @@ def parts_of(
     at: HistoryAtCall, call_budget: CallBudget, measure: Measure, screens: ScreensInTurns
 ) -> ContextParts:
     """The parts in the current epoch."""
-    epoch, selection = at.epoch, select(at, at.epoch)
-    first, until = selection.first, selection.until
+    parts = _parts(at, at.epoch, call_budget, measure)
+    first, until = parts.selection.first, parts.selection.until
     screen = screens.before(at.shown_turns[first].number if first < until else at.number)
-    parts = _parts(at, epoch, selection, call_budget, measure)
     return structs.replace(
         parts,
         screen=screen or None,
         screen_before_own=screens.before(at.number),
-        screen_seq=screens.source_seq() if screen and epoch is None else 0,
+        screen_seq=screens.source_seq() if screen and at.epoch is None else 0,
     )
 
 
@@ -317,17 +315,15 @@ def parts_after(
     """The parts once this epoch is written. It has a screen of its own."""
     # The prompt may be a draft too, and is written before the epoch.
     epoch = draft if draft.seq else structs.replace(draft, seq=at.head_seq + 2)
-    parts = _parts(at, epoch, select(at, epoch), call_budget, measure)
+    parts = _parts(at, epoch, call_budget, measure)
     return structs.replace(parts, screen=epoch.screen or None, screen_before_own=epoch.screen)
 
 
 def _parts(
-    at: HistoryAtCall,
-    epoch: EpochEntry | None,
-    selection: Selection,
-    call_budget: CallBudget,
-    measure: Measure,
+    at: HistoryAtCall, epoch: EpochEntry | None, call_budget: CallBudget, measure: Measure
 ) -> ContextParts:
+    """Without a screen."""
+    selection = select(at, epoch)
     until, most = selection.until, at.turns_max
     is_windowed = most is not None and (until > most or (until == most and at.first_seq > 1))
     return ContextParts(
