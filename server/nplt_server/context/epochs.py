@@ -52,6 +52,7 @@ _CHANGING: Final[Mapping[type[Entry], str]] = {
     QuarantineEntry: "quarantine",
     SystemInstructionEntry: "system",
 }
+_SIGNS_OF_A_CALL: Final = (ModelOutputEntry, FaultEntry, QuarantineEntry)
 _SAME_BUDGET_FRACTION: Final = 0.75
 """A budget that is at least this fraction of the recent one counts as the same: budgets change a
 little as providers report token counts."""
@@ -244,13 +245,11 @@ def _since_last_context(at: HistoryAtCall) -> tuple[str, str | None]:
     for entry in reversed(at.active):
         if output is not None and entry.seq <= seen_through:
             break
-        match entry:
-            case ModelOutputEntry() | FaultEntry() | QuarantineEntry():
-                was_called = was_called or entry.seq > epoch_seq
-            case ModelInputEntry():
-                first_prompt_seq = entry.seq
-            case _:
-                pass
+        if isinstance(entry, ModelInputEntry):
+            first_prompt_seq = entry.seq
+            continue
+        if entry.seq > epoch_seq and isinstance(entry, _SIGNS_OF_A_CALL):
+            was_called = True
         if output is None and isinstance(entry, ModelOutputEntry):
             output = entry
             seen_through = (entry.sent.head_seq if entry.sent is not None else 0) or entry.seq
