@@ -19,7 +19,8 @@ from benchmarks.measuring import alternate
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
 from nplt_server.context.projection import Projection
-from nplt_server.context.source import CallBudget, ContextView, Measure
+from nplt_server.context.selection import CallBudget, ContextView
+from nplt_server.context.steps import Measure
 from nplt_server.digest import levels_of
 from nplt_server.tokens import TokenCounter, best_counter
 from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry

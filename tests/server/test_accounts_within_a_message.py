@@ -17,7 +17,7 @@ from nplt_protocol.codec import encode_reply
 from nplt_protocol.codes import MessageType
 from nplt_protocol.messages import ContextAccount
 from nplt_server.context.messages import ContextMessage, ModelInputMessage, SystemMessage
-from nplt_server.context.source import CallBudget, ContextView, EpochPlan, Selection
+from nplt_server.context.selection import CallBudget, ContextView, EpochPlan, Selection
 from nplt_server.conversations.context_report import EntryReport, context_report, rows_within
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices

@@ -18,11 +18,7 @@ from tests.server.services import make_services, model_of
 from nplt_protocol import JsonObject
 from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import Prompt
-from nplt_server.context.messages import (
-    ContextAttachment,
-    ModelInputMessage,
-    ToolResultsMessage,
-)
+from nplt_server.context.messages import ContextAttachment, ModelInputMessage, ToolResultsMessage
 from nplt_server.conversations import attachments_shown
 from nplt_server.conversations.attachments_shown import (
     IMAGE_BYTES_MAX,

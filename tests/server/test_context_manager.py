@@ -222,6 +222,15 @@ async def test_a_cleared_conversation_begins_an_epoch_that_shows_nothing_older()
         assert [_sent(message) for message in play.requests[-1].context] == ["two"]
 
 
+async def test_a_redaction_begins_an_epoch_without_the_erased_text() -> None:
+    async with playing() as play:
+        await play.stage.play("my secret")
+        await operations.redact(play.conversation, 1)
+        assert [epoch.reason for epoch in play.epochs()] == ["redaction"]
+        await play.stage.play("two")
+        assert "secret" not in str(play.requests[-1].context)
+
+
 async def test_compacting_shows_less_and_a_rollback_shows_it_all_again() -> None:
     async with playing() as play:
         for number in range(12):

@@ -8,7 +8,8 @@ import anyio
 from tests.server.conversations import Stage, staged
 
 from nplt_protocol.messages import SessionEvent
-from nplt_server.context.messages import HIDDEN_RESULT, ContextMessage, ToolResultsMessage
+from nplt_server.context.messages import ContextMessage, ToolResultsMessage
+from nplt_server.context.steps import HIDDEN_RESULT
 from nplt_server.errors import NoSuchModel, ProviderRefused
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, ToolCallPiece
 from nplt_storage.entries import EpochEntry, QuarantineEntry

@@ -19,9 +19,10 @@ import orjson
 from msgspec.structs import replace
 
 from nplt_protocol.json_text import JsonObject
-from nplt_server.context.messages import ScreensInTurns, screen_sources
 from nplt_server.context.projection import Policy, Projection
-from nplt_server.context.source import CallBudget, ContextView, Measure, PromptReference
+from nplt_server.context.screens import ScreensInTurns, screen_sources
+from nplt_server.context.selection import CallBudget, ContextView, PromptReference
+from nplt_server.context.steps import Measure
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.tokens import CharacterCounter
 from nplt_server.tools import Tool

@@ -16,14 +16,11 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from nplt_server import logs
-from nplt_server.context.projection import EpochReason, Projection
-from nplt_server.context.source import (
-    CallBudget,
-    ContextTooSmall,
-    ContextView,
-    Measure,
-    PromptReference,
-)
+from nplt_server.context.epochs import RequestedReason
+from nplt_server.context.fit import ContextTooSmall
+from nplt_server.context.projection import Projection
+from nplt_server.context.selection import CallBudget, ContextView, PromptReference
+from nplt_server.context.steps import Measure
 from nplt_server.conversations.agent_state import AgentState
 from nplt_server.conversations.attachments_shown import AttachmentReader
 from nplt_server.conversations.record import QUICK_ENTRIES_MAX, ConversationRecord
@@ -65,8 +62,6 @@ class ContextManager:
         self._attachments: AttachmentReader | None = None
         self._computed: tuple[ConversationHistory | None, int] = (None, 0)
         """The history that was computed with last, and up to where."""
-        self._growing: tuple[int, CallBudget | None] = (0, None)
-        """The budget of a call whose context only grows; each call has a new one."""
         self._is_computing = False
         """A thread is using the projection."""
 
@@ -123,14 +118,10 @@ class ContextManager:
 
     def _only_grows(self, prompt_ref: PromptReference, call_budget: CallBudget) -> bool:
         """Whether the context of that call is the last one and a little more, however long
-        that is, so that neither an epoch is due nor a thread is needed. Found out once for
-        each call."""
+        that is, so that neither an epoch is due nor a thread is needed."""
         history = self.record.history
         if self._is_computing:
             return False
-        head_seq, budget = self._growing
-        if budget is call_budget and head_seq == history.head_seq:
-            return True
         through = self._computed[1] if self._computed[0] is history else 0
         if not through:
             return False
@@ -139,11 +130,9 @@ class ContextManager:
             new += _characters_of(entry)
             if new > _QUICK_CHARACTERS_MAX:
                 break
-        grows = new <= _QUICK_CHARACTERS_MAX and self.projection.only_grows(
+        return new <= _QUICK_CHARACTERS_MAX and self.projection.only_grows(
             prompt_ref, call_budget, characters=new
         )
-        self._growing = (history.head_seq, call_budget if grows else None)
-        return grows
 
     # Before a call
 
@@ -180,14 +169,14 @@ class ContextManager:
         """The context of the turn's next call. Writes an epoch entry first if one is due."""
         await self.ready()
         call_budget = self.call_budget(model, tokens_max=tokens_max)
-        view: ContextView | None = None
-        head_seq = 0
-        while view is None or view.head_seq != head_seq:  # somebody wrote something meanwhile
-            is_new_epoch = await self.check_tokens(turn_id, call_budget, compressible)
+        view = await self._view_or_epoch(turn_id, call_budget)
+        while isinstance(view, EpochEntry):
+            await self._begin_due_epoch(view, turn_id, compressible)
             head_seq = self.record.history.head_seq
-            if is_new_epoch:
-                await self.ready()  # which images are shown depends on the epoch
+            await self.ready()  # which images are shown depends on the epoch
             view = await self.view(turn_id, call_budget)
+            if view.head_seq != head_seq:  # somebody wrote something meanwhile
+                view = await self._view_or_epoch(turn_id, call_budget)
         if logs.context.on:
             logs.context(
                 "context of a call",
@@ -201,34 +190,23 @@ class ContextManager:
             )
         return view
 
-    async def check_tokens(
-        self, turn_id: str, call_budget: CallBudget, compressible: Compressible
-    ) -> bool:
-        """Before a call: begins a new epoch if one is due, and says whether it did.
+    async def _view_or_epoch(
+        self, turn_id: str, call_budget: CallBudget
+    ) -> ContextView | EpochEntry:
+        """The next context, or the epoch to begin before it.
 
         Tokens are counted by the local tokenizer (by characters ÷ 2.5 where there is
-        none), corrected by what the provider reported for earlier calls. Over the
-        threshold, the compression listener is called.
+        none), corrected by what the provider reported for earlier calls.
         """
-        draft = await self.due_epoch(turn_id, call_budget)
-        if draft is None:
-            return False
-        if draft.reason == "budget":
-            session_id = self.record.session_id
-            event = OverThreshold(session_id=session_id, turn_id=turn_id, draft=draft)
-            try:
-                await self.services.on_compression(event, compressible)
-            except Exception:
-                log.exception("%s: compression failed; the turn goes on", session_id)
-        else:
-            await self.begin_epoch(draft)
-        return True
 
-    async def due_epoch(self, turn_id: str, call_budget: CallBudget) -> EpochEntry | None:
-        if self._only_grows(turn_id, call_budget):
-            needs_epoch = self.attachments.needs_epoch
-            return self._due_epoch(turn_id, call_budget) if needs_epoch else None
-        return await self.compute(partial(self._due_epoch, turn_id, call_budget))
+        def decide() -> ContextView | EpochEntry:
+            return self._due_epoch(turn_id, call_budget) or self._view(turn_id, call_budget)
+
+        if not self._only_grows(turn_id, call_budget):
+            return await self.compute(decide)
+        if self.attachments.needs_epoch:
+            return decide()
+        return self._grown_view(turn_id, call_budget)
 
     def _due_epoch(self, turn_id: str, call_budget: CallBudget) -> EpochEntry | None:
         projection = self.projection
@@ -237,12 +215,29 @@ class ContextManager:
             return projection.epoch_for("pictures", call_budget, screen=self.state.screen())
         return due
 
+    async def _begin_due_epoch(
+        self, draft: EpochEntry, turn_id: str, compressible: Compressible
+    ) -> None:
+        """Over the threshold, the compression listener is called, which begins the epoch."""
+        if draft.reason != "budget":
+            await self.begin_epoch(draft)
+            return
+        session_id = self.record.session_id
+        event = OverThreshold(session_id=session_id, turn_id=turn_id, draft=draft)
+        try:
+            await self.services.on_compression(event, compressible)
+        except Exception:
+            log.exception("%s: compression failed; the turn goes on", session_id)
+
     async def view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
         if self._only_grows(prompt_ref, call_budget):
-            history = self.record.history
-            self._computed = (history, history.head_seq)
-            return self._view(prompt_ref, call_budget)
+            return self._grown_view(prompt_ref, call_budget)
         return await self.compute(partial(self._view, prompt_ref, call_budget))
+
+    def _grown_view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
+        history = self.record.history
+        self._computed = (history, history.head_seq)
+        return self._view(prompt_ref, call_budget)
 
     def _view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
         try:
@@ -284,7 +279,7 @@ class ContextManager:
         self._announce(epoch)
         return epoch
 
-    async def begin_epoch_for(self, reason: EpochReason, call_budget: CallBudget) -> EpochEntry:
+    async def begin_epoch_for(self, reason: RequestedReason, call_budget: CallBudget) -> EpochEntry:
         """Begins an epoch for a change that is not an entry. It is drafted and written in one
         exclusive section: entries may have been written meanwhile."""
         async with self.record.exclusive():
@@ -295,7 +290,7 @@ class ContextManager:
     def _announce(self, epoch: EpochEntry) -> None:
         self.record.broadcast.announce("epoch", {"epoch": epoch.seq, "reason": epoch.reason})
 
-    async def draft_epoch(self, reason: EpochReason, call_budget: CallBudget) -> EpochEntry:
+    async def draft_epoch(self, reason: RequestedReason, call_budget: CallBudget) -> EpochEntry:
         screen = self.state.screen()
 
         def draft() -> EpochEntry:

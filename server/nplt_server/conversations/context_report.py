@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from nplt_protocol.codec import to_object
 from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_protocol.messages import ContextAccount, UsageAccount
+from nplt_server.context.fit import ContextTooSmall
 from nplt_server.context.messages import (
     ContextAttachment,
     ContextMessage,
@@ -28,9 +29,9 @@ from nplt_server.context.messages import (
     ShownLevel,
     SystemMessage,
     ToolResultsMessage,
-    steps_of,
 )
-from nplt_server.context.source import ContextTooSmall, ContextView, PromptReference
+from nplt_server.context.selection import ContextView, PromptReference
+from nplt_server.context.steps import steps_of
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.errors import WindowTooSmall
 from nplt_server.usage import billed_series, occupancy_of

@@ -35,7 +35,7 @@ from msgspec.structs import replace
 
 from nplt_protocol.json_text import JsonObject
 from nplt_server import logs
-from nplt_server.context.source import ContextView
+from nplt_server.context.selection import ContextView
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.refusals import Refusals
 from nplt_server.conversations.services import Compressible, Services

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from nplt_server.context.messages import ModelInputMessage, ToolResultsMessage, screen_sources
-from nplt_server.context.source import ContextView
+from nplt_server.context.messages import ModelInputMessage, ToolResultsMessage
+from nplt_server.context.screens import screen_sources
+from nplt_server.context.selection import ContextView
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.errors import ProviderRefused
 from nplt_storage.entries import (

@@ -23,7 +23,7 @@ from nplt_server.context.messages import (
     ToolResultsMessage,
 )
 from nplt_server.context.projection import Projection, SummaryTask
-from nplt_server.context.source import PromptReference
+from nplt_server.context.selection import PromptReference
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.services import Services

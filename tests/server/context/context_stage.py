@@ -10,7 +10,8 @@ from tests.storage.conversations import START, Pen, answer_to, call
 
 from nplt_server.context.messages import ContextMessage, ModelOutputMessage
 from nplt_server.context.projection import Policy, Projection
-from nplt_server.context.source import CallBudget, ContextView, Measure, PromptReference
+from nplt_server.context.selection import CallBudget, ContextView, PromptReference
+from nplt_server.context.steps import Measure
 from nplt_server.tokens import CharacterCounter
 from nplt_server.tools import ToolOffer
 from nplt_storage.entries import (

@@ -7,7 +7,7 @@ from tests.server.context.context_stage import Quarters, Talk, words
 from tests.storage.conversations import START
 
 from nplt_server.context.projection import Projection
-from nplt_server.context.source import Measure
+from nplt_server.context.steps import Measure
 from nplt_server.conversations.context_report import EntryReport, report_entries
 from nplt_storage.entries import (
     ClearEntry,

@@ -6,7 +6,7 @@ import pytest
 from tests.server.context.context_stage import Quarters, Talk, reopened, words
 
 from nplt_server.context.projection import Projection
-from nplt_server.context.source import Measure
+from nplt_server.context.steps import Measure
 from nplt_storage.entries import (
     ClearEntry,
     CompactionEntry,

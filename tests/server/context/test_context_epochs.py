@@ -13,14 +13,8 @@ from tests.storage.conversations import START
 
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.context.projection import Projection
-from nplt_server.context.source import (
-    SHORTENED,
-    ContextView,
-    EpochPlan,
-    Measure,
-    Selection,
-    plan_epoch,
-)
+from nplt_server.context.selection import SHORTENED, ContextView, EpochPlan, Selection, plan_levels
+from nplt_server.context.steps import Measure
 from nplt_server.tools import ToolDescription, ToolOffer
 from nplt_storage.entries import (
     ClearEntry,
@@ -401,7 +395,7 @@ def test_a_plan_fits_and_shows_no_turn_in_more_detail_than_a_newer_one(
         gist, summary, live = sorted(sizes[turn.number - 1])
         return {"live": live, "summary": summary, "gist": gist}[level]
 
-    plan = plan_epoch(reversed(turns), budget=budget, fixed=fixed, tokens=tokens)
+    plan = plan_levels(reversed(turns), budget=budget, fixed=fixed, tokens=tokens)
     assert 0 <= plan.omitted_through <= plan.gist_through <= plan.summary_through
     selection = Selection(plan=plan)
     shown: list[tuple[Turn, LevelOfDetail | None]]
@@ -416,7 +410,7 @@ def test_a_plan_fits_and_shows_no_turn_in_more_detail_than_a_newer_one(
 
 def test_what_fits_whole_is_shown_whole() -> None:
     turns = [Turn(number=number) for number in (1, 2, 3, 4)]
-    plan = plan_epoch(reversed(turns), budget=100, fixed=10, tokens=lambda turn, level: 10)
+    plan = plan_levels(reversed(turns), budget=100, fixed=10, tokens=lambda turn, level: 10)
     assert plan == EpochPlan()
 
 
@@ -428,5 +422,5 @@ def test_planning_looks_no_further_back_than_what_fits() -> None:
         return 10
 
     turns = [Turn(number=number) for number in range(1, 10_001)]
-    plan_epoch(reversed(turns), budget=200, fixed=0, tokens=tokens)
+    plan_levels(reversed(turns), budget=200, fixed=0, tokens=tokens)
     assert min(looked_at) == 10_000 - 10

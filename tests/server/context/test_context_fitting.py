@@ -9,14 +9,11 @@ from msgspec.structs import replace
 from tests.server.context.context_stage import Quarters, Talk, render_context, words
 from tests.storage.conversations import call
 
-from nplt_server.context.messages import (
-    ModelInputMessage,
-    ToolResultsMessage,
-    cut_middle,
-    shorten_call,
-)
+from nplt_server.context.fit import ContextTooSmall, cut_middle, fair_shares
+from nplt_server.context.messages import ModelInputMessage, ToolResultsMessage
 from nplt_server.context.projection import Projection
-from nplt_server.context.source import CallBudget, ContextTooSmall, Measure, fair_shares
+from nplt_server.context.selection import CallBudget
+from nplt_server.context.steps import Measure, shorten_call
 from nplt_storage.entries import EpochEntry, SystemInstructionEntry, ToolCallRequest
 
 count = Quarters().count

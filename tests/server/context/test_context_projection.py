@@ -9,17 +9,15 @@ from tests.server.context.context_stage import Quarters, Talk, calls_in, render_
 from tests.storage.conversations import answer_to, call
 
 from nplt_server.context.messages import (
-    HIDDEN_RESULT,
     ContextMessage,
     ModelInputMessage,
     ModelOutputMessage,
     SystemMessage,
     ToolResultsMessage,
-    message_of,
-    steps_of,
 )
 from nplt_server.context.projection import Projection
-from nplt_server.context.source import SHORTENED, EpochPlan, Measure, Selection
+from nplt_server.context.selection import SHORTENED, EpochPlan, Selection
+from nplt_server.context.steps import HIDDEN_RESULT, Measure, message_of, steps_of
 from nplt_storage.entries import (
     LIVE_SCREEN,
     BlobReference,

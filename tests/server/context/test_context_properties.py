@@ -11,7 +11,7 @@ from tests.server.context.naive_context import naive_context
 
 from nplt_server.context.messages import ContextMessage, ToolResultsMessage
 from nplt_server.context.projection import Projection
-from nplt_server.context.source import Measure
+from nplt_server.context.steps import Measure
 from nplt_server.conversations.context_report import report_entries
 from nplt_storage.entries import (
     ClearEntry,

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from tests.server.context.context_stage import Request, Talk, words
 
-from nplt_server.context.messages import last_screen_in
 from nplt_server.context.projection import Policy
+from nplt_server.context.screens import last_screen_in
 from nplt_storage.turns import Turn
 
 
@@ -55,7 +55,7 @@ def test_a_call_looks_for_screens_in_no_turn_that_was_looked_at_before(
         looked_at.append(turn.number)
         return last_screen_in(turn, epoch_seq, quarantined)
 
-    monkeypatch.setattr("nplt_server.context.messages.last_screen_in", look)
+    monkeypatch.setattr("nplt_server.context.screens.last_screen_in", look)
     talk = Talk(policy=policy, budget=20_000)
     for _ in range(20):
         talk.turn(words(50))

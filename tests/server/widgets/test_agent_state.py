@@ -13,12 +13,8 @@ from tests.server.widgets.widget_lives import Life, events, windows
 from tests.server.widgets.widget_stage import INVOCATION, WIDGETS, Stage, moment, now, tool_result
 
 from nplt_protocol.json_text import JsonObject
-from nplt_server.context.messages import (
-    ModelInputMessage,
-    ModelOutputMessage,
-    ToolResultsMessage,
-    message_of,
-)
+from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage, ToolResultsMessage
+from nplt_server.context.steps import message_of
 from nplt_server.conversations.agent_state import AgentState
 from nplt_server.conversations.record import ConversationRecord
 from nplt_storage.codec import decode_line, encode_line

@@ -10,12 +10,9 @@ from tests.server.context.context_stage import render_context
 from tests.server.widgets.widget_lives import Life, events, windows
 from tests.server.widgets.widget_stage import WIDGETS, Stage, now
 
-from nplt_server.context.messages import (
-    ModelInputMessage,
-    ScreensInTurns,
-    last_screen_in,
-    message_of,
-)
+from nplt_server.context.messages import ModelInputMessage
+from nplt_server.context.screens import ScreensInTurns, last_screen_in
+from nplt_server.context.steps import message_of
 from nplt_server.conversations.agent_state import BLANK_SCREEN, render_screen
 from nplt_storage.entries import (
     LIVE_SCREEN,
@@ -160,7 +157,7 @@ def test_no_ended_turn_is_looked_at_twice(stage: Stage, monkeypatch: pytest.Monk
         looked_at.append(turn.number)
         return last_screen_in(turn, epoch_seq, quarantined)
 
-    monkeypatch.setattr("nplt_server.context.messages.last_screen_in", look)
+    monkeypatch.setattr("nplt_server.context.screens.last_screen_in", look)
     for turn_id in ("t1", "t2", "t3", "t4", "t5"):
         stage.ask(turn_id)
         stage.answer(turn_id)
