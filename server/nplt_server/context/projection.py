@@ -211,8 +211,8 @@ class Projection:
             if growing is None or missing is None:
                 growing = GrowingContext(parts)
             growing.extend(parts)
-        room = parts.call_budget.room
-        if room is not None and growing.tokens > room:
+        budget = parts.call_budget.budget_tokens
+        if budget is not None and growing.tokens + parts.call_budget.tools_tokens > budget:
             return None
         if keep:
             self._growing = growing

@@ -67,11 +67,6 @@ class CallBudget(Struct, frozen=True, kw_only=True):
     takes_images: bool = False
     """Whether the model can be shown images."""
 
-    @property
-    def room(self) -> int | None:
-        """For messages."""
-        return None if self.budget_tokens is None else self.budget_tokens - self.tools_tokens
-
 
 class HistoryAtCall(Struct, frozen=True, kw_only=True):
     """What the history holds at one call, for one turn."""
@@ -495,8 +490,9 @@ def _notice_of_left_out(parts: ContextParts) -> str:
 
 def is_too_long(parts: ContextParts) -> bool:
     """Whether the context exceeds its budget. Counting stops once it does."""
-    if (room := parts.call_budget.room) is None:
+    if parts.call_budget.budget_tokens is None:
         return False
+    room = parts.call_budget.budget_tokens - parts.call_budget.tools_tokens
     own = measure_steps(parts, own_steps(parts))
     tokens = tokens_of([*measure_system(parts), *measure_head(parts), *own])
     for turn in older_turns(parts, newest_first=True):
