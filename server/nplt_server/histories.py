@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ from nplt_storage.store import ConversationStore, DeletedConversation, Shared
 log = logging.getLogger(__name__)
 
 _ROWS_AT_ONCE = 200
+_ID_KEY_BYTES = 32
 _Answer = TypeVar("_Answer")
 
 
@@ -50,8 +52,11 @@ class FoundConversation(Struct, frozen=True, kw_only=True):
 
 
 class Histories:
-    def __init__(self, profiles: Sequence[HistoryProfile]) -> None:
+    def __init__(self, profiles: Sequence[HistoryProfile], *, id_key: bytes | None = None) -> None:
         self._profiles = tuple(profiles)
+        self.id_key = id_key or secrets.token_bytes(_ID_KEY_BYTES)
+        """For the stored ids of conversations whose ids users choose. Servers that share a
+        history have the same one; else it lasts as long as the process."""
 
     def __iter__(self) -> Iterator[HistoryProfile]:
         return iter(self._profiles)
@@ -217,7 +222,20 @@ async def open_histories(settings: Settings, clock: Callable[[], datetime]) -> H
     except BaseException:
         await Histories(profiles).close()
         raise
-    return Histories(profiles)
+    return await _with_shared_key(Histories(profiles))
+
+
+async def _with_shared_key(histories: Histories) -> Histories:
+    if histories.shared is None:
+        return histories
+    try:
+        id_key = await histories.shared.agreed_key(histories.id_key)
+    except BaseException as error:
+        await histories.close()
+        if isinstance(error, StorageError):
+            raise CannotServe(f"can't use the shared history: {error}") from None
+        raise
+    return Histories(tuple(histories), id_key=id_key)
 
 
 async def _open(
