@@ -139,6 +139,7 @@ async def roll_back(
             return history.rollback_turns(list(dict.fromkeys(turns)), in_full=in_full)
         return history.rollback_to(to_seq, in_full=in_full)
 
+    await conversation.queue.settle()
     async with conversation.record.exclusive():
         conversation.check_at_rest()
         try:

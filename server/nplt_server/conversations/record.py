@@ -111,6 +111,10 @@ class ConversationRecord:
         return self._record is not None
 
     @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
     def is_stale(self) -> bool:
         return self.staleness.done()
 

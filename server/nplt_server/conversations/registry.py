@@ -335,6 +335,7 @@ class Registry:
                 )
             conversation = self._opened(session_id)
             if conversation is not None:
+                await conversation.queue.settle()
                 conversation.check_at_rest()
                 conversation.announce("lagged", {"head_seq": conversation.history.head_seq})
                 await conversation.activity.quiet()
