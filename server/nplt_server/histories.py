@@ -11,7 +11,7 @@ import builtins
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,13 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_server.errors import CannotServe, ConfigurationError
 from nplt_server.settings import HistorySettings, Settings
-from nplt_storage.errors import ConversationNotFound, DataDirectoryInUse, StorageError
+from nplt_storage.errors import (
+    ConversationNotFound,
+    ConversationReadOnly,
+    DataDirectoryInUse,
+    StorageError,
+    StorageUnavailable,
+)
 from nplt_storage.opening import BadStoreConfig, StoreConfig, check_config, open_store
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery, place_of, write_cursor
 from nplt_storage.search import SearchPage, SearchQuery, place_of_hit, write_search_cursor
@@ -34,6 +40,10 @@ log = logging.getLogger(__name__)
 
 _ROWS_AT_ONCE = 200
 _ID_KEY_BYTES = 32
+_DIRECTORY_GONE = (
+    "the server's data directory is gone; put it back where it was, or restart the server to "
+    "begin with an empty one"
+)
 _Answer = TypeVar("_Answer")
 
 
@@ -44,6 +54,30 @@ class HistoryProfile(Struct, frozen=True, kw_only=True):
     """What a new conversation's models are told, unless it says otherwise."""
     turns_max: int | None = None
     """How many turns a model is shown at most."""
+    directory: Path | None = None
+    """Where its files are, if it is kept in files."""
+
+    @property
+    def read_only_reason(self) -> str | None:
+        return _DIRECTORY_GONE if self._is_gone else self.store.read_only_reason
+
+    def check_there(self) -> None:
+        if self._is_gone:
+            raise StorageUnavailable(_DIRECTORY_GONE)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Around what fails when the directory is gone: each file that is missed looks as if it
+        were deleted or replaced."""
+        try:
+            yield
+        except (ConversationNotFound, ConversationReadOnly):
+            self.check_there()
+            raise
+
+    @property
+    def _is_gone(self) -> bool:
+        return self.directory is not None and not (self.directory / "history").is_dir()
 
 
 class FoundConversation(Struct, frozen=True, kw_only=True):
@@ -217,6 +251,7 @@ async def open_histories(settings: Settings, clock: Callable[[], datetime]) -> H
                 store=await _open(history, directory, clock, advertise=settings.cluster.advertise),
                 system_message=history.system_message,
                 turns_max=history.backend.turns_max,
+                directory=directory if history.backend.type == "json" else None,
             )
             profiles.append(profile)
     except BaseException:

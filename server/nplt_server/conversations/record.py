@@ -40,6 +40,7 @@ from nplt_storage.entries import (
 from nplt_storage.errors import (
     ConversationExists,
     ConversationNotFound,
+    ConversationReadOnly,
     StorageError,
     WrittenElsewhere,
 )
@@ -245,9 +246,9 @@ class ConversationRecord:
             entry = self._stamp(draft)
         else:
             entry, after = await self.compute(lambda: self._stamp_rollback(draft))
-        appending = record.append(entry)
-        writing = appending if isinstance(appending, Unstoppable) else unstoppable(appending)
         try:
+            appending = record.append(entry)
+            writing = appending if isinstance(appending, Unstoppable) else unstoppable(appending)
             try:
                 self.row = await writing
             except asyncio.CancelledError as cancelled:
@@ -257,7 +258,11 @@ class ConversationRecord:
                 task.uncancel()
                 task.cancel(*cancelled.args)
                 self.row = writing.result()
+        except ConversationReadOnly:
+            self.profile.check_there()
+            raise
         except (WrittenElsewhere, ConversationNotFound):
+            self.profile.check_there()
             self.mark_stale()
             raise
         if after is not None or not is_rollback:
@@ -357,7 +362,8 @@ class ConversationRecord:
     async def _create(self) -> None:
         user, clock = self.user, self._services.clock
         try:
-            record = await self.profile.store.create(self.session_id, user=user)
+            with self.profile.explained():
+                record = await self.profile.store.create(self.session_id, user=user)
         except ConversationExists:
             # An id that somebody chose, and another server on the same store made meanwhile.
             opened = await self.profile.store.open(self.session_id)

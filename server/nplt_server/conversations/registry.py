@@ -490,7 +490,8 @@ class Registry:
         found = await self.find(session_id, user)
         if found is None:
             return self.begin(self._open_fresh(session_id, self._reserved[session_id]))
-        opened = await found.profile.store.open(session_id)
+        with found.profile.explained():
+            opened = await found.profile.store.open(session_id)
         fresh = FreshConversation(session_id, found.profile, self._services, user=user)
         conversation = Conversation(fresh, opened)
         try:
