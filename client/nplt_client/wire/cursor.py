@@ -34,6 +34,9 @@ Steps: TypeAlias = "Generator[messages.Request, AnyReply, T]"
 """Yields requests, is sent their replies, and gives a result."""
 
 JOINED_CHARACTERS_MAX = 4_096
+TURN_CHARACTERS_MAX = 64 * 1024 * 1024
+"""Of text and reasoning that are on their way. Readers keep them all, and a server might never
+end them."""
 
 
 class Extent:
@@ -84,6 +87,8 @@ class Cursor(Struct, kw_only=True):
     call: int = 0
     text: Extent = field(default_factory=Extent)
     reasoning: Extent = field(default_factory=Extent)
+    characters: int = 0
+    """How many were passed on since a turn has ended."""
 
     def attach(self) -> messages.Attach:
         has_turn = self.turn_id is not None
@@ -124,19 +129,28 @@ class Cursor(Struct, kw_only=True):
         match event:
             case messages.TextDelta():
                 self._begin_call(event.turn_id, event.call)
-                return _new_part(self.text, event, event.offset, event.replay_from)
+                return self._counted(_new_part(self.text, event, event.offset, event.replay_from))
             case messages.AgentThought(type="reasoning", offset=int(offset), text=str()):
                 self._begin_call(event.turn_id, event.call or 0)
-                return _new_part(self.reasoning, event, offset)
+                return self._counted(_new_part(self.reasoning, event, offset))
             case messages.EntryAdded() if isinstance(seq := event.entry.get("seq"), int):
                 if seq <= self.seq:
                     return None
                 self.seq = seq
-            case messages.TurnFinished() if event.turn_id == self.turn_id:
-                self.turn_id = None
+            case messages.TurnFinished():
+                self.characters = 0
+                if event.turn_id == self.turn_id:
+                    self.turn_id = None
             case _:
                 pass
         return event
+
+    def _counted(self, new: _E | None) -> _E | None:
+        self.characters += len(new.text or "") if new is not None else 0
+        if self.characters > TURN_CHARACTERS_MAX:
+            most = f"{TURN_CHARACTERS_MAX:,} characters"
+            raise ProtocolViolation(f"the server sends an answer without end (more than {most})")
+        return new
 
     def _begin_call(self, turn_id: str, call: int) -> None:
         if (turn_id, call) != (self.turn_id, self.call):
