@@ -20,6 +20,7 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
+from nplt_protocol.errors import RemoteProtocolError
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import (
     AgentThought,
@@ -66,6 +67,11 @@ class UndecodedEvent(Protocol):
         ...
 
 
+TURN_CHARACTERS_MAX = 64 * 1024 * 1024
+"""The limit of text and reasoning that a receiver takes of one turn. Readers keep all of it, and
+a server might never end it."""
+
+
 class Cursor:
     """How far a receiver has followed one conversation."""
 
@@ -75,6 +81,7 @@ class Cursor:
         "_seq",
         "asked_for",
         "call",
+        "characters",
         "create",
         "observer",
         "reasoning",
@@ -96,6 +103,8 @@ class Cursor:
         self.call = 0
         self.text = Extent()
         self.reasoning = Extent()
+        self.characters = 0
+        """How many characters of deltas were taken since a turn ended."""
         self._passed_delta: UndecodedEvent | None = None
         self._passed_entry: UndecodedEvent | None = None
 
@@ -154,21 +163,30 @@ class Cursor:
         match event:
             case TextDelta():
                 self._begin_call(event.turn_id, event.call)
-                return _new_part(self.text, event, event.offset, event.replay_from)
+                return self._counted(_new_part(self.text, event, event.offset, event.replay_from))
             case AgentThought(type="reasoning", offset=int(offset), text=str()):
                 self._begin_call(event.turn_id, event.call or 0)
-                return _new_part(self.reasoning, event, offset)
+                return self._counted(_new_part(self.reasoning, event, offset))
             case EntryAdded() if isinstance(seq := event.entry.get("seq"), int):
                 if seq <= self._seq:
                     return None
                 self._seq = seq
             case AgentThought(type="retrying") if event.turn_id == self.turn_id:
                 self.reasoning = Extent()  # the call is repeated, and reasons again from 0
-            case TurnFinished() if event.turn_id == self.turn_id:
-                self.turn_id = None
+            case TurnFinished():
+                self.characters = 0
+                if event.turn_id == self.turn_id:
+                    self.turn_id = None
             case _:
                 pass
         return event
+
+    def _counted(self, new: _E | None) -> _E | None:
+        self.characters += len(new.text or "") if new is not None else 0
+        if self.characters > TURN_CHARACTERS_MAX:
+            most = f"{TURN_CHARACTERS_MAX:,} characters"
+            raise RemoteProtocolError(f"the server sends an answer without end (more than {most})")
+        return new
 
     def pass_on_delta(self, delta: UndecodedEvent) -> None:
         """Notes a TEXT_DELTA that goes to the receiver as it is. Such events come in order, so

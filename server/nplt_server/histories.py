@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import builtins
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,13 @@ from nplt_protocol.errors import RequestError
 from nplt_server.digest import levels_of
 from nplt_server.errors import CannotServe, ConfigurationError
 from nplt_server.settings import HistorySettings, Settings
-from nplt_storage.errors import ConversationNotFound, DataDirectoryInUse, StorageError
+from nplt_storage.errors import (
+    ConversationNotFound,
+    ConversationReadOnly,
+    DataDirectoryInUse,
+    StorageError,
+    StorageUnavailable,
+)
 from nplt_storage.file_system import Disk
 from nplt_storage.opening import (
     BadStoreConfig,
@@ -41,6 +48,11 @@ from nplt_storage.store import ConversationStore, DeletedConversation, Shared
 log = logging.getLogger(__name__)
 
 _ROWS_AT_ONCE = 200
+_ID_KEY_BYTES = 32
+_DIRECTORY_GONE = (
+    "the server's data directory is gone; put it back where it was, or restart the server to "
+    "begin with an empty one"
+)
 _Answer = TypeVar("_Answer")
 
 
@@ -51,6 +63,30 @@ class HistoryProfile(Struct, frozen=True, kw_only=True):
     """What a new conversation's models are told, unless it says otherwise."""
     turns_max: int | None = None
     """How many turns a model is shown at most."""
+    directory: Path | None = None
+    """Where its files are, if it is kept in files."""
+
+    @property
+    def read_only_reason(self) -> str | None:
+        return _DIRECTORY_GONE if self._is_gone else self.store.read_only_reason
+
+    def check_there(self) -> None:
+        if self._is_gone:
+            raise StorageUnavailable(_DIRECTORY_GONE)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Around what fails when the directory is gone: each file that is missed looks as if it
+        were deleted or replaced."""
+        try:
+            yield
+        except (ConversationNotFound, ConversationReadOnly):
+            self.check_there()
+            raise
+
+    @property
+    def _is_gone(self) -> bool:
+        return self.directory is not None and not (self.directory / "history").is_dir()
 
 
 class FoundConversation(Struct, frozen=True, kw_only=True):
@@ -59,8 +95,11 @@ class FoundConversation(Struct, frozen=True, kw_only=True):
 
 
 class Histories:
-    def __init__(self, profiles: Sequence[HistoryProfile]) -> None:
+    def __init__(self, profiles: Sequence[HistoryProfile], *, id_key: bytes | None = None) -> None:
         self._profiles = tuple(profiles)
+        self.id_key = id_key or secrets.token_bytes(_ID_KEY_BYTES)
+        """For the stored ids of conversations whose ids users choose. Servers that share a
+        history have the same one; else it lasts as long as the process."""
 
     def __iter__(self) -> Iterator[HistoryProfile]:
         return iter(self._profiles)
@@ -221,12 +260,26 @@ async def open_histories(settings: Settings, clock: Callable[[], datetime]) -> H
                 store=await _open(history, directory, clock, settings),
                 system_message=history.system_message,
                 turns_max=history.backend.turns_max,
+                directory=directory if history.backend.type == "json" else None,
             )
             profiles.append(profile)
     except BaseException:
         await Histories(profiles).close()
         raise
-    return Histories(profiles)
+    return await _with_shared_key(Histories(profiles))
+
+
+async def _with_shared_key(histories: Histories) -> Histories:
+    if histories.shared is None:
+        return histories
+    try:
+        id_key = await histories.shared.agreed_key(histories.id_key)
+    except BaseException as error:
+        await histories.close()
+        if isinstance(error, StorageError):
+            raise CannotServe(f"can't use the shared history: {error}") from None
+        raise
+    return Histories(tuple(histories), id_key=id_key)
 
 
 async def _open(

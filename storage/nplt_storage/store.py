@@ -266,6 +266,10 @@ class Shared(Protocol):
         """Tells the others, from now until it is closed, that this server is there."""
         ...
 
+    async def agreed_key(self, offered: bytes) -> bytes:
+        """The secret that all servers of this store have: the one that was offered first."""
+        ...
+
     async def ask_for(self, held: ConversationHeld) -> None:
         """Asks the server that has a conversation to hand it over. To be repeated for as long
         as it is wanted."""

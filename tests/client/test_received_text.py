@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.scripted_peer import MODEL, SESSION, delta, entry, finished
 
 from nplt_client.received_turn import ReceivedTurn
+from nplt_protocol.errors import RemoteProtocolError
 from nplt_protocol.messages import AgentThought, Attach, Attached, TextDelta
-from nplt_protocol.resume import Cursor
+from nplt_protocol.resume import TURN_CHARACTERS_MAX, Cursor
 
 TEXT = "the quick brown fox jumps over the lazy dog"
 
@@ -118,3 +120,15 @@ def test_after_a_reply_the_replay_is_still_to_come_unless_it_says_resync() -> No
     assert (moved.seq, moved.text.length) == (3, 4)
     assert here.moved(attached(resync=True), here.attach()).seq == 9
     assert here.moved(attached(), None).seq == 9
+
+
+def test_deltas_without_end_are_a_protocol_violation_before_they_fill_the_memory() -> None:
+    here, piece = cursor(), "x" * (TURN_CHARACTERS_MAX // 64)
+    for number in range(64):
+        here.take(delta(piece, 0, call=number % 2))  # also if each call begins anew
+    with pytest.raises(RemoteProtocolError, match="without end"):
+        here.take(delta("x", 0))
+    ended = cursor()
+    for _ in range(65):
+        ended.take(delta(piece, 0))
+        ended.take(finished())

@@ -14,7 +14,9 @@ from tests.support.raw_client import (
     ATTACH,
     CHAT_TEXT,
     ERROR,
+    FILE_METADATA,
     HISTORY_REQUEST,
+    PROMPT,
     REPAIR,
     SESSION_DELETE,
     SESSION_EVENT,
@@ -238,3 +240,39 @@ def test_nplt_lists_the_command_and_can_delete_it(server: ServerProcess, tmp_pat
     assert "the first words" in (
         run_nplt("sessions", "--trash", home=tmp_path, server=address).stdout
     )
+
+
+def test_a_data_directory_that_is_gone_makes_requests_unavailable_and_status_says_so(
+    tmp_path: Path,
+) -> None:
+    server = ServerProcess(tmp_path / "data").start()
+    elsewhere = tmp_path / "elsewhere"
+    try:
+        with RawClient(server.port) as old, RawClient(server.port) as fresh:
+            session_id = old.hello()["session_id"]
+            old.ask("hello")
+            fresh.hello()
+            server.data_dir.rename(elsewhere)
+            for client, request, payload in (
+                (old, PROMPT, {"text": "again"}),
+                (old, HISTORY_REQUEST, {}),
+                (old, HISTORY_REQUEST, {"seq": 1}),
+                (fresh, PROMPT, {"text": "hello"}),
+                (fresh, SESSION_NEW, {"name": "notes"}),
+                (fresh, FILE_METADATA, {"filename": "a.txt", "size": 0}),
+            ):
+                refused = client.request(request, payload).json
+                assert (refused["code"], refused["retryable"]) == ("unavailable", True)
+                assert "data directory is gone" in refused["message"]
+                assert "restart the server" in refused["message"]
+            storage = old.request(STATUS).json["storage"]
+            assert "data directory is gone" in storage["read_only"]
+            assert not server.data_dir.exists(), "nothing is kept where nobody would look for it"
+            elsewhere.rename(server.data_dir)
+            assert old.ask("again") == "again"
+            assert old.request(STATUS).json["storage"].get("read_only") is None
+            page = old.request(HISTORY_REQUEST, {"session_id": session_id}).json
+            said = [each["content"] for each in page["messages"]]
+            assert said == ["hello", "hello", "again", "again"]
+    finally:
+        server.kill()

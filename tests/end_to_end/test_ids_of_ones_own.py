@@ -17,6 +17,7 @@ from tests.support.raw_client import (
     DETACH,
     ERROR,
     HISTORY_REQUEST,
+    IMPORT,
     PROMPT,
     SESSION_DELETE,
     SESSION_FORK,
@@ -29,7 +30,7 @@ from tests.support.raw_client import (
     RawClient,
 )
 from tests.support.redis_server import RedisServer
-from tests.support.server_process import ServerProcess
+from tests.support.server_process import ServerProcess, run_nplt_server
 
 import nplt_client
 
@@ -255,6 +256,119 @@ def test_users_have_ids_of_their_own_and_learn_nothing_of_the_others(
 
 def client_refusal(client: RawClient, session_id: str) -> str:
     return json.dumps(client.request(HISTORY_REQUEST, {"session_id": session_id}).json)
+
+
+def logged_in(server: ServerProcess, connect: Connect, name: str) -> RawClient:
+    client = connect(server)
+    client.hello({"token": TOKENS[name]})
+    return client
+
+
+def document_named(session_id: str) -> dict[str, object]:
+    return {"session_id": session_id, "messages": [{"role": "user", "content": "squatted"}]}
+
+
+def digest_without_key(wanted: str, user: str) -> str:
+    """The stored id of earlier versions, which anybody could compute."""
+    digest = hashlib.sha256(f"{user}\n{wanted}".encode()).hexdigest()
+    return f"{wanted[:51]}-{digest[:12]}"
+
+
+def test_the_stored_id_of_a_chosen_one_can_not_be_computed_by_others(
+    shared: ServerProcess, connect: Connect
+) -> None:
+    ada = logged_in(shared, connect, "ada")
+    made = prompt(ada, "dear diary", session_id="diary", create=True)["session_id"]
+    stem, _, digest = made.rpartition("-")
+    assert (stem, len(digest)) == ("diary", 16)
+    assert not hashlib.sha256(b"ada\ndiary").hexdigest().startswith(digest)
+
+
+def test_an_import_never_takes_the_id_another_user_is_going_to_choose(
+    shared: ServerProcess, connect: Connect
+) -> None:
+    ada, bob = (logged_in(shared, connect, name) for name in TOKENS)
+    for named in ("diary", digest_without_key("diary", "ada")):
+        done = bob.request(IMPORT, {"document": document_named(named)}).json
+        assert done["session_id"] != named
+        assert said_in(bob, named) == ["squatted"], "who brought it finds it by the id it had"
+    begun = connect(shared)
+    assert begun.hello({"token": TOKENS["ada"], "session_id": "diary", "create": True})["user"]
+    begun.ask("dear diary")
+    assert said_in(ada, "diary") == ["dear diary"]
+
+
+def test_an_import_does_not_tell_whether_another_user_has_that_id(
+    shared: ServerProcess, connect: Connect
+) -> None:
+    ada, bob = (logged_in(shared, connect, name) for name in TOKENS)
+    adas = prompt(ada, "a secret", session_id="diary", create=True)["session_id"]
+    free = adas[:-1] + ("0" if adas[-1] != "0" else "1")
+    told = [bob.request(IMPORT, {"document": document_named(each)}).json for each in (adas, free)]
+    for named, done in zip((adas, free), told, strict=True):
+        assert done["messages"] == 1
+        assert done["session_id"].rpartition("-")[0] == named
+    assert said_in(ada, "diary") == ["a secret"]
+
+
+def test_a_document_that_is_imported_twice_by_one_of_several_users_is_there_once(
+    shared: ServerProcess, connect: Connect
+) -> None:
+    bob = logged_in(shared, connect, "bob")
+    first, second = (
+        bob.request(IMPORT, {"document": document_named("notes")}).json for _ in range(2)
+    )
+    assert first["session_id"] == second["session_id"]
+    assert listed(bob) == [first["session_id"]]
+
+
+def test_a_chosen_id_is_found_after_a_restart_and_brought_back_only_while_it_is_free(
+    shared: ServerProcess, connect: Connect
+) -> None:
+    long_id = "a" * 63
+    ada = logged_in(shared, connect, "ada")
+    made = [
+        prompt(ada, "before", session_id=wanted, create=True)["session_id"]
+        for wanted in ("diary", long_id, long_id + "b")
+    ]
+    shared.terminate()
+    shared.start()
+    ada = logged_in(shared, connect, "ada")
+    again = [
+        prompt(ada, "after", session_id=wanted, create=True)["session_id"]
+        for wanted in ("diary", long_id, long_id + "b")
+    ]
+    assert again == made
+    ada.request(SESSION_DELETE, {"session_id": "diary"})
+    assert prompt(ada, "new", session_id="diary", create=True)["session_id"]
+    back = {"session_id": made[0], "deleted": False}
+    ada.request(SESSION_UPDATE, back)
+    assert said_in(ada, "diary") == ["new"]
+    ada.request(SESSION_DELETE, {"session_id": "diary"})
+    assert client_refusal(ada, "diary").count("not_found") == 1
+
+
+def test_a_conversation_under_the_digest_of_earlier_versions_is_found_by_its_owner(
+    start_server: Start, connect: Connect, tmp_path: Path
+) -> None:
+    users = [
+        {"name": name, "token_sha256": hashlib.sha256(token.encode()).hexdigest()}
+        for name, token in TOKENS.items()
+    ]
+    older = {wanted: digest_without_key(wanted, "ada") for wanted in ("diary", "d" * 64)}
+    server = start_server(users=users)
+    server.terminate()
+    for session_id in older.values():
+        document = tmp_path / f"{session_id}.json"
+        document.write_text(json.dumps(document_named(session_id)))
+        imports = ["import", str(document), "--user", "ada", "--data-dir", str(server.data_dir)]
+        assert run_nplt_server(*imports).returncode == 0
+    server.start()
+    ada, bob = (logged_in(server, connect, name) for name in TOKENS)
+    for wanted, session_id in older.items():
+        assert prompt(ada, "more", session_id=wanted, create=True)["session_id"] == session_id
+        assert "not_found" in client_refusal(bob, wanted)
+        assert prompt(bob, "mine", session_id=wanted, create=True)["session_id"] != session_id
 
 
 def test_the_longest_id_is_still_an_id_on_a_server_of_several_users(

@@ -112,3 +112,15 @@ def test_status_names_both_servers_and_what_they_have_open(start: Start) -> None
         members = cluster["members"]
         assert [each["address"] for each in members] == ["one.example:9999", "two.example:9999"]
         assert cluster["member"] == members[1]["id"]
+
+
+def test_an_id_that_a_user_chooses_is_stored_under_the_same_id_by_both_servers(
+    start: Start,
+) -> None:
+    token = "a-token-of-ada"
+    users = [{"name": "ada", "token_sha256": hashlib.sha256(token.encode()).hexdigest()}]
+    one, two = start(users=users)
+    chosen = {"token": token, "session_id": "diary", "create": True}
+    with RawClient(one.port) as first, RawClient(two.port) as second:
+        made = [client.hello(chosen)["session_id"] for client in (first, second)]
+    assert made[0] == made[1] != "diary"

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import random
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal
 
 import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.approvals import SOMEONE, Asked, asking
+from tests.server.approvals import SOMEONE, Asked, asking, until
 from tests.server.services import EventRecorder
 
 from nplt_protocol.errors import RequestError
-from nplt_protocol.messages import Prompt, SessionEvent, ToolFinished, ToolStarted
+from nplt_protocol.messages import Cleared, Prompt, SessionEvent, ToolFinished, ToolStarted
+from nplt_server.conversations import operations
 from nplt_server.conversations.approvals import question_event, remembered_decisions
 from nplt_server.conversations.broadcast import ConnectedClient
 from nplt_server.conversations.turn import TurnClock
@@ -348,3 +350,32 @@ async def test_an_event_emitted_during_a_delivery_comes_after_it_for_every_subsc
         events = [event.event for event in after.heard if isinstance(event, SessionEvent)]
         assert events == ["renamed", "presence"]
         assert after.heard == before.heard
+
+
+async def test_a_job_behind_an_open_approval_is_busy_and_the_error_names_the_tool() -> None:
+    async with asking() as here:
+        told: list[object] = []
+
+        def hand_in() -> None:
+            here.conversation.add_job(
+                partial(operations.clear, here.conversation),
+                done=told.append,
+                failed=told.append,
+            )
+
+        await here.prompt("write")
+        hand_in()
+        await until(lambda: len(here.conversation.approvals.pending) == 1)
+        with pytest.raises(RequestError, match="write") as refused:
+            hand_in()
+        (dropped,) = told
+        assert isinstance(dropped, RequestError)
+        for error in (dropped, refused.value):
+            assert (error.code, error.retryable) == ("busy", True)
+            assert "approval" in error.message
+        (question,) = here.conversation.approvals.pending
+        await here.answer(question.approval_id, "allow")
+        hand_in()
+        await here.ended()
+        assert len(told) == 2
+        assert isinstance(told[1], Cleared)

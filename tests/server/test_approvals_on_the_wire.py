@@ -12,6 +12,8 @@ from tests.conftest import Connect
 from tests.support.raw_client import (
     ATTACH,
     CANCEL,
+    CLEAR_REQUEST,
+    COMPACT,
     DETACH,
     HISTORY_REQUEST,
     PROMPT,
@@ -122,6 +124,34 @@ def test_an_observer_may_not_decide_and_another_connection_of_the_user_may(
         "decided_by": "local",
     }
     assert here.event(TURN_FINISHED).json["state"] == "completed"
+
+
+def test_a_second_approval_from_an_unattached_connection_gets_the_decision_that_holds(
+    connect: Connect,
+) -> None:
+    client, other = connect(), connect()
+    client.hello()
+    other.hello()
+    question = asked(client)
+    first = answer(other, question, "deny")
+    client.event(TURN_FINISHED)
+    assert answer(other, question, "allow") == first
+    assert first["decision"] == "deny"
+
+
+@pytest.mark.parametrize("request_type", [CLEAR_REQUEST, COMPACT])
+def test_clear_and_compact_behind_a_pending_approval_are_busy(
+    connect: Connect, request_type: int
+) -> None:
+    client = connect()
+    client.hello()
+    question = asked(client)
+    refused = client.request(request_type).json
+    assert (refused["code"], refused["retryable"]) == ("busy", True)
+    assert "approval (now)" in refused["message"]
+    answer(client, question, "deny")
+    client.event(TURN_FINISHED)
+    assert "code" not in client.request(request_type).json
 
 
 def test_a_conversation_that_waits_for_people_is_listed_as_waiting(connect: Connect) -> None:

@@ -95,10 +95,10 @@ async def test_what_another_user_may_still_bring_back_keeps_its_id(tmp_path: Pat
             done = await import_document(services, registry, path, user=user, field="document")
             return done.session_id
 
-        assert await take_in("ada") == "s1"
-        await registry.delete("s1", "ada")
-        assert await take_in("bob") != "s1"
-        await registry.undelete("s1", "ada")
-        await registry.delete("s1", "ada")
-        assert await take_in("ada") == "s1", "it was her own"
+        adas = await take_in("ada")
+        await registry.delete(adas, "ada")
+        assert await take_in("bob") != adas
+        await registry.undelete(adas, "ada")
+        await registry.delete(adas, "ada")
+        assert await take_in("ada") == adas, "it was her own"
         tasks.cancel_scope.cancel()

@@ -9,6 +9,7 @@ from typing import cast
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from tests.server.failing_store import FailingStore
 from tests.server.services import Clock, EventRecorder, make_services
 
@@ -28,7 +29,7 @@ from nplt_protocol.messages import (
 from nplt_server.connections.uploads import Uploads
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.operations import switch_model
+from nplt_server.conversations.operations import find_or_create, switch_model
 from nplt_server.conversations.registry import Registry
 from nplt_server.dialects import Answer, Presenter
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
@@ -36,6 +37,7 @@ from nplt_server.providers.offline import ScriptedProvider
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.errors import StorageUnavailable, WrittenElsewhere
 from nplt_storage.memory import MemoryStore
+from nplt_storage.rows import ConversationRow, RowPage, RowQuery
 from nplt_storage.store import ConversationStore
 
 
@@ -363,3 +365,56 @@ async def test_a_request_that_found_a_conversation_before_it_was_dropped_does_no
         again = await here.registry.get(found.session_id, "local")
         await say(again, "in time")
         assert again.history.head_seq
+
+
+class CountingStore(FailingStore):
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.rows_looked_up = 0
+        self.is_incomplete = False
+
+    async def row(self, session_id: str) -> ConversationRow | None:
+        self.rows_looked_up += 1
+        return await self.store.row(session_id)
+
+    async def list(self, user: str, query: RowQuery) -> RowPage:
+        return replace(await self.store.list(user, query), incomplete=self.is_incomplete)
+
+
+async def test_looking_for_another_users_file_is_as_much_work_as_looking_for_none(
+    tmp_path: Path,
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        store = CountingStore(MemoryStore(Clock()))
+        provider = ScriptedProvider(patient, provider_id="test")
+        services = make_services(tasks, provider, store=cast(ConversationStore, store))
+        services.files = AttachmentFiles(tmp_path)
+        registry = Registry(services)
+        adas = registry.new("ada")
+        await say(adas, "hello")
+        await adas.activity.quiet()
+        async with services.files.receive(adas.session_id, size=0) as upload:
+            file_id = (await upload.finish()).file_id
+        looked_up = []
+        for wanted in (file_id, "0" * 32):
+            store.rows_looked_up = 0
+            assert await registry.with_file(wanted, "bob") is None
+            looked_up.append(store.rows_looked_up)
+        assert looked_up[0] == looked_up[1] == 1
+        assert await registry.with_file(file_id, "ada") == adas.session_id
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_chosen_id_is_not_made_anew_while_the_index_is_still_incomplete() -> None:
+    async with anyio.create_task_group() as tasks:
+        store = CountingStore(MemoryStore(Clock()))
+        provider = ScriptedProvider(patient, provider_id="test")
+        services = make_services(tasks, provider, store=cast(ConversationStore, store))
+        registry = Registry(services)
+        store.is_incomplete = True
+        with pytest.raises(RequestError) as refused:
+            await find_or_create(registry, "diary", "ada")
+        assert (refused.value.code, refused.value.retry_after) == ("unavailable", 1.0)
+        store.is_incomplete = False
+        assert (await find_or_create(registry, "diary", "ada")).session_id.startswith("diary-")
+        tasks.cancel_scope.cancel()

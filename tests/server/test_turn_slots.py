@@ -27,6 +27,9 @@ class SharedSlots:
 
     def join(self) -> None: ...
 
+    async def agreed_key(self, offered: bytes) -> bytes:
+        return offered
+
     async def ask_for(self, held: ConversationHeld) -> None: ...
 
     async def members(self) -> Sequence[Member]:

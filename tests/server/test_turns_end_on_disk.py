@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import cast
 
 import anyio
 import anyio.lowlevel
+import pytest
 from tests.server.conversations import Stage, conversation_of
 from tests.server.failing_store import FailingStore
 from tests.server.services import Clock, EventRecorder, make_services, model_of
 
-from nplt_protocol.messages import TurnFinished
+from nplt_protocol.errors import RequestError
+from nplt_protocol.messages import Cleared, TurnFinished
 from nplt_server.context.messages import ModelInputMessage, ToolResultsMessage
+from nplt_server.conversations import operations
 from nplt_server.conversations.broadcast import BroadcastEvent
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, ToolCallPiece
 from nplt_storage.entries import FaultEntry
@@ -128,3 +132,67 @@ async def test_a_debt_is_paid_once_however_many_come_to_pay_it() -> None:
         await play.conversation.activity.quiet()
         assert play.faults == [cancelled.turn_id]
         assert [event.state for event in play.finished].count("completed") == 4
+
+
+async def a_turn_that_could_not_end(play: Play) -> None:
+    play.may_answer.set()
+    play.store.full_for = ("model_output", "tool_results", "fault")
+    finished = await play.play("first")
+    assert finished.state == "failed"
+
+
+async def test_rollback_after_a_full_disk_is_busy_until_the_turns_end_can_be_written() -> None:
+    async with playing() as play:
+        await a_turn_that_could_not_end(play)
+        with pytest.raises(RequestError, match="no space left") as refused:
+            await operations.roll_back(play.conversation, 0)
+        assert (refused.value.code, refused.value.retryable) == ("busy", True)
+        play.store.full_for = ()
+        await operations.roll_back(play.conversation, 0)
+        assert len(play.faults) == 1
+
+
+async def test_jobs_after_a_full_disk_are_busy_until_the_turns_end_can_be_written() -> None:
+    async with playing() as play:
+        await a_turn_that_could_not_end(play)
+        told: list[object] = []
+        for is_full in (True, False):
+            play.store.full_for = ("fault",) if is_full else ()
+            play.conversation.add_job(
+                partial(operations.clear, play.conversation),
+                done=told.append,
+                failed=told.append,
+            )
+            await play.conversation.activity.quiet()
+        refused, cleared = told
+        assert isinstance(refused, RequestError)
+        assert (refused.code, refused.retryable) == ("busy", True)
+        assert isinstance(cleared, Cleared)
+
+
+async def test_an_unwritten_end_is_written_as_soon_as_there_is_room_without_a_request() -> None:
+    async with playing() as play:
+        await a_turn_that_could_not_end(play)
+        assert play.conversation.queue.has_unwritten_ends
+        assert play.faults == []
+        play.store.full_for = ()
+        with anyio.fail_after(60):
+            while not play.faults:
+                await anyio.sleep(0.01)
+        await play.conversation.activity.quiet()
+        assert not play.conversation.queue.has_unwritten_ends
+
+
+async def test_nothing_tries_to_write_an_end_to_a_record_that_was_closed() -> None:
+    play = Play()
+    async with anyio.create_task_group() as tasks:  # ends only when its tasks have
+        store = cast(ConversationStore, play.store)
+        services = make_services(tasks, model_of(play.answer), store=store)
+        profile = services.histories.default
+        Stage.__init__(
+            play, conversation_of("s1", user="local", services=services, profile=profile)
+        )
+        await a_turn_that_could_not_end(play)
+        await play.conversation.record.close()
+        tasks.cancel_scope.deadline = anyio.current_time() + 60
+    assert not tasks.cancel_scope.cancelled_caught

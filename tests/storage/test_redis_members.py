@@ -142,3 +142,10 @@ async def test_what_redis_is_set_to_is_said_as_a_promise(redis_server: RedisServ
     finally:
         redis_server.call("CONFIG", "SET", "min-replicas-to-write", 0)
         await store.close()
+
+
+async def test_the_id_key_that_was_offered_first_is_the_one_all_servers_get(
+    one: RedisStore, two: RedisStore
+) -> None:
+    first = await one.agreed_key(b"one's")
+    assert first == b"one's" == await two.agreed_key(b"two's") == await one.agreed_key(b"later")

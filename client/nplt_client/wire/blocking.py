@@ -256,11 +256,14 @@ class BlockingConnection:
         left = self.deadline.left()  # also while bytes keep coming: they may never stop
         if self.interrupts is not None:
             self.interrupts.raise_if_pending()
-        session = self.session
-        session.check_time(monotonic())
+        session, now = self.session, monotonic()
+        due = session.next_time()
+        session.check_time(now)
         self._flush()
         if session.end is not None:
             return  # lost for good; nothing more will come
+        if due is not None and due <= now:
+            return  # what is late now may be what the caller waits for
         if session.wants_connection:
             self._connect()
         elif self._socket is None:

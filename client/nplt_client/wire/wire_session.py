@@ -85,7 +85,7 @@ from nplt_protocol.connection import (
     Heard,
     ReplyReceived,
 )
-from nplt_protocol.errors import LocalProtocolError, RequestError
+from nplt_protocol.errors import LocalProtocolError, RemoteProtocolError, RequestError
 from nplt_protocol.frames import WireLimits
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.payloads import dump_json
@@ -777,7 +777,10 @@ class WireSession:
                 self.model = self.welcome.model
             elif event.event == "model" and isinstance(event.details.get("model"), str):
                 self.model = str(event.details["model"])
-        new = self._cursor.take(event)
+        try:
+            new = self._cursor.take(event)
+        except RemoteProtocolError as error:
+            raise ProtocolViolation(str(error)) from None
         if new is not None:
             self._put(new)
 

@@ -64,6 +64,7 @@ class Uploads:
         stack = AsyncExitStack()
         try:
             announced = self._checked(announced)
+            self._services.histories.default.check_there()
             stack.enter_context(self._services.quotas.upload(user, announced.size))
             await self._services.quotas.check_file(user)
             belongs_to = None if announced.purpose == "import" else session_id

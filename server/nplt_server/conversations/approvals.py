@@ -11,7 +11,7 @@ unless the settings say that it waits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -155,6 +155,8 @@ class Approvals:
         self._record = record
         self._services = services
         self._open: dict[str, _Question] = {}
+        self.when_asked: Callable[[], None] = lambda: None
+        """Called whenever a question was opened."""
         self._suspended_turn: str | None = None
         """The turn whose questions stay open although it stops: they are asked again after
         the next start of the server."""
@@ -168,6 +170,16 @@ class Approvals:
     @property
     def pending(self) -> tuple[ApprovalRequest, ...]:
         return tuple(question.event for question in self._open.values())
+
+    def as_reason_to_wait(self) -> RequestError:
+        """For requests that can't be carried out before the open questions are decided."""
+        tools = ", ".join(dict.fromkeys(each.event.tool_name for each in self._open.values()))
+        return RequestError(
+            ErrorCode.BUSY,
+            f"an answer waits for an approval ({tools}): allow or deny it, or cancel the answer, "
+            "then try again",
+            retry_after=1.0,
+        )
 
     def holds(self, approval_id: str) -> bool:
         return approval_id in self._open
@@ -262,6 +274,7 @@ class Approvals:
     def _open_question(self, asked: ApprovalEntry, tool_call: ToolCallRequest) -> _Question:
         event = question_event(self._record.session_id, asked, tool_call)
         question = self._open[asked.approval_id] = _Question(asked=asked, event=event)
+        self.when_asked()
         return question
 
     def reopen(self, turn_id: str, decided: Container[str]) -> None:

@@ -297,8 +297,11 @@ class Conversation:
         done: Callable[[_Given], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """Queues work among the turns: it waits for those before it, and those after it wait."""
+        """Queues work among the turns: it waits for those before it, and those after it wait.
+        It does not wait for people: while they are asked for an approval it is `busy`."""
         self.check_open()
+        if self.approvals.pending:
+            raise self.approvals.as_reason_to_wait()
         self._check_room()
         self.queue.add(QueuedJob(work=work, done=done, failed=failed))
         self.queue.advance()

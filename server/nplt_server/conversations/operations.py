@@ -139,6 +139,7 @@ async def roll_back(
             return history.rollback_turns(list(dict.fromkeys(turns)), in_full=in_full)
         return history.rollback_to(to_seq, in_full=in_full)
 
+    await conversation.queue.settle()
     async with conversation.record.exclusive():
         conversation.check_at_rest()
         try:
@@ -202,9 +203,10 @@ OVER_THE_WIRE: Final = InOneGo(bytes_max=4 * 1024 * 1024, values_max=400_000, me
 async def import_document(
     services: Services, registry: Registry, path: Path, *, user: str, field: str
 ) -> Imported:
-    """A conversation that comes in as one document: all of it, or nothing. It keeps its id
-    if nobody here has it. One at a time: an older program's document is read in one go,
-    and memory is everybody's. `field`: what of the request is to blame."""
+    """A conversation that comes in as one document: all of it, or nothing. The local user's
+    keeps its id if that is free; another user's is stored as if that user had chosen the id.
+    One at a time: an older program's document is read in one go, and memory is everybody's.
+    `field`: what of the request is to blame."""
     store = services.histories.default.store
     try:
         async with services.importing:
@@ -217,6 +219,7 @@ async def import_document(
                     files=services.files.directory,
                     user=user,
                     new_id=services.new_session_id,
+                    id_here=lambda named: registry.id_for_import(named, user),
                     is_taken_elsewhere=lambda session_id: registry.is_taken(session_id, user),
                 )
     except (NotAConversation, BadEntry) as error:

@@ -40,6 +40,7 @@ from nplt_storage.entries import (
 from nplt_storage.errors import (
     ConversationExists,
     ConversationNotFound,
+    ConversationReadOnly,
     StorageError,
     WrittenElsewhere,
 )
@@ -109,6 +110,10 @@ class ConversationRecord:
     @property
     def is_stored(self) -> bool:
         return self._record is not None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     @property
     def is_stale(self) -> bool:
@@ -243,9 +248,9 @@ class ConversationRecord:
             entry = self._stamp(draft)
         else:
             entry, after = await self.compute(lambda: self._stamp_rollback(draft))
-        appending = record.append(entry)
-        writing = appending if isinstance(appending, Unstoppable) else unstoppable(appending)
         try:
+            appending = record.append(entry)
+            writing = appending if isinstance(appending, Unstoppable) else unstoppable(appending)
             try:
                 self.row = await writing
             except asyncio.CancelledError as cancelled:
@@ -255,7 +260,11 @@ class ConversationRecord:
                 task.uncancel()
                 task.cancel(*cancelled.args)
                 self.row = writing.result()
+        except ConversationReadOnly:
+            self.profile.check_there()
+            raise
         except (WrittenElsewhere, ConversationNotFound):
+            self.profile.check_there()
             self.mark_stale()
             raise
         if after is not None or not is_rollback:
@@ -360,7 +369,8 @@ class ConversationRecord:
     async def _create(self) -> None:
         user, clock = self.user, self._services.clock
         try:
-            record = await self.profile.store.create(self.session_id, user=user)
+            with self.profile.explained():
+                record = await self.profile.store.create(self.session_id, user=user)
         except ConversationExists:
             # An id that somebody chose, and another server on the same store made meanwhile.
             opened = await self.profile.store.open(self.session_id)

@@ -3,8 +3,11 @@
 A conversation is opened when someone needs it and closed when it was unused for a while,
 or when too many are open. Fresh ids are reserved for a user without a file: the
 conversation is stored with its first message, from whichever connection that comes. What
-belongs to another user is answered exactly like what does not exist. An id may also be
-chosen by a client (`make`): it is reserved in the same way.
+belongs to another user is answered exactly like what does not exist.
+
+An id may also be chosen by a client (`make`). Where several users share a server, what they
+choose is stored as `<chosen>-<sixteen hex digits>`, which nobody can compute without the key
+(`Histories.id_key`). Finding needs no key: the owner's rows are looked through.
 
     reserved ──first message──▶ open ◀──needed / unused──▶ closed
                                   └──────deleted──────▶ trash
@@ -15,7 +18,9 @@ Opening, closing, deleting and copying one conversation never overlap: a lock pe
 from __future__ import annotations
 
 import hashlib
+import hmac
 import logging
+import re
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -43,7 +48,7 @@ from nplt_storage.errors import (
     StorageUnavailable,
 )
 from nplt_storage.files.format import LOCAL_USER
-from nplt_storage.ids import is_session_id
+from nplt_storage.ids import is_session_id, new_session_id
 from nplt_storage.rows import ConversationRow, RowQuery
 from nplt_storage.store import Repairable, Shared
 
@@ -155,16 +160,8 @@ class Registry:
     async def lookup(self, wanted: str, user: str, *, by_prefix: bool = False) -> str | None:
         """Exact id, else exact name, else, `by_prefix`, the only id that begins so; `@last`:
         the one that was changed last."""
-        ids = dict.fromkeys((wanted, own_id(wanted, user))) if is_session_id(wanted) else ()
-        for session_id in ids:
-            conversation = self._open.get(session_id)
-            if conversation is not None and conversation.user == user:
-                return session_id
-            if self._is_reserved(session_id, user):
-                return session_id
-            found = await self._services.histories.find(session_id)
-            if found is not None and found.row.user == user:
-                return session_id
+        if is_session_id(wanted) and (own := await self._own(wanted, user)) is not None:
+            return own
         queries = [RowQuery(name_is=wanted)]
         if by_prefix:
             queries.append(RowQuery(id_prefix=wanted))
@@ -178,11 +175,70 @@ class Registry:
     async def make(self, wanted: str, user: str, history: str | None = None) -> Conversation:
         """A new conversation under an id that the user chose, not stored yet. Nobody learns
         whether another user has one of that id. Called when `lookup` found none."""
-        session_id = own_id(wanted, user)
+        session_id = self._id_to_store(wanted, user)
         async with self.alone_with(session_id):
             if await self.is_taken(session_id, user):
                 raise no_such_conversation(wanted)
             return self.begin(self._reserve(session_id, user, history))
+
+    async def id_for_import(self, named: str, user: str) -> str:
+        """The id for a document that names one. It counts as chosen by the user who imports it,
+        so it can't be the stored id of another user."""
+        if user == LOCAL_USER:
+            return named
+        return await self._own(named, user) or self._id_to_store(named, user)
+
+    async def _own(self, wanted: str, user: str) -> str | None:
+        """The stored id of the user's conversation that has this id, or was made under it."""
+        if user == LOCAL_USER:
+            return wanted if await self._is_own(wanted, user) else None
+        for session_id in (wanted, _unkeyed_id(wanted, user)):
+            if await self._is_own(session_id, user):
+                return session_id
+        return await self._chosen(_stem(wanted), user)
+
+    async def _chosen(self, stem: str, user: str) -> str | None:
+        """Under another key if it was made before a restart."""
+        session_id = self._stored_id(stem, user)
+        if await self._is_own(session_id, user):
+            return session_id
+        histories, query = self._services.histories, RowQuery(id_prefix=f"{stem}-")
+        if (await histories.list(user, replace(query, limit=1))).incomplete:
+            raise RequestError(
+                ErrorCode.UNAVAILABLE,
+                "the list of conversations is still being made; try again in a moment",
+                retry_after=1.0,
+            )
+        rows = await histories.all_rows(user, query)
+        return _only(stem, [row for row in rows if _stem_of(row.session_id) == stem])
+
+    async def _is_own(self, session_id: str, user: str) -> bool:
+        conversation = self._open.get(session_id)
+        if conversation is not None and conversation.user == user:
+            return True
+        if self._is_reserved(session_id, user):
+            return True
+        found = await self._services.histories.find(session_id)
+        return found is not None and found.row.user == user
+
+    def _id_to_store(self, wanted: str, user: str) -> str:
+        return wanted if user == LOCAL_USER else self._stored_id(_stem(wanted), user)
+
+    def _stored_id(self, stem: str, user: str) -> str:
+        key = self._services.histories.id_key
+        digest = hmac.new(key, f"{user}\n{stem}".encode(), hashlib.sha256).hexdigest()
+        return f"{stem}-{digest[:_DIGITS]}"
+
+    async def with_file(self, file_id: str, user: str) -> str | None:
+        """The id of a conversation of this user that has the file. Another user's file takes as
+        long as none: a row is looked up in any case."""
+        services = self._services
+        found_in = None
+        for holder in await services.files.sessions_with(file_id) or [new_session_id()]:
+            found = await services.histories.find(holder)
+            if found is not None and found.row.user == user:
+                found_in = holder
+        return found_in
 
     async def _last(self, user: str) -> str:
         """Lists are newest first, except that pinned ones come before all others."""
@@ -280,6 +336,7 @@ class Registry:
                 )
             conversation = self._opened(session_id)
             if conversation is not None:
+                await conversation.queue.settle()
                 conversation.check_at_rest()
                 conversation.announce("lagged", {"head_seq": conversation.history.head_seq})
                 await conversation.activity.quiet()
@@ -322,6 +379,9 @@ class Registry:
         async with self.alone_with(session_id):
             if session_id in self._open or session_id in self._reserved:
                 raise no_such_conversation(session_id)
+            stem = None if user == LOCAL_USER else _stem_of(session_id)
+            if stem is not None and await self._chosen(stem, user) is not None:
+                raise no_such_conversation(session_id)  # another has its id by now
             try:
                 await self._services.histories.undelete(session_id, user)
             except (ConversationNotFound, ConversationExists):
@@ -431,7 +491,8 @@ class Registry:
         found = await self.find(session_id, user)
         if found is None:
             return self.begin(self._open_fresh(session_id, self._reserved[session_id]))
-        opened = await found.profile.store.open(session_id)
+        with found.profile.explained():
+            opened = await found.profile.store.open(session_id)
         fresh = FreshConversation(session_id, found.profile, self._services, user=user)
         conversation = Conversation(fresh, opened)
         try:
@@ -488,20 +549,28 @@ class Registry:
                 self._locks.pop(session_id, None)
 
 
-_OWN_CHARACTERS_MAX = 51
-"""Of an id that a user chose, where the part that makes it the user's own stands behind."""
+_DIGITS = 16
+_STEM_CHARACTERS_MAX = 47
+_STORED = re.compile(rf"(.+)-[0-9a-f]{{{_DIGITS}}}")
 
 
-def own_id(wanted: str, user: str) -> str:
-    """The id under which a user's conversation is kept that the user calls by an id.
-
-    Where several users share a server it ends in a part that differs from user to user, so
-    that each can have a `default`, and none can find out which ids the others use.
-    """
-    if user == LOCAL_USER:
+def _stem(wanted: str) -> str:
+    """What the stored id of a chosen one begins with; a long one is shortened to fit."""
+    if len(wanted) <= _STEM_CHARACTERS_MAX:
         return wanted
+    digest = hashlib.sha256(wanted.encode()).hexdigest()[:_DIGITS]
+    return f"{wanted[: _STEM_CHARACTERS_MAX - _DIGITS - 1]}-{digest}"
+
+
+def _stem_of(session_id: str) -> str | None:
+    stored = _STORED.fullmatch(session_id)
+    return stored[1] if stored else None
+
+
+def _unkeyed_id(wanted: str, user: str) -> str:
+    """The stored id of earlier versions, which other users could compute."""
     digest = hashlib.sha256(f"{user}\n{wanted}".encode()).hexdigest()
-    return f"{wanted[:_OWN_CHARACTERS_MAX]}-{digest[:12]}"
+    return f"{wanted[:51]}-{digest[:12]}"
 
 
 def _only(wanted: str, rows: Sequence[ConversationRow]) -> str | None:

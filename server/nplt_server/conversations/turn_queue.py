@@ -4,9 +4,9 @@ A job (a clear, a compaction) takes its place among the turns. Every accepted tu
 exactly one TURN_FINISHED, after its end is on disk. A prompt cancelled while it waits ends
 without running; what follows begins when that end is on disk.
 
-If the end of a turn can't be written (a full disk), TURN_FINISHED is sent all the same, and
-the end is written later, before anything else is. When a conversation is opened, what a stopped
-server left unfinished is resumed or ended (`recovery`).
+If the end of a turn can't be written (a full disk), TURN_FINISHED is sent all the same. The end
+is written later: as soon as there is room, and before anything else is. When a conversation is
+opened, what a stopped server left unfinished is resumed or ended (`recovery`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import anyio
 
+from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import ActiveTurn, TurnFinished
@@ -36,6 +37,9 @@ from nplt_storage.entries import FaultEntry, ModelInputEntry
 from nplt_storage.errors import StorageError
 
 log = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = (0.25, 10.0)
+"""The first and the longest pause before an unwritten end is tried again."""
 
 _Given = TypeVar("_Given")
 
@@ -102,7 +106,11 @@ class TurnQueue:
     """Ends that are being written beside what runs: of prompts that were cancelled while they
     waited, and of earlier turns."""
 
+    _is_retrying: bool = field(init=False, default=False)
+    """Whether a task tries to write the unwritten ends."""
+
     def __post_init__(self) -> None:
+        self.approvals.when_asked = self._refuse_waiting_jobs
         self.record.staleness.add_done_callback(lambda stale: self._cancel_running(stale.result()))
 
     def __len__(self) -> int:
@@ -225,17 +233,32 @@ class TurnQueue:
             if isinstance(item, QueuedJob):
                 item.drop(why)
 
+    def _refuse_waiting_jobs(self) -> None:
+        """People are asked now, and may take long: whoever sent a job learns what it waits for."""
+        waiting = [item for item in self._waiting if isinstance(item, QueuedJob)]
+        self._waiting = [item for item in self._waiting if isinstance(item, TurnRun)]
+        for job in waiting:
+            job.drop(self.approvals.as_reason_to_wait())
+
     # Running
 
     async def _work_on(self, item: QueueItem) -> None:
         try:
             if not self._ending.is_quiet:
                 await self._ending.quiet()
-            await (self._run(item) if isinstance(item, TurnRun) else item.run())
+            await (self._run(item) if isinstance(item, TurnRun) else self._run_job(item))
         finally:
             self._working_on = None
             self.advance()
             self.record.activity.end()
+
+    async def _run_job(self, job: QueuedJob[Any]) -> None:
+        try:
+            await self.settle()
+        except RequestError as error:
+            job.drop(error)
+        else:
+            await job.run()
 
     async def _run(self, turn: TurnRun) -> None:
         try:
@@ -285,7 +308,7 @@ class TurnQueue:
         all the same, so that no client waits for ever; the entry is written later."""
         known = error_to_tell(error, log, f"a turn of {self.record.session_id} failed")
         code, reason = known.code, known.message
-        self._unwritten_ends.append(
+        self._write_later(
             FaultEntry(turn_id=turn.turn_id, content=reason, code=code, state="failed")
         )
         head_seq = self.record.history.head_seq
@@ -312,6 +335,38 @@ class TurnQueue:
                 self._ending.end()
             self._unwritten_ends.remove(fault)
 
+    async def settle(self) -> None:
+        """Before what needs all turns to have ended: `write_ends`, or `busy`."""
+        if not self.has_unwritten_ends:
+            return
+        try:
+            await self.write_ends()
+        except StorageError as error:
+            raise RequestError(
+                ErrorCode.BUSY,
+                f"the end of the last turn can't be written yet: {error}. It is tried again; "
+                "then this can be done.",
+                retry_after=_RETRY_SECONDS[-1],
+            ) from error
+
+    def _write_later(self, fault: FaultEntry) -> None:
+        self._unwritten_ends.append(fault)
+        if not self._is_retrying:
+            self._is_retrying = True
+            self.services.spawn(self._retry_ends)
+
+    async def _retry_ends(self) -> None:
+        """With growing pauses, until all ends are written or nothing can be any more."""
+        pause, longest = _RETRY_SECONDS
+        try:
+            while self._unwritten_ends and not (self.record.is_closed or self.record.is_stale):
+                await anyio.sleep(pause)
+                pause = min(pause * 2, longest)
+                with suppress(StorageError, RequestError):
+                    await self.write_ends()
+        finally:
+            self._is_retrying = False
+
     # Before the server stops, and after it was started again
 
     async def note_shutdown(self) -> None:
@@ -335,7 +390,7 @@ class TurnQueue:
                 await recovery.end_interrupted(record, tools, turn_id)
             except StorageError as error:
                 log.warning("%s: the end of a turn is missing: %s", record.session_id, error)
-                self._unwritten_ends.append(recovery.interruption(turn_id))
+                self._write_later(recovery.interruption(turn_id))
         if has_note and self._waiting:
             with suppress(StorageError):  # then its prompts may be run once more
                 await record.append(recovery.shutdown_note_used())

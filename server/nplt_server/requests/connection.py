@@ -146,8 +146,8 @@ def _storage(histories: Histories) -> JsonObject:
             "backend": store.description.backend,
             "promise": store.description.promise,
         }
-        if store.read_only_reason is not None:
-            one["read_only"] = store.read_only_reason
+        if (reason := profile.read_only_reason) is not None:
+            one["read_only"] = reason
         described.append(one)
     first, *others = described
     return {**first, "histories": [*described]} if others else first

@@ -137,6 +137,7 @@ async def import_(session: Session, request: messages.Import, answer: Answer) ->
 
 async def redact(session: Session, request: messages.Redact, answer: Answer) -> None:
     conversation = await session.meant(request.session_id, to_change=True)
+    await conversation.queue.settle()
     operations.check_redactable(conversation.history, request.seq)
     work = partial(operations.redact, conversation, request.seq)
     session.answer_later(conversation, work, answer)

@@ -5,7 +5,6 @@ A user reads only the files of conversations that user may see.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 from msgspec import structs
@@ -15,7 +14,6 @@ from nplt_server.connections.session import Session
 from nplt_server.dialects import Answer
 from nplt_server.tools import ToolFailed
 from nplt_server.tools.mcp.results import McpFile
-from nplt_storage.ids import is_file_id
 
 _PIECE_BYTES_MAX = 1024 * 1024
 """Of a file, in one reply."""
@@ -68,23 +66,17 @@ async def path_of_upload(session: Session, file_id: str) -> Path:
 
 async def _session_with_file(session: Session, file_id: str, session_id: str | None) -> str:
     """The conversation of this user that has the file."""
-    files = session.server.services.files
-    async for candidate in _candidates(session, file_id, session_id):
-        if is_file_id(file_id) and await files.has(candidate, file_id):
-            return candidate
-    raise RequestError(ErrorCode.NOT_FOUND, f"there is no file {file_id!r}", field="file_id")
-
-
-async def _candidates(session: Session, file_id: str, session_id: str | None) -> AsyncIterator[str]:
+    files, here = session.server.services.files, session.conversation
+    holder: str | None
     if session_id is not None:
-        yield await session.id_of(session_id)
-        return
-    if session.conversation is not None:
-        yield session.conversation.session_id
-    for holder in await session.server.services.files.sessions_with(file_id):
-        found = await session.server.services.histories.find(holder)
-        if found is not None and found.row.user == session.user:
-            yield holder
+        holder = await session.id_of(session_id)
+    elif here is not None and await files.has(here.session_id, file_id):
+        return here.session_id
+    else:
+        holder = await session.server.registry.with_file(file_id, session.user)
+    if holder is None or not await files.has(holder, file_id):
+        raise RequestError(ErrorCode.NOT_FOUND, f"there is no file {file_id!r}", field="file_id")
+    return holder
 
 
 async def _fetched(session: Session, source: str) -> McpFile:

@@ -54,7 +54,8 @@ async def history(session: Session, request: messages.HistoryRequest, answer: An
             detail=request.detail,
             bracket_bytes=BRACKET_BYTES_MAX,
         )
-        page = await found.profile.store.page(session_id, query)
+        with found.profile.explained():
+            page = await found.profile.store.page(session_id, query)
         found = await session.server.registry.find(session_id, session.user) or found
     row, here = found.row if found else None, session.conversation
     chosen = row.model if row else None
@@ -82,7 +83,10 @@ async def _message_range(
     found: FoundConversation | None, session_id: str, request: messages.HistoryRequest
 ) -> messages.MessageRange:
     assert request.seq is not None
-    text = await found.profile.store.text_of(session_id, request.seq) if found else None
+    text = None
+    if found is not None:
+        with found.profile.explained():
+            text = await found.profile.store.text_of(session_id, request.seq)
     if text is None:
         raise RequestError(
             ErrorCode.NOT_FOUND, f"there is no message {request.seq} here", field="seq"

@@ -116,8 +116,10 @@ async def approval(session: Session, request: messages.Approval, answer: Answer)
         session.check_may_speak()
         answer.give(await here.approvals.decide(request, by=session.user))
         return
-    for conversation in session.server.registry:
-        if conversation.user == session.user and conversation.approvals.holds(approval_id):
-            answer.give(await conversation.approvals.decide(request, by=session.user))
-            return
-    raise no_such_question(approval_id)
+    mine = [each for each in session.server.registry if each.user == session.user]
+    asked_in = next((each for each in mine if each.approvals.holds(approval_id)), None)
+    if asked_in is None:  # it may be decided already
+        asked_in = next((each for each in mine if each.approvals.knows(approval_id)), None)
+    if asked_in is None:
+        raise no_such_question(approval_id)
+    answer.give(await asked_in.approvals.decide(request, by=session.user))

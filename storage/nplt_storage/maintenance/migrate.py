@@ -747,17 +747,21 @@ async def import_file(
         return await import_source(store, source, files=files, user=user, new_id=new_id)
 
 
-async def import_source(
+async def import_source(  # noqa: PLR0913
     store: ConversationStore,
     source: FileSource,
     *,
     files: Path | None,
     user: str | None = None,
     new_id: Callable[[], str] = new_session_id,
+    id_here: Callable[[str], Awaitable[str]] | None = None,
     is_taken_elsewhere: Callable[[str], Awaitable[bool]] | None = None,
 ) -> Imported:
-    """An id may be taken by what this store knows nothing of."""
+    """An id may be taken by what this store knows nothing of. `id_here` gives the id for a
+    document that has one; without it, the document's own."""
     own_id = source.usable_id
+    if own_id is not None and id_here is not None:
+        own_id = await id_here(own_id)
     origin = await source.origin(own_id or "")
     origin = origin if user is None else replace(origin, user=user)
     taken_id: str | None = None

@@ -14,12 +14,14 @@
     <prefix>@new:<token>:{<id>}:…         one being built or rewritten; goes by itself
     <prefix>@user:<user>        zset      that user's conversations, in the order of lists
     <prefix>@deleted:<user>     zset      that user's deleted conversations, by that time
+    <prefix>@id_key             string    the secret of the servers that share it, for ids that
+                                          users choose
 
 A line is the same bytes as in a file (`codec`): what is read is verified.
 Nothing is ever looked for by going through the keys of the database.
 
 All keys of a conversation have its id as hash tag, so in a cluster they are in one slot, and
-one script can change them together. The last two are indexes in slots of their own: they are
+one script can change them together. A user's two are indexes in slots of their own: they are
 written after the conversation, and put right by whoever reads them (`store.UserLists`).
 
 Several servers may share one Redis. Everybody reads; a conversation is written by one server

@@ -54,6 +54,10 @@ class Keyspace(Struct, frozen=True):
     def members(self) -> str:
         return f"{self.prefix}@members"
 
+    @property
+    def id_key(self) -> str:
+        return f"{self.prefix}@id_key"
+
 
 _COMMON: Final = """
 local meta, log, live, prompts, blobs, owner = unpack(KEYS, 1, 6)

@@ -965,6 +965,11 @@ class RedisStore:
     def join(self) -> None:
         self._leases.start(announces=True)
 
+    @in_worker_thread
+    def agreed_key(self, offered: bytes) -> bytes:
+        self._connection.call("SET", self._keyspace.id_key, offered, "NX")
+        return bytes(self._connection.ask("GET", self._keyspace.id_key))
+
     @property
     def server_id(self) -> str:
         return self._leases.own.id
