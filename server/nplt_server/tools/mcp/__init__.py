@@ -389,8 +389,10 @@ class McpConnection:
                 import httpx2
                 from mcp.client.streamable_http import streamable_http_client
 
+                from nplt_server.bounded_http import BoundedHttpClient
+
                 assert config.url is not None
-                http = httpx2.AsyncClient(
+                http = BoundedHttpClient(
                     headers=dict(config.headers),
                     timeout=httpx2.Timeout(_REQUEST_SECONDS_MAX, read=_SILENCE_SECONDS_MAX),
                     verify=await to_thread.run_sync(_certificates),
