@@ -37,7 +37,7 @@ from nplt_server.tools import (
     fitting_name,
     name_fits,
 )
-from nplt_server.tools.mcp.child import LineTooLong, child_process
+from nplt_server.tools.mcp.child import ChildOutput, LineTooLong, child_process
 from nplt_server.tools.mcp.results import (
     McpFile,
     checked_listing,
@@ -51,8 +51,9 @@ from nplt_server.tools.mcp.results import (
 if TYPE_CHECKING:
     import mcp_types
     from mcp.client import Client, IncomingMessage
-    from mcp.client._transport import ReadStream, TransportStreams
+    from mcp.client._transport import ReadStream, TransportStreams, WriteStream
     from mcp.shared.message import SessionMessage
+    from mcp_types import JSONRPCMessage
 
 log = logging.getLogger(__name__)
 
@@ -314,6 +315,12 @@ CLOSED: Final = "it has closed the connection"
 TOOLS_MAX: Final = 128
 """Of one server; a model that is shown more can't choose any more."""
 PAGES_MAX: Final = 32
+MESSAGES_PER_SECOND_MAX: Final = 200
+"""Those of a server that nobody waits for: notifications, requests, noise. Each KiB of one counts
+as another. A server that sends more is read more slowly, its replies too."""
+MESSAGES_BURST_MAX: Final = 400
+_OPEN_REQUESTS_MAX: Final = 16
+"""Requests of a server that we have not answered, because it does not read; others are dropped."""
 _REQUEST_SECONDS_MAX: Final = 30.0
 _SILENCE_SECONDS_MAX: Final = 300.0
 """Of a stream that stays open; a server is expected to say at least that it lives."""
@@ -329,16 +336,105 @@ class ConnectionEnded(Exception):
     """By the server; with words for the operator."""
 
 
+class _Traffic:
+    """What goes to and fro on one connection: the replies that are awaited, and how fast all else
+    may come."""
+
+    def __init__(self) -> None:
+        self._awaited: set[str] = set()
+        self._open_requests = 0
+        self._room = float(MESSAGES_BURST_MAX)
+        self._at = anyio.current_time()
+
+    def sending(self, message: JSONRPCMessage) -> None:
+        from mcp_types import JSONRPCRequest
+
+        if isinstance(message, JSONRPCRequest):
+            self._awaited.add(str(message.id))
+        elif getattr(message, "method", None) == "notifications/cancelled":
+            params = getattr(message, "params", None) or {}
+            self._awaited.discard(str(params.get("requestId")))
+
+    def sent(self, message: JSONRPCMessage) -> None:
+        from mcp_types import JSONRPCError, JSONRPCResponse
+
+        if isinstance(message, JSONRPCResponse | JSONRPCError):
+            self._open_requests -= 1
+
+    def is_awaited(self, item: SessionMessage | Exception) -> bool:
+        from mcp_types import JSONRPCError, JSONRPCResponse
+
+        if isinstance(item, Exception):
+            return False
+        message = item.message
+        if not isinstance(message, JSONRPCResponse | JSONRPCError):
+            return False
+        is_awaited = str(message.id) in self._awaited
+        self._awaited.discard(str(message.id))
+        return is_awaited
+
+    def may_ask(self, item: SessionMessage | Exception) -> bool:
+        """Whether a request of the server is answered; `True` for whatever is none."""
+        from mcp_types import JSONRPCRequest
+
+        if isinstance(item, Exception) or not isinstance(item.message, JSONRPCRequest):
+            return True
+        if self._open_requests >= _OPEN_REQUESTS_MAX:
+            return False
+        self._open_requests += 1
+        return True
+
+    async def slow_down(self, size_bytes: int) -> None:
+        now = anyio.current_time()
+        self._room += (now - self._at) * MESSAGES_PER_SECOND_MAX
+        self._room = min(self._room, MESSAGES_BURST_MAX) - 1 - size_bytes / 1024
+        self._at = now
+        if self._room < 0:
+            await anyio.sleep(-self._room / MESSAGES_PER_SECOND_MAX)
+
+
+class _WatchedSender(anyio.abc.ObjectSendStream["SessionMessage"]):
+    def __init__(self, stream: WriteStream[SessionMessage], traffic: _Traffic) -> None:
+        self._stream = stream
+        self._traffic = traffic
+
+    async def send(self, item: SessionMessage) -> None:
+        self._traffic.sending(item.message)
+        await self._stream.send(item)
+        self._traffic.sent(item.message)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 class _WatchedStream(anyio.abc.ObjectReceiveStream["SessionMessage | Exception"]):
-    """Filters lists of tools, and notices the end of the stream."""
+    """Filters lists of tools, holds a flood of messages back, and notices the end of the
+    stream."""
 
     def __init__(
-        self, stream: ReadStream[SessionMessage | Exception], connection: McpConnection
+        self,
+        stream: ReadStream[SessionMessage | Exception],
+        connection: McpConnection,
+        traffic: _Traffic,
     ) -> None:
         self._stream = stream
         self._connection = connection
+        self._traffic = traffic
 
     async def receive(self) -> SessionMessage | Exception:
+        while True:
+            item = await self._next()
+            if not self._traffic.is_awaited(item):
+                await self._traffic.slow_down(self._size_of(item))
+            if self._traffic.may_ask(item):
+                return item
+
+    def _size_of(self, item: SessionMessage | Exception) -> int:
+        if isinstance(self._stream, ChildOutput):
+            return self._stream.message_bytes
+        return 0 if isinstance(item, Exception) else len(item.message.model_dump_json())
+
+    async def _next(self) -> SessionMessage | Exception:
         try:
             item = await self._stream.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError):
@@ -402,7 +498,8 @@ class McpConnection:
                     config.url, http_client=http, max_sse_event_size=RESULT_BYTES_MAX
                 )
             read, write = await during.enter_async_context(line)
-            yield _WatchedStream(read, self), write
+            traffic = _Traffic()
+            yield _WatchedStream(read, self, traffic), _WatchedSender(write, traffic)
 
     async def live(self) -> None:
         """Raises what ended it. `TimeoutError`: the server did not answer in time."""
