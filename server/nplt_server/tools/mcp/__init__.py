@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,10 +23,11 @@ import anyio
 import anyio.abc
 import orjson
 from anyio import to_thread
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from nplt_protocol import JsonObject
+from nplt_protocol import JsonObject, JsonValue
 from nplt_protocol.version import __version__
+from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.tools import (
     RESULT_BYTES_MAX,
     ResultWithPictures,
@@ -162,7 +164,11 @@ class McpSource(Struct, frozen=True, kw_only=True):
 
 
 class McpServer:
-    def __init__(self, config: McpServerConfig, *, pauses: RetryPauses) -> None:
+    def __init__(
+        self, config: McpServerConfig, *, pauses: RetryPauses, secrets: SecretMask = NO_SECRETS
+    ) -> None:
+        self.secrets = secrets
+        """Masked in all that the server says."""
         self.state: McpServerState = "connecting"
         self.error: str | None = None
         """Why the server is not connected, in words; nothing if it is."""
@@ -187,10 +193,13 @@ class McpServer:
             except Exception as error:  # whatever it is, it is the trouble of this server alone
                 while isinstance(error, ExceptionGroup):  # task groups wrap it, several deep
                     error = error.exceptions[0]
-                log.debug("mcp %s: the connection ended", self.config.name, exc_info=error)
+                # Without its text: that is the server's, and may hold anything.
+                where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+                ended = f"{type(error).__name__}\n{where}"
+                log.debug("mcp %s: the connection ended: %s", self.config.name, ended)
                 self.error = connection.ended
                 if self.error in (None, CLOSED):
-                    self.error = _reason(error, self.config)
+                    self.error = self.secrets.mask(_reason(error, self.config))
             finally:
                 self._connection = None
             if anyio.current_time() - self._connected_at > self._pauses.seconds_max:
@@ -220,10 +229,13 @@ class McpServer:
         name, _, query = wanted.partition("?")
         if name not in connection.prompts:
             read = await connection.run(lambda client, _: client.read_resource(wanted), what=wanted)
-            return file_of_resource(wanted, read)
+            return self._masked(file_of_resource(wanted, read))
         arguments = dict(parse_qsl(query))
         said = await connection.run(lambda client, _: client.get_prompt(name, arguments), what=name)
-        return file_of_prompt(name, said)
+        return self._masked(file_of_prompt(name, said))
+
+    def _masked(self, file: McpFile) -> McpFile:
+        return structs.replace(file, data=self.secrets.mask_bytes(file.data))
 
     def on_list(
         self, tools: list[mcp_types.Tool], sources: list[McpSource], *, is_cut: bool
@@ -446,7 +458,7 @@ class _WatchedStream(anyio.abc.ObjectReceiveStream["SessionMessage | Exception"]
         # Of all answers only a list of tools has a field of this name.
         result = None if isinstance(item, Exception) else getattr(item.message, "result", None)
         if isinstance(result, dict) and isinstance(tools := result.get("tools"), list):
-            result["tools"] = checked_listing(tools, left_out=self._connection.on_left_out)
+            result["tools"] = self._connection.listed(tools)
         return item
 
     async def aclose(self) -> None:
@@ -459,6 +471,11 @@ def _certificates() -> SSLContext:
     import httpx2
 
     return httpx2.create_ssl_context()
+
+
+def _is_named_by_secret(tool: JsonValue, secrets: SecretMask) -> bool:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return isinstance(name, str) and secrets.mask(name) != name
 
 
 class McpConnection:
@@ -480,7 +497,13 @@ class McpConnection:
         config = self._config
         async with AsyncExitStack() as during:
             if config.command is not None:
-                line = child_process(config.name, config.command, env=config.env, cwd=config.cwd)
+                line = child_process(
+                    config.name,
+                    config.command,
+                    env=config.env,
+                    cwd=config.cwd,
+                    secrets=self._server.secrets,
+                )
             else:
                 import httpx2
                 from mcp.client.streamable_http import streamable_http_client
@@ -583,7 +606,8 @@ class McpConnection:
             raise
         except Exception as error:
             self._look.set()
-            raise ToolFailed(self._what_went_wrong(error, what)) from error
+            why = self._server.secrets.mask(self._what_went_wrong(error, what))
+            raise ToolFailed(why) from error
         finally:
             scope.cancel()
             self._calls -= 1
@@ -631,11 +655,12 @@ class McpConnection:
         self._server.on_list(tools[:TOOLS_MAX], sources, is_cut=is_cut)
 
     def _source(self, one: mcp_types.Resource | mcp_types.ResourceTemplate, uri: str) -> McpSource:
-        uri = one_line(uri, characters_max=_REFERENCE_CHARACTERS_MAX)
+        mask = self._server.secrets.mask
+        uri = one_line(mask(uri), characters_max=_REFERENCE_CHARACTERS_MAX)
         return McpSource(
             reference=f"mcp:{self._config.name}/{uri}",
             kind="template" if hasattr(one, "uri_template") else "resource",
-            description=one_line(one.description or one.title or one.name),
+            description=one_line(mask(one.description or one.title or one.name)),
         )
 
     def _source_of_prompt(self, prompt: mcp_types.Prompt) -> McpSource:
@@ -643,8 +668,9 @@ class McpConnection:
         query = "&".join(f"{name}={{{name}}}" for name in names)
         wanted = f"{one_line(prompt.name)}{'?' if query else ''}{query}"
         said = one_line(prompt.description or prompt.title or "")
-        reference = f"mcp:{self._config.name}/{wanted}"
-        return McpSource(reference=reference, kind="prompt", description=said)
+        mask = self._server.secrets.mask
+        reference = f"mcp:{self._config.name}/{mask(wanted)}"
+        return McpSource(reference=reference, kind="prompt", description=mask(said))
 
     async def _if_listed(self, listing: Awaitable[T]) -> T | None:
         """A server may have resources and know no templates, say."""
@@ -686,6 +712,15 @@ class McpConnection:
         self._server.lose(self.ended)
         self._look.set()
 
+    def listed(self, tools: list[JsonValue]) -> list[JsonValue]:
+        """A page of the list of tools, checked and cleaned."""
+        secrets = self._server.secrets
+        safe = [tool for tool in tools if not (secrets and _is_named_by_secret(tool, secrets))]
+        if len(safe) < len(tools):
+            self.on_left_out("?", "its name holds a secret")
+        kept = checked_listing(safe, left_out=self.on_left_out)
+        return [secrets.mask_json(tool) for tool in kept] if secrets else kept
+
     def on_left_out(self, tool: str, reason: str) -> None:
         log.warning("mcp %s: the tool %s is left out: %s", self._config.name, tool, reason)
 
@@ -716,13 +751,19 @@ _FOREIGN_LOGS: Final = ("mcp", "client", "httpx2", "httpcore2")
 
 class McpServers:
     def __init__(
-        self, configs: Iterable[McpServerConfig], *, pauses: RetryPauses | None = None
+        self,
+        configs: Iterable[McpServerConfig],
+        *,
+        pauses: RetryPauses | None = None,
+        secrets: SecretMask = NO_SECRETS,
     ) -> None:
         self.by_name: dict[str, McpServer] = {}
         for config in sorted(configs, key=lambda config: config.name):
             if config.name in self.by_name:
                 raise ValueError(f"there are two MCP servers named {config.name}")
-            self.by_name[config.name] = McpServer(config, pauses=pauses or RetryPauses())
+            self.by_name[config.name] = McpServer(
+                config, pauses=pauses or RetryPauses(), secrets=secrets
+            )
 
     @property
     def tools(self) -> tuple[Tool, ...]:

@@ -22,6 +22,7 @@ import anyio
 import anyio.abc
 from anyio import to_thread
 
+from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.tools import RESULT_BYTES_MAX
 from nplt_server.tools.mcp.results import one_line
 
@@ -95,13 +96,18 @@ class ChildInput(anyio.abc.ObjectSendStream["SessionMessage"]):
 
 @asynccontextmanager
 async def child_process(
-    name: str, command: tuple[str, ...], *, env: Mapping[str, str], cwd: str | None
+    name: str,
+    command: tuple[str, ...],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None,
+    secrets: SecretMask,
 ) -> AsyncIterator[TransportStreams]:
     """A transport for the SDK. The child gets PATH, HOME and the like beside `env`; ours is
     not handed on."""
     from mcp.client.stdio import get_default_environment
 
-    with closing(ChildStderr(name)) as stderr:
+    with closing(ChildStderr(name, secrets)) as stderr:
         process = await anyio.open_process(
             command,
             env=get_default_environment() | dict(env),
@@ -208,8 +214,9 @@ class ChildStderr:
     """Reads the child's stderr always, and logs it at level debug, up to a limit. `file` is the
     end for the child; it is to be closed here when the child has it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, secrets: SecretMask = NO_SECRETS) -> None:
         self._name = name
+        self._secrets = secrets
         self._line = b""
         self._logged_bytes = 0
         self._descriptor, given = os.pipe()
@@ -242,7 +249,8 @@ class ChildStderr:
         return bool(data)
 
     def _log(self, line: bytes) -> None:
-        text = one_line(line[:_LOGGED_LINE_BYTES_MAX].decode(errors="replace"), characters_max=500)
+        said = self._secrets.mask(line[:_LOGGED_LINE_BYTES_MAX].decode(errors="replace"))
+        text = one_line(said, characters_max=500)
         log.debug("mcp %s says: %s", self._name, text)
         self._logged_bytes += len(line)
         if self._logged_bytes > _LOGGED_BYTES_MAX:
