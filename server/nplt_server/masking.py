@@ -35,7 +35,9 @@ class SecretMask:
         known = {each for each in secrets if len(each) >= SECRET_CHARACTERS_MIN}
         self._secrets = tuple(sorted(known, key=len, reverse=True))
         """The longest first: one may begin with another."""
-        self._firsts = tuple({each[0] for each in self._secrets})
+        held = _HELD_CHARACTERS_MIN
+        self._starts = tuple({each[:held] for each in self._secrets})
+        self._short_starts = tuple({each[:n] for each in self._secrets for n in range(1, held)})
 
     def __bool__(self) -> bool:
         return bool(self._secrets)
@@ -67,7 +69,12 @@ class SecretMask:
 
     def may_begin_in(self, text: str) -> bool:
         """Quickly, whether any secret can begin in the text."""
-        return any(first in text for first in self._firsts)
+        if text.endswith(self._short_starts):
+            return True
+        for start in self._starts:  # noqa: SIM110, `any` takes twice as long
+            if start in text:
+                return True
+        return False
 
     def beginning_at_end(self, text: str) -> int:
         """How many characters at the end of the text are the beginning of a secret."""
@@ -94,12 +101,12 @@ class MaskedText:
     def __init__(self, secrets: SecretMask) -> None:
         self._secrets = secrets
         self._before = ""
-        """The last few characters given, if they are the beginning of a secret."""
+        """The last few characters given, if a secret may begin there."""
         self._held = ""
         self.has_masked = False
 
     def feed(self, piece: str) -> str:
-        if not self._before and not self._held and not self._secrets.may_begin_in(piece):
+        if not (self._before or self._held or self._secrets.may_begin_in(piece)):
             return piece
         whole = self._before + self._held + piece
         masked = self._secrets.mask(whole)

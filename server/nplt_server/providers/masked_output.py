@@ -34,7 +34,13 @@ class MaskedOutput:
         self._last: TextPiece | ReasoningPiece | ToolCallPiece | None = None
 
     def feed(self, delta: ModelOutputDelta) -> Sequence[ModelOutputDelta]:
-        if type(delta) is UsageReport:
+        if isinstance(delta, TextPiece) and isinstance(self._last, TextPiece):
+            # Most of them, so this is quick.
+            text = self._text.feed(delta.text)
+            if text is delta.text:
+                return (delta,)
+            return (TextPiece(text=text),) if text else ()
+        if isinstance(delta, UsageReport):
             return (delta,)
         held = () if self._continues(delta) else self.flush()
         match delta:
@@ -55,8 +61,6 @@ class MaskedOutput:
                 return held if self._is_changed or self._text.has_masked else (*held, delta)
             case Stopped():
                 return (*held, Stopped(reason=self._secrets.mask(delta.reason)))
-            case UsageReport():
-                return (delta,)
             case _:
                 assert_never(delta)
 
