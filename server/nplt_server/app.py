@@ -49,6 +49,8 @@ from nplt_server.errors import ConfigurationError
 from nplt_server.extensions import check_tool_names, load_extensions
 from nplt_server.histories import Histories, utc_now
 from nplt_server.logs import transcript_for
+from nplt_server.masking import SecretMask, secrets_among
+from nplt_server.providers.credentials import known_keys
 from nplt_server.providers.models import KnownModels
 from nplt_server.providers.router import ProviderRouter, build_router
 from nplt_server.quotas import Quotas
@@ -89,7 +91,8 @@ def build_parts(
 ) -> tuple[ProviderRouter, ContextServices, ToolRunner, McpServers]:
     """Raises `ConfigurationError` for mistakes in what the settings name."""
     known = KnownModels(settings)
-    router = build_router(settings, environ, known=known)
+    secrets = _known_secrets(settings, environ)
+    router = build_router(settings, environ, known=known, secrets=secrets)
     own = load_extensions(settings.extensions)
     context = ContextServices(
         counting=TokenCounting(own.token_counter),
@@ -103,7 +106,7 @@ def build_parts(
     for name in settings.models:
         if not router.can_call(name):
             log.warning("models: %s is not among the models there are", name)
-    servers = _build_mcp_servers(settings)
+    servers = _build_mcp_servers(settings, secrets)
 
     def make_own() -> tuple[Tool, ...]:
         builtin = builtin_tools(utc_now, settings.tool_roots, never=[settings.data_dir])
@@ -132,11 +135,18 @@ def build_parts(
         seconds_max=settings.limits.tool_seconds_max,
         at_once_max=settings.limits.tools_at_once_max,
         calls_max=settings.limits.tool_calls_per_step_max,
+        secrets=secrets,
     )
     return router, context, runner, servers
 
 
-def _build_mcp_servers(settings: Settings) -> McpServers:
+def _known_secrets(settings: Settings, environ: Mapping[str, str]) -> SecretMask:
+    given = (each for one in settings.mcp_servers.values() for each in (one.env, one.headers))
+    of_tools = (secret for named in given for secret in secrets_among(named))
+    return SecretMask((*known_keys(settings, environ), *of_tools))
+
+
+def _build_mcp_servers(settings: Settings, secrets: SecretMask) -> McpServers:
     mistakes: list[str] = []
     configs: list[McpServerConfig] = []
     for name, server in settings.mcp_servers.items():
@@ -155,7 +165,7 @@ def _build_mcp_servers(settings: Settings) -> McpServers:
             mistakes.append(f"mcp_servers.{name}: {error}")
     if mistakes:
         raise ConfigurationError(mistakes)
-    return McpServers(configs)
+    return McpServers(configs, secrets=secrets)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -6,6 +6,7 @@ quote the key back at it in every way there is to fail.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -21,11 +22,12 @@ from tests.support.raw_client import (
     HISTORY_REQUEST,
     PROMPT,
     STATUS,
+    TOOLS,
     TURN_FINISHED,
     USAGE,
     RawClient,
 )
-from tests.vendors.answers import Answer, Call, say
+from tests.vendors.answers import Answer, Call, Text, Thinking, ToolCall, say
 from tests.vendors.emulator import emulator
 from tests.vendors.rejections import Rejection
 
@@ -169,3 +171,62 @@ async def test_a_provider_that_does_not_let_go_does_not_hold_the_server_up(
     async with serving(tmp_path, {"providers": [{"type": "offline"}]}) as port:
         await to_thread.run_sync(greet, port)
     assert len(closings) == 1
+
+
+TOLD = "ghp_0f1e2d3c4b5a69788796a5b4c3d2e1f0"
+
+
+def telling(call: Call) -> Answer:
+    """Tells the key in its thoughts, its words, and what it calls a tool with."""
+    if call.number % 2:
+        wrong = ToolCall(f"now-{CANARY}", json.dumps({"zone": CANARY}))
+        return Answer(parts=(Thinking(f"it is {CANARY}!"), Text(f"I see {CANARY}; "), wrong))
+    return say(f"your key is {CANARY}: all is well")
+
+
+def tell(port: int) -> tuple[list[str], bytes]:
+    heard: list[bytes] = []
+    states: list[str] = []
+    with RawClient(port) as client:
+        client.hello({"client": "test"})
+        while b"leak__fail" not in (listed := client.request(TOOLS, {}).payload):
+            pass
+        heard.append(listed)
+        asked = [(model, "now answer") for model in MODELS]
+        for model, text in (*asked, ("offline/echo", "!tool leak__fail {}")):
+            turn = client.request(PROMPT, {"text": text, "model": model}).json["turn_id"]
+            states.append(_finished(client, turn, heard)["state"])
+        for request in (STATUS, HISTORY_REQUEST, CONTEXT_REQUEST, USAGE):
+            heard.append(client.request(request, {}).payload)
+    return states, b"".join(heard)
+
+
+async def test_a_key_that_a_model_or_a_tool_tells_is_masked_in_frames_files_and_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_file = tmp_path / "vendor.key"
+    key_file.write_text(CANARY)
+    key_file.chmod(0o600)
+    monkeypatch.setenv("CANARY_KEY", CANARY)
+    tool = {"name": "fail", "description": f"uses {TOLD}", "inputSchema": {"type": "object"}}
+    server = str(Path(__file__).parents[1] / "support" / "odd_mcp_server.py")
+    leak = {
+        "command": [sys.executable, "-I", "-S", server, json.dumps([[tool]])],
+        "env": {"GITHUB_TOKEN": TOLD, "EVIL": f"tried {TOLD}, and model 1 of ollama"},
+        "policy": "allow",
+    }
+    async with emulator(telling, key=CANARY) as vendors:
+        settings = {
+            "providers": [*providers(vendors.url, key_file), {"type": "offline"}],
+            "mcp_servers": {"leak": leak},
+        }
+        async with serving(tmp_path, settings) as port:
+            states, heard = await to_thread.run_sync(tell, port)
+    files = b"".join(path.read_bytes() for path in tmp_path.rglob("data/**/*") if path.is_file())
+    assert states == ["completed"] * 4
+    assert all(b"all is well" in each for each in (heard, files))
+    assert b"tried [secret], and model 1 of ollama" in heard
+    assert b"your key is [secret]: all is well" in files
+    for secret in (CANARY.encode(), TOLD.encode()):
+        assert secret not in heard
+        assert secret not in files

@@ -41,6 +41,26 @@ def say_without_end() -> None:
             os.pwrite(told.fileno(), str(written).encode(), 0)
 
 
+def flood(kind: str) -> None:
+    """Lines of `FLOOD_LINE_BYTES` for ever; how many were written stands in the file COUNT."""
+    message: dict[str, object] = {"jsonrpc": "2.0"}
+    if kind == "notification":
+        message |= {"method": "notifications/message", "params": {"level": "info", "data": "x"}}
+    if kind == "request":
+        message |= {"id": 7, "method": "ping"}
+    if kind == "reply":
+        message |= {"id": 10**6, "result": {}}
+    start = {"garbage": b"garbage", "empty": b""}.get(kind, json.dumps(message).encode())
+    line = start.ljust(999) + b"\n"
+    written = 0
+    with Path(os.environ["COUNT"]).open("w") as told:
+        while True:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+            written += 1
+            os.pwrite(told.fileno(), str(written).encode(), 0)
+
+
 def make_progress(token: object) -> None:
     """Until the file UNTIL is there."""
     for step in count():
@@ -53,6 +73,8 @@ def make_progress(token: object) -> None:
 def call(tool: str) -> dict[str, object]:
     if tool == "endless":
         say_without_end()
+    if tool == "fail":
+        return {"content": [{"type": "text", "text": os.environ["EVIL"]}], "isError": True}
     if tool == "die":
         os._exit(3)
     if tool == "forget":
@@ -87,7 +109,8 @@ def answer(request: dict[str, Any]) -> dict[str, object]:
                 "capabilities": {"tools": {"listChanged": True}, **SOURCES},
             }
         case "resources/list":
-            note = {"uri": "note://today", "name": "today", "description": "What is due."}
+            due = f"What is due{os.environ.get('EVIL', '')}."
+            note = {"uri": "note://today", "name": "today", "description": due}
             return {"resources": [note, {"uri": "picture://dot.png", "name": "dot"}]}
         case "resources/templates/list":
             return {"resourceTemplates": [{"uriTemplate": "note://{day}", "name": "a day"}]}
@@ -124,7 +147,24 @@ def listen_to_stdin() -> None:
         elif "id" in request:
             if (request.get("params") or {}).get("name") == "progress":
                 make_progress(request["params"]["_meta"]["progressToken"])
-            say(id=request["id"], result=answer(request))
+            name = (request.get("params") or {}).get("name")
+            if name == "flood":
+                flood(os.environ["FLOOD"])
+            if name == "raw":
+                say_raw(request["id"])
+            elif name == "refuse":
+                error = {"code": -32000, "message": os.environ["EVIL"], "data": os.environ["EVIL"]}
+                say(id=request["id"], error=error)
+            else:
+                say(id=request["id"], result=answer(request))
+
+
+def say_raw(request_id: object) -> None:
+    """A reply with what RAW holds as it is, or the line RAW_LINE."""
+    line = os.environ.get("RAW_LINE", "").replace("ID", json.dumps(request_id))
+    text = f"<{os.environ.get('RAW', '')}>"
+    said = json.dumps({"content": [{"type": "text", "text": "TEXT"}]}).replace("TEXT", text)
+    print(line or f'{{"jsonrpc": "2.0", "id": {request_id}, "result": {said}}}', flush=True)
 
 
 def listen_to(port: int) -> None:

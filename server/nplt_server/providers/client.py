@@ -69,8 +69,7 @@ if TYPE_CHECKING:
 
 _DRAIN_SECONDS = 1.0
 _LIST_SECONDS_MAX = 10.0
-_BODY_BYTES_MAX = 32 * 1024 * 1024
-"""The longest answer that is not streamed."""
+_DRAIN_BYTES_MAX = 64 * 1024
 
 
 class RawResponse(Protocol):
@@ -145,14 +144,12 @@ class VendorClient(ABC):
                 began = asyncio.get_running_loop().time()
                 async with self._in_time(parser, began):
                     response = await stack.enter_async_context(self._request(sdk, rendered))
-                chunks = response.http_response.aiter_bytes()
-                kind = response.http_response.headers.get("content-type", "")
-                if kind.startswith("application/json"):
-                    async with self._in_time(parser, began):
-                        body = await _whole(chunks)
-                    for delta in parser.feed_whole(body):
+                headers = response.http_response.headers
+                if headers.get("content-type", "").lower().startswith("application/json"):
+                    for delta in parser.feed_whole(response.http_response.content):
                         yield delta
                     return
+                chunks = _chunks_of(response.http_response)
                 events = SseParser()
                 was_silent = True
                 while not parser.is_done:
@@ -238,22 +235,28 @@ class VendorClient(ABC):
             return self._sdk
 
 
-async def _whole(chunks: AsyncIterator[bytes]) -> bytes:
-    body = bytearray()
+def _chunks_of(response: httpx2.Response) -> AsyncIterator[bytes]:
+    chunks = response.aiter_bytes()
+    return _in_turn(chunks) if "content-encoding" in response.headers else chunks
+
+
+async def _in_turn(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Lets others run between two chunks: a few compressed bytes give many, without a wait."""
     async for chunk in chunks:
-        body += chunk
-        if len(body) > _BODY_BYTES_MAX:
-            raise ProviderRefused("the provider sent an answer that is too large to be read")
-    return bytes(body)
+        yield chunk
+        await asyncio.sleep(0)
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
     """What is left, the end of the body mostly, so that the connection can be used again."""
     import httpx2
 
+    rest_bytes = 0
     with suppress(httpx2.HTTPError), anyio.move_on_after(_DRAIN_SECONDS):
-        async for _ in chunks:
-            pass
+        async for chunk in chunks:
+            rest_bytes += len(chunk)
+            if rest_bytes > _DRAIN_BYTES_MAX:
+                return
 
 
 _OF_SCHEMAS = re.compile(

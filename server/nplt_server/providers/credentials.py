@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from nplt_server.settings import VendorSettings, is_loopback
+from nplt_server.settings import Settings, VendorSettings, is_loopback
 
 _FILE_BYTES_MAX = 16_384
 
@@ -46,6 +47,17 @@ def read_key(provider: VendorSettings, environ: Mapping[str, str]) -> SecretStr:
     if any(not "!" <= character <= "~" for character in key):
         raise KeyMistake(where, f"what {holder} holds has characters that no key has")
     return SecretStr(key)
+
+
+def known_keys(settings: Settings, environ: Mapping[str, str]) -> list[str]:
+    """The keys of all providers. One that can't be read is left out: building its provider says
+    why."""
+    keys: list[str] = []
+    for provider in settings.providers:
+        if isinstance(provider, VendorSettings):
+            with suppress(KeyMistake):
+                keys.append(read_key(provider, environ).get_secret_value())
+    return keys
 
 
 def base_url_of(provider: VendorSettings, environ: Mapping[str, str]) -> str | None:

@@ -59,16 +59,16 @@ class VendorError(Struct, frozen=True, kw_only=True):
             return cls()
         error = told.get("error") or told
         if isinstance(error, str):
-            return cls(message=error)
+            return cls(message=_words_of(error))
         if not isinstance(error, dict):
             return cls()
         details, code = error.get("details"), error.get("code")
         coded = details.get("error_code") if isinstance(details, dict) else None
         return cls(
-            kind=text_of(error.get("type")) or text_of(error.get("status")),
-            code=text_of(code) or text_of(coded),
-            param=text_of(error.get("param")),
-            message=text_of(error.get("message") or error.get("detail")),
+            kind=_words_of(error.get("type")) or _words_of(error.get("status")),
+            code=_words_of(code) or _words_of(coded),
+            param=_words_of(error.get("param")),
+            message=_words_of(error.get("message") or error.get("detail")),
             status=code if isinstance(code, int) else None,
         )
 
@@ -90,11 +90,18 @@ def text_of(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _words_of(value: object) -> str:
+    """The beginning of a text of an error. No more is looked through for what it says: some
+    expressions take time that grows with the square of its length."""
+    return text_of(value)[:_WORDS_CHARACTERS_MAX]
+
+
 def object_of(value: JsonValue) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
 _NAME: Final = re.compile(r"[\w.\[\]:/-]{1,80}")
+_WORDS_CHARACTERS_MAX: Final = 4_096
 _SENTENCE_CHARACTERS_MAX: Final = 300
 _HIDDEN: Final = "…"
 _KEYS: Final = re.compile(
@@ -366,6 +373,8 @@ def failure_of_transport(error: Exception, *, before_first_token: bool) -> Provi
     """The error for an exception of `httpx2`, or of an SDK that has one as its cause."""
     import httpx2  # slow, but whoever has such an exception has imported it
 
+    from nplt_server.bounded_http import BodyTooLarge
+
     is_its_own = isinstance(error, httpx2.HTTPError | httpx2.InvalidURL)
     cause = error if is_its_own else error.__cause__
     failures: tuple[tuple[tuple[type[Exception], ...], ProviderError], ...] = (
@@ -374,6 +383,10 @@ def failure_of_transport(error: Exception, *, before_first_token: bool) -> Provi
             ProviderUnavailable(
                 "the provider can't be reached; check the network and base_url", of_provider=True
             ),
+        ),
+        (
+            (BodyTooLarge,),
+            ProviderRefused("the provider sent an answer that is too large to be read"),
         ),
         ((httpx2.TimeoutException,), too_slow(before_first_token=before_first_token)),
         (

@@ -6,6 +6,8 @@ the head of a response is sent once more, at once, on a new connection; whatever
 is the outcome. RFC 9110, section 9.2.2, allows that for idempotent requests. A model call is
 one: it changes nothing at the provider, though in a rare case it may be billed twice.
 
+What is read of a response is bounded by `bounded_http`.
+
 Importing this module imports `httpx2`, which is slow: do it when a client is opened.
 """
 
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
+from nplt_server.bounded_http import BoundedHttpClient
 from nplt_server.providers.credentials import is_on_this_machine
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 _IDLE_CONNECTIONS_MAX = 20
 
 
-class ProviderHttpClient(httpx2.AsyncClient):
+class ProviderHttpClient(BoundedHttpClient):
     def __init__(self, base_url: str, *, connect_seconds: float) -> None:
         timeout = httpx2.Timeout(None, connect=connect_seconds, pool=connect_seconds)
         trust_env = not is_on_this_machine(base_url)
@@ -39,7 +42,7 @@ class ProviderHttpClient(httpx2.AsyncClient):
             limits=httpx2.Limits(max_keepalive_connections=_IDLE_CONNECTIONS_MAX),
         )
         # The only way to be sure of a new connection: the pool may hold more closed ones.
-        self._unpooled = httpx2.AsyncClient(
+        self._unpooled = BoundedHttpClient(
             timeout=timeout,
             verify=certificates,
             trust_env=trust_env,

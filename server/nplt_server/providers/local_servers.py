@@ -107,7 +107,7 @@ async def probe(port: int) -> tuple[ListedModel, ...] | None:
 
 async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
     """Reads the body without waiting for the end of the connection, which some servers keep
-    open. A body that is too long is cut, and so is no JSON."""
+    open. A body that is too long is cut, and so is no JSON, or refused."""
     if not re.search(rb"(?i)\r\ntransfer-encoding: *chunked", head):
         told = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
         length = int(told[1]) if told else _PROBE_BYTES_MAX
@@ -115,8 +115,11 @@ async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
             return await reader.readexactly(min(length, _PROBE_BYTES_MAX))
         except asyncio.IncompleteReadError as end:
             return end.partial
-    whole = bytearray()
+    whole, room = bytearray(), _PROBE_BYTES_MAX
     while (line := await reader.readline()) and (size := int(line.partition(b";")[0], 16)):
-        whole += await reader.readexactly(min(size, _PROBE_BYTES_MAX - len(whole)))
+        room -= len(line) + size
+        if room < 0:
+            raise ValueError("the list is too long")
+        whole += await reader.readexactly(size)
         await reader.readline()
     return bytes(whole)

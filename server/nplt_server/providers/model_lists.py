@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from nplt_protocol import JsonObject, JsonValue
+from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.providers import Provider
 from nplt_server.providers.models import KnownModels, ListedModel
 
@@ -89,7 +90,13 @@ class ModelLister(Provider, Protocol):
 class ModelLists:
     """The lists, by the provider's id. One task at a time asks for them."""
 
-    def __init__(self, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        secrets: SecretMask = NO_SECRETS,
+    ) -> None:
+        self._secrets = secrets
         self._path: Path | None = None
         self._known: KnownModels | None = None
         self._clock = clock
@@ -185,6 +192,8 @@ class ModelLists:
             self.asked(lister.id)
 
     def take(self, lister: ModelLister, models: tuple[ListedModel, ...]) -> None:
+        """Leaves out a model whose name holds a secret: nobody can call it by a masked one."""
+        models = tuple(each for each in models if self._secrets.mask(each.name) == each.name)
         self._by_address[lister.address] = ModelList(models=models, at=self._clock())
         self._tell(lister.id, models)
 

@@ -2,7 +2,8 @@
 
 An unexpected exception in a provider's adapter ends a turn, not the server; so does
 SystemExit, and a cancellation that did not come from this server (a library may leak one of
-its own). The text of an exception is never logged: it may contain a key.
+its own). The text of an exception is never logged: it may contain a key. Known secrets are
+masked in the output and in the errors of all providers.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from nplt_protocol import JsonObject, JsonValue
 from nplt_server.errors import (
@@ -27,7 +29,9 @@ from nplt_server.errors import (
     ProviderUnauthorized,
     ProviderUnavailable,
     RequestTooLarge,
+    VendorWords,
 )
+from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.providers import (
     DeltaStream,
     ModelOutputDelta,
@@ -38,6 +42,7 @@ from nplt_server.providers import (
     UsageReport,
 )
 from nplt_server.providers.breaker import Breaker
+from nplt_server.providers.masked_output import MaskedOutput
 from nplt_server.usage import ModelPrices, as_amount
 from nplt_storage.entries import ModelInvocationDescriptor
 
@@ -135,8 +140,15 @@ class ModelMetrics(Struct):
 
 
 class ModelRoute:
-    def __init__(self, provider: Provider, model: str, provider_breaker: Breaker) -> None:
+    def __init__(
+        self,
+        provider: Provider,
+        model: str,
+        provider_breaker: Breaker,
+        secrets: SecretMask = NO_SECRETS,
+    ) -> None:
         self.id = provider.id
+        self._secrets = secrets
         self._provider = provider
         self._model = model
         self.provider_breaker = provider_breaker
@@ -157,7 +169,21 @@ class ModelRoute:
         )
 
     def call_model(self, request: ModelRequest) -> DeltaStream:
-        return aclosing(self._call(request))
+        return aclosing(self._masked_call(request) if self._secrets else self._call(request))
+
+    async def _masked_call(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        masked = MaskedOutput(self._secrets)
+        try:
+            async with aclosing(self._call(request)) as deltas:
+                async for delta in deltas:
+                    for each in masked.feed(delta):
+                        yield each
+        except ProviderError as error:
+            for each in masked.flush():
+                yield each
+            raise self._without_secrets(error) from None
+        for each in masked.flush():
+            yield each
 
     async def _call(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         observer = _CallObserver(self, request)
@@ -176,7 +202,7 @@ class ModelRoute:
                 raise
             observer.failed(error)
             if isinstance(error, ProviderRefused | ProviderUnauthorized):
-                log.warning("%s/%s: %s", self.id, self._model, error)
+                log.warning("%s/%s: %s", self.id, self._model, self._without_secrets(error))
             raise
         except BaseException as error:
             observer.given_up()  # a bug here says nothing about the provider
@@ -190,6 +216,13 @@ class ModelRoute:
         finally:
             if observer.usage is not None:
                 self.metrics.count_usage(observer.usage)
+
+    def _without_secrets(self, error: ProviderError) -> ProviderError:
+        if error.vendor is None or not self._secrets:
+            return error
+        said: dict[str, str] = structs.asdict(error.vendor)
+        words = {name: self._secrets.mask(each) for name, each in said.items()}
+        return replace(error, vendor=VendorWords(**words))
 
     def _refusal_for_bug(self, error: BaseException) -> ProviderRefused | None:
         """`None`: a cancellation by this server, or by whoever stops it."""

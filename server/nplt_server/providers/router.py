@@ -19,6 +19,7 @@ import anyio
 
 from nplt_protocol import ErrorCode, RequestError
 from nplt_server.errors import ConfigurationError
+from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.providers import Patience, Provider
 from nplt_server.providers.breaker import Breaker
 from nplt_server.providers.build import ProviderBuilder
@@ -35,7 +36,7 @@ _UNLISTED_ROUTES_MAX: Final = 256
 
 
 class ProviderRouter:
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         providers: Iterable[Provider],
         *,
@@ -44,11 +45,13 @@ class ProviderRouter:
         fallback: Sequence[str] = (),
         retries: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
+        secrets: SecretMask = NO_SECRETS,
     ) -> None:
-        """Raises `RequestError` for an unknown model; its `field` names the setting:
-        `default_model`, `roles.planner`, `fallback`."""
+        """`secrets` are masked in what providers send. Raises `RequestError` for an unknown model;
+        its `field` names the setting: `default_model`, `roles.planner`, `fallback`."""
         self.retries = retries or RetryPolicy()
-        self.lists = ModelLists()
+        self.lists = ModelLists(secrets=secrets)
+        self._secrets = secrets
         self._local_servers: LocalServers | None = None
         self._clock = clock
         self._providers: dict[str, Provider] = {}
@@ -58,7 +61,7 @@ class ProviderRouter:
         for provider in providers:
             self.add(provider)
             for model in provider.models:
-                route = ModelRoute(provider, model, self.breakers[provider.id])
+                route = ModelRoute(provider, model, self.breakers[provider.id], secrets)
                 self.routes[f"{provider.id}/{model}"] = route
         self.models = tuple(self.routes)
         """Without those that only a provider's own list has."""
@@ -175,7 +178,7 @@ class ProviderRouter:
             del self.routes[others[0]]
         provider_id, _, model = name.partition("/")
         provider, breaker = self._providers[provider_id], self.breakers[provider_id]
-        route = self.routes[name] = ModelRoute(provider, model, breaker)
+        route = self.routes[name] = ModelRoute(provider, model, breaker, self._secrets)
         return route
 
     def instead_of(self, tried: Sequence[str], *, avoid: str | None = None) -> str | None:
@@ -209,9 +212,10 @@ def build_router(
     environ: Mapping[str, str] = os.environ,
     *,
     known: KnownModels | None = None,
+    secrets: SecretMask = NO_SECRETS,
 ) -> ProviderRouter:
-    """The router of these settings. `known` learns what providers say of their models. Raises
-    `ConfigurationError`."""
+    """The router of these settings. `known` learns what providers say of their models; `secrets`
+    are masked in what they send. Raises `ConfigurationError`."""
     limits = settings.limits
     patience = Patience(
         connect_seconds=limits.connect_seconds_max,
@@ -227,6 +231,7 @@ def build_router(
             roles={role: model for role, model in settings.roles if model is not None},
             fallback=settings.fallback,
             retries=RetryPolicy(retries_max=limits.retries_max),
+            secrets=secrets,
         )
     except RequestError as error:
         raise ConfigurationError([f"{error.field}: {error.message}"]) from None

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from nplt_protocol import JsonObject
 from nplt_server.digest.text import clean_text
+from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.tools import (
     NO_POLICIES,
     RESULT_BYTES_MAX,
@@ -152,7 +153,7 @@ _NAME_CHARACTERS_MAX: Final = 100
 
 
 class ToolRunner:
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         tools: Iterable[Tool],
         *,
@@ -161,8 +162,11 @@ class ToolRunner:
         seconds_max: float = 30.0,
         at_once_max: int = 4,
         calls_max: int = 8,
+        secrets: SecretMask = NO_SECRETS,
     ) -> None:
-        """The tools are gone through anew whenever they are needed: some come and go."""
+        """The tools are gone through anew whenever they are needed: some come and go. `secrets`
+        are masked in their results."""
+        self._secrets = secrets
         self._all = tools
         self._clock = clock
         self._offer = ToolOffer()
@@ -286,7 +290,7 @@ class ToolRunner:
             tool_call_id=call.tool_call_id,
             tool_name=call.tool_name,
             status=status,
-            result=bounded(text),
+            result=bounded(self._secrets.mask(text)),
             duration=round(elapsed, 6),
             timestamp=self._clock(),
         )

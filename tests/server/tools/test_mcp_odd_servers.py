@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.server.tools.mcp_house import (
     NEVER,
@@ -26,13 +27,23 @@ from tests.server.tools.mcp_house import (
 )
 from tests.support.tool_hosts import NoConversationHost
 
-from nplt_protocol import JsonValue
+from nplt_protocol import JsonObject, JsonValue
 from nplt_server.tools import ToolFailed
-from nplt_server.tools.mcp import PAGES_MAX, TOOLS_MAX, McpServerConfig, McpServers, RetryPauses
+from nplt_server.tools.mcp import (
+    MESSAGES_BURST_MAX,
+    MESSAGES_PER_SECOND_MAX,
+    PAGES_MAX,
+    TOOLS_MAX,
+    McpServerConfig,
+    McpServers,
+    RetryPauses,
+)
 from nplt_server.tools.mcp.child import LINE_BYTES_MAX
 from nplt_server.tools.mcp.results import result_text
 
 pytestmark = pytest.mark.slow
+
+FLOOD_LINE_BYTES = 1_000
 
 ODD = plain("die", "hang", "garble", "complain", "colour", "strange", "process")
 
@@ -416,3 +427,80 @@ def test_what_the_server_calls_an_error_is_a_failure() -> None:
         result_text(
             sent.CallToolResult(content=[sent.TextContent(text="no such city")], is_error=True)
         )
+
+
+@pytest.mark.parametrize("half", [r"\ud83d", r"\uDE00", r"\ud83d\ud83d\ude00", r"\\\ud83d"])
+async def test_a_lone_surrogate_in_a_result_is_replaced_and_the_reply_is_not_lost(
+    half: str,
+) -> None:
+    said = {r"\ud83d": "�", r"\uDE00": "�", r"\ud83d\ud83d\ude00": "�😀", r"\\\ud83d": "\\�"}
+    config = replace(odd_server("a", [plain("raw")]), env={"RAW": half})
+    async with mcp_house(config) as house:
+        assert await house.call("a__raw") == f"<{said[half]}>"
+
+
+@pytest.mark.parametrize(
+    "raw", ['{"jsonrpc": "1.0", "id": ID, "result": {}}', '{"jsonrpc": "2.0", "id": ID}']
+)
+async def test_a_reply_that_is_no_message_fails_its_call_at_once(raw: str) -> None:
+    config = replace(odd_server("a", [plain("raw")]), env={"RAW_LINE": raw}, call_seconds_max=600)
+    async with mcp_house(config) as house:
+        with pytest.raises(ToolFailed, match="a refused: its reply can't be read"):
+            await house.call("a__raw")
+
+
+@pytest.mark.parametrize("line", ["notification", "request", "reply", "garbage", "empty"])
+async def test_a_flood_of_messages_is_read_at_a_bounded_rate(line: str, tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    env = {"COUNT": str(count), "FLOOD": line}
+    async with mcp_house(
+        replace(odd_server("a", [plain("flood", "process")]), env=env), odd_server("b", [ODD])
+    ) as house:
+        began = asyncio.get_running_loop().time()
+        flooding = asyncio.create_task(house.call("a__flood"))
+        await house.until(count.exists)
+        while asyncio.get_running_loop().time() - began < 2:
+            await process_of(house, "b")
+        written = int(count.read_text())
+        elapsed = asyncio.get_running_loop().time() - began
+        flooding.cancel()
+    # What pipe and reader hold besides is at most 128 KiB.
+    held = 128 * 1024 // FLOOD_LINE_BYTES
+    assert written <= MESSAGES_BURST_MAX + MESSAGES_PER_SECOND_MAX * elapsed + held
+
+
+async def test_names_descriptions_and_errors_have_no_control_and_no_bidi_characters(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "nplt_server")
+    evil = "".join(map(chr, (7, 0x1B, 0x7F, 0x9B, 0x202E, 0x2066, 0x200E, 0x200F, 0x61C)))
+    schema: JsonObject = {
+        "type": "object",
+        "title": evil,
+        "description": evil,
+        "properties": {"a": {"type": "string", "description": evil, "$comment": evil}},
+    }
+    by_name: JsonObject = {"type": "object", "properties": {f"b{evil}": {"type": "string"}}}
+    page: list[JsonValue] = [
+        {"name": "raw", "description": evil, "inputSchema": schema},
+        {"name": f"t{evil}", "description": evil, "inputSchema": schema},
+        {"name": f"n{evil}", "inputSchema": by_name},
+        described(f"bad{evil}", inputSchema=[]),
+        described("fail"),
+        described("refuse"),
+    ]
+    config = replace(odd_server("a", [page]), env={"SOURCES": evil, "EVIL": evil})
+    seen: list[str] = []
+    async with mcp_house(config) as house:
+        for tool in ("a__fail", "a__refuse"):
+            with pytest.raises(ToolFailed) as failed:
+                await house.call(tool)
+            seen.append(str(failed.value))
+        for name in house.names:
+            seen.append(str(msgspec.to_builtins(house.tool(name).description)))
+        seen += [f"{one.reference} {one.description}" for one in house.server("a").sources]
+        seen.append(str(house.servers.described))
+        assert not any("n" in name.removeprefix("a__")[:1] for name in house.names)
+    shown = "\n".join((*seen, *caplog.messages)).replace("\n", "").replace("\\", " ")
+    assert [hex(ord(each)) for each in shown if each in evil] == []
+    assert not re.search(r" (x[0-9a-f]{2}|u[0-9a-f]{4})", shown)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,10 +23,11 @@ import anyio
 import anyio.abc
 import orjson
 from anyio import to_thread
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from nplt_protocol import JsonObject
+from nplt_protocol import JsonObject, JsonValue
 from nplt_protocol.version import __version__
+from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.tools import (
     RESULT_BYTES_MAX,
     ResultWithPictures,
@@ -37,7 +39,7 @@ from nplt_server.tools import (
     fitting_name,
     name_fits,
 )
-from nplt_server.tools.mcp.child import LineTooLong, child_process
+from nplt_server.tools.mcp.child import ChildOutput, LineTooLong, child_process
 from nplt_server.tools.mcp.results import (
     McpFile,
     checked_listing,
@@ -51,8 +53,9 @@ from nplt_server.tools.mcp.results import (
 if TYPE_CHECKING:
     import mcp_types
     from mcp.client import Client, IncomingMessage
-    from mcp.client._transport import ReadStream, TransportStreams
+    from mcp.client._transport import ReadStream, TransportStreams, WriteStream
     from mcp.shared.message import SessionMessage
+    from mcp_types import JSONRPCMessage
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +164,11 @@ class McpSource(Struct, frozen=True, kw_only=True):
 
 
 class McpServer:
-    def __init__(self, config: McpServerConfig, *, pauses: RetryPauses) -> None:
+    def __init__(
+        self, config: McpServerConfig, *, pauses: RetryPauses, secrets: SecretMask = NO_SECRETS
+    ) -> None:
+        self.secrets = secrets
+        """Masked in all that the server says."""
         self.state: McpServerState = "connecting"
         self.error: str | None = None
         """Why the server is not connected, in words; nothing if it is."""
@@ -186,10 +193,13 @@ class McpServer:
             except Exception as error:  # whatever it is, it is the trouble of this server alone
                 while isinstance(error, ExceptionGroup):  # task groups wrap it, several deep
                     error = error.exceptions[0]
-                log.debug("mcp %s: the connection ended", self.config.name, exc_info=error)
+                # Without its text: that is the server's, and may hold anything.
+                where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+                ended = f"{type(error).__name__}\n{where}"
+                log.debug("mcp %s: the connection ended: %s", self.config.name, ended)
                 self.error = connection.ended
                 if self.error in (None, CLOSED):
-                    self.error = _reason(error, self.config)
+                    self.error = self.secrets.mask(_reason(error, self.config))
             finally:
                 self._connection = None
             if anyio.current_time() - self._connected_at > self._pauses.seconds_max:
@@ -219,10 +229,13 @@ class McpServer:
         name, _, query = wanted.partition("?")
         if name not in connection.prompts:
             read = await connection.run(lambda client, _: client.read_resource(wanted), what=wanted)
-            return file_of_resource(wanted, read)
+            return self._masked(file_of_resource(wanted, read))
         arguments = dict(parse_qsl(query))
         said = await connection.run(lambda client, _: client.get_prompt(name, arguments), what=name)
-        return file_of_prompt(name, said)
+        return self._masked(file_of_prompt(name, said))
+
+    def _masked(self, file: McpFile) -> McpFile:
+        return structs.replace(file, data=self.secrets.mask_bytes(file.data))
 
     def on_list(
         self, tools: list[mcp_types.Tool], sources: list[McpSource], *, is_cut: bool
@@ -314,6 +327,12 @@ CLOSED: Final = "it has closed the connection"
 TOOLS_MAX: Final = 128
 """Of one server; a model that is shown more can't choose any more."""
 PAGES_MAX: Final = 32
+MESSAGES_PER_SECOND_MAX: Final = 200
+"""Those of a server that nobody waits for: notifications, requests, noise. Each KiB of one counts
+as another. A server that sends more is read more slowly, its replies too."""
+MESSAGES_BURST_MAX: Final = 400
+_OPEN_REQUESTS_MAX: Final = 16
+"""Requests of a server that we have not answered, because it does not read; others are dropped."""
 _REQUEST_SECONDS_MAX: Final = 30.0
 _SILENCE_SECONDS_MAX: Final = 300.0
 """Of a stream that stays open; a server is expected to say at least that it lives."""
@@ -329,16 +348,105 @@ class ConnectionEnded(Exception):
     """By the server; with words for the operator."""
 
 
+class _Traffic:
+    """What goes to and fro on one connection: the replies that are awaited, and how fast all else
+    may come."""
+
+    def __init__(self) -> None:
+        self._awaited: set[str] = set()
+        self._open_requests = 0
+        self._room = float(MESSAGES_BURST_MAX)
+        self._at = anyio.current_time()
+
+    def sending(self, message: JSONRPCMessage) -> None:
+        from mcp_types import JSONRPCRequest
+
+        if isinstance(message, JSONRPCRequest):
+            self._awaited.add(str(message.id))
+        elif getattr(message, "method", None) == "notifications/cancelled":
+            params = getattr(message, "params", None) or {}
+            self._awaited.discard(str(params.get("requestId")))
+
+    def sent(self, message: JSONRPCMessage) -> None:
+        from mcp_types import JSONRPCError, JSONRPCResponse
+
+        if isinstance(message, JSONRPCResponse | JSONRPCError):
+            self._open_requests -= 1
+
+    def is_awaited(self, item: SessionMessage | Exception) -> bool:
+        from mcp_types import JSONRPCError, JSONRPCResponse
+
+        if isinstance(item, Exception):
+            return False
+        message = item.message
+        if not isinstance(message, JSONRPCResponse | JSONRPCError):
+            return False
+        is_awaited = str(message.id) in self._awaited
+        self._awaited.discard(str(message.id))
+        return is_awaited
+
+    def may_ask(self, item: SessionMessage | Exception) -> bool:
+        """Whether a request of the server is answered; `True` for whatever is none."""
+        from mcp_types import JSONRPCRequest
+
+        if isinstance(item, Exception) or not isinstance(item.message, JSONRPCRequest):
+            return True
+        if self._open_requests >= _OPEN_REQUESTS_MAX:
+            return False
+        self._open_requests += 1
+        return True
+
+    async def slow_down(self, size_bytes: int) -> None:
+        now = anyio.current_time()
+        self._room += (now - self._at) * MESSAGES_PER_SECOND_MAX
+        self._room = min(self._room, MESSAGES_BURST_MAX) - 1 - size_bytes / 1024
+        self._at = now
+        if self._room < 0:
+            await anyio.sleep(-self._room / MESSAGES_PER_SECOND_MAX)
+
+
+class _WatchedSender(anyio.abc.ObjectSendStream["SessionMessage"]):
+    def __init__(self, stream: WriteStream[SessionMessage], traffic: _Traffic) -> None:
+        self._stream = stream
+        self._traffic = traffic
+
+    async def send(self, item: SessionMessage) -> None:
+        self._traffic.sending(item.message)
+        await self._stream.send(item)
+        self._traffic.sent(item.message)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 class _WatchedStream(anyio.abc.ObjectReceiveStream["SessionMessage | Exception"]):
-    """Filters lists of tools, and notices the end of the stream."""
+    """Filters lists of tools, holds a flood of messages back, and notices the end of the
+    stream."""
 
     def __init__(
-        self, stream: ReadStream[SessionMessage | Exception], connection: McpConnection
+        self,
+        stream: ReadStream[SessionMessage | Exception],
+        connection: McpConnection,
+        traffic: _Traffic,
     ) -> None:
         self._stream = stream
         self._connection = connection
+        self._traffic = traffic
 
     async def receive(self) -> SessionMessage | Exception:
+        while True:
+            item = await self._next()
+            if not self._traffic.is_awaited(item):
+                await self._traffic.slow_down(self._size_of(item))
+            if self._traffic.may_ask(item):
+                return item
+
+    def _size_of(self, item: SessionMessage | Exception) -> int:
+        if isinstance(self._stream, ChildOutput):
+            return self._stream.message_bytes
+        return 0 if isinstance(item, Exception) else len(item.message.model_dump_json())
+
+    async def _next(self) -> SessionMessage | Exception:
         try:
             item = await self._stream.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError):
@@ -350,7 +458,7 @@ class _WatchedStream(anyio.abc.ObjectReceiveStream["SessionMessage | Exception"]
         # Of all answers only a list of tools has a field of this name.
         result = None if isinstance(item, Exception) else getattr(item.message, "result", None)
         if isinstance(result, dict) and isinstance(tools := result.get("tools"), list):
-            result["tools"] = checked_listing(tools, left_out=self._connection.on_left_out)
+            result["tools"] = self._connection.listed(tools)
         return item
 
     async def aclose(self) -> None:
@@ -363,6 +471,11 @@ def _certificates() -> SSLContext:
     import httpx2
 
     return httpx2.create_ssl_context()
+
+
+def _is_named_by_secret(tool: JsonValue, secrets: SecretMask) -> bool:
+    name = tool.get("name") if isinstance(tool, dict) else None
+    return isinstance(name, str) and secrets.mask(name) != name
 
 
 class McpConnection:
@@ -384,13 +497,21 @@ class McpConnection:
         config = self._config
         async with AsyncExitStack() as during:
             if config.command is not None:
-                line = child_process(config.name, config.command, env=config.env, cwd=config.cwd)
+                line = child_process(
+                    config.name,
+                    config.command,
+                    env=config.env,
+                    cwd=config.cwd,
+                    secrets=self._server.secrets,
+                )
             else:
                 import httpx2
                 from mcp.client.streamable_http import streamable_http_client
 
+                from nplt_server.bounded_http import BoundedHttpClient
+
                 assert config.url is not None
-                http = httpx2.AsyncClient(
+                http = BoundedHttpClient(
                     headers=dict(config.headers),
                     timeout=httpx2.Timeout(_REQUEST_SECONDS_MAX, read=_SILENCE_SECONDS_MAX),
                     verify=await to_thread.run_sync(_certificates),
@@ -400,7 +521,8 @@ class McpConnection:
                     config.url, http_client=http, max_sse_event_size=RESULT_BYTES_MAX
                 )
             read, write = await during.enter_async_context(line)
-            yield _WatchedStream(read, self), write
+            traffic = _Traffic()
+            yield _WatchedStream(read, self, traffic), _WatchedSender(write, traffic)
 
     async def live(self) -> None:
         """Raises what ended it. `TimeoutError`: the server did not answer in time."""
@@ -484,7 +606,8 @@ class McpConnection:
             raise
         except Exception as error:
             self._look.set()
-            raise ToolFailed(self._what_went_wrong(error, what)) from error
+            why = self._server.secrets.mask(self._what_went_wrong(error, what))
+            raise ToolFailed(why) from error
         finally:
             scope.cancel()
             self._calls -= 1
@@ -532,11 +655,12 @@ class McpConnection:
         self._server.on_list(tools[:TOOLS_MAX], sources, is_cut=is_cut)
 
     def _source(self, one: mcp_types.Resource | mcp_types.ResourceTemplate, uri: str) -> McpSource:
-        uri = one_line(uri, characters_max=_REFERENCE_CHARACTERS_MAX)
+        mask = self._server.secrets.mask
+        uri = one_line(mask(uri), characters_max=_REFERENCE_CHARACTERS_MAX)
         return McpSource(
             reference=f"mcp:{self._config.name}/{uri}",
             kind="template" if hasattr(one, "uri_template") else "resource",
-            description=one_line(one.description or one.title or one.name),
+            description=one_line(mask(one.description or one.title or one.name)),
         )
 
     def _source_of_prompt(self, prompt: mcp_types.Prompt) -> McpSource:
@@ -544,8 +668,9 @@ class McpConnection:
         query = "&".join(f"{name}={{{name}}}" for name in names)
         wanted = f"{one_line(prompt.name)}{'?' if query else ''}{query}"
         said = one_line(prompt.description or prompt.title or "")
-        reference = f"mcp:{self._config.name}/{wanted}"
-        return McpSource(reference=reference, kind="prompt", description=said)
+        mask = self._server.secrets.mask
+        reference = f"mcp:{self._config.name}/{mask(wanted)}"
+        return McpSource(reference=reference, kind="prompt", description=mask(said))
 
     async def _if_listed(self, listing: Awaitable[T]) -> T | None:
         """A server may have resources and know no templates, say."""
@@ -587,6 +712,15 @@ class McpConnection:
         self._server.lose(self.ended)
         self._look.set()
 
+    def listed(self, tools: list[JsonValue]) -> list[JsonValue]:
+        """A page of the list of tools, checked and cleaned."""
+        secrets = self._server.secrets
+        safe = [tool for tool in tools if not (secrets and _is_named_by_secret(tool, secrets))]
+        if len(safe) < len(tools):
+            self.on_left_out("?", "its name holds a secret")
+        kept = checked_listing(safe, left_out=self.on_left_out)
+        return [secrets.mask_json(tool) for tool in kept] if secrets else kept
+
     def on_left_out(self, tool: str, reason: str) -> None:
         log.warning("mcp %s: the tool %s is left out: %s", self._config.name, tool, reason)
 
@@ -617,13 +751,19 @@ _FOREIGN_LOGS: Final = ("mcp", "client", "httpx2", "httpcore2")
 
 class McpServers:
     def __init__(
-        self, configs: Iterable[McpServerConfig], *, pauses: RetryPauses | None = None
+        self,
+        configs: Iterable[McpServerConfig],
+        *,
+        pauses: RetryPauses | None = None,
+        secrets: SecretMask = NO_SECRETS,
     ) -> None:
         self.by_name: dict[str, McpServer] = {}
         for config in sorted(configs, key=lambda config: config.name):
             if config.name in self.by_name:
                 raise ValueError(f"there are two MCP servers named {config.name}")
-            self.by_name[config.name] = McpServer(config, pauses=pauses or RetryPauses())
+            self.by_name[config.name] = McpServer(
+                config, pauses=pauses or RetryPauses(), secrets=secrets
+            )
 
     @property
     def tools(self) -> tuple[Tool, ...]:

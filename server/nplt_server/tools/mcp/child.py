@@ -9,8 +9,10 @@ stderr goes to the log.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing, suppress
@@ -20,6 +22,7 @@ import anyio
 import anyio.abc
 from anyio import to_thread
 
+from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.tools import RESULT_BYTES_MAX
 from nplt_server.tools.mcp.results import one_line
 
@@ -48,15 +51,16 @@ class ChildOutput(anyio.abc.ObjectReceiveStream["SessionMessage | Exception"]):
         self._stdout = stdout
         self._read = bytearray()
         self._searched = 0
+        self.message_bytes = 0
+        """The size of the last message."""
         self.is_too_long = False
 
     async def receive(self) -> SessionMessage | Exception:
-        while True:
-            line = await self._line()
-            if len(line) > _PARSED_ON_THE_LOOP_BYTES_MAX:
-                return await to_thread.run_sync(_message_in, line)
-            if not line.isspace() and line:
-                return _message_in(line)
+        line = await self._line()
+        self.message_bytes = len(line)
+        if len(line) > _PARSED_ON_THE_LOOP_BYTES_MAX:
+            return await to_thread.run_sync(_message_in, line)
+        return _message_in(line)
 
     async def _line(self) -> bytes:
         while (end := self._read.find(b"\n", self._searched)) < 0:
@@ -92,13 +96,18 @@ class ChildInput(anyio.abc.ObjectSendStream["SessionMessage"]):
 
 @asynccontextmanager
 async def child_process(
-    name: str, command: tuple[str, ...], *, env: Mapping[str, str], cwd: str | None
+    name: str,
+    command: tuple[str, ...],
+    *,
+    env: Mapping[str, str],
+    cwd: str | None,
+    secrets: SecretMask,
 ) -> AsyncIterator[TransportStreams]:
     """A transport for the SDK. The child gets PATH, HOME and the like beside `env`; ours is
     not handed on."""
     from mcp.client.stdio import get_default_environment
 
-    with closing(ChildStderr(name)) as stderr:
+    with closing(ChildStderr(name, secrets)) as stderr:
         process = await anyio.open_process(
             command,
             env=get_default_environment() | dict(env),
@@ -117,15 +126,41 @@ async def child_process(
                 await _stop(process, at_once=output.is_too_long)
 
 
+_ESCAPE: Final = re.compile(
+    r"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"
+    r"|(u[dD][89a-fA-F][\da-fA-F]{2})|.)"
+)
+"""An escape in JSON. The group is a surrogate without its other half."""
+
+
 def _message_in(line: bytes) -> SessionMessage | Exception:
+    """A lone surrogate, which the SDK does not read, is replaced. A reply that can't be read
+    becomes an error: otherwise its call would wait until its time is over."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
+    text = line.decode(errors="replace")
     try:
-        text = line.decode(errors="replace")
         return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
     except ValueError as error:
-        return error
+        mended = _ESCAPE.sub(lambda found: r"\ufffd" if found[1] else found[0], text)
+        if mended != text:
+            return _message_in(mended.encode())
+        return _failed_reply(text) or error
+
+
+def _failed_reply(text: str) -> SessionMessage | None:
+    from mcp.shared.message import SessionMessage
+    from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError
+
+    try:
+        reply = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(reply, dict) or "method" in reply or type(reply.get("id")) not in (int, str):
+        return None
+    error = ErrorData(code=PARSE_ERROR, message="its reply can't be read")
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=reply["id"], error=error))
 
 
 async def _stop(process: anyio.abc.Process, *, at_once: bool) -> None:
@@ -179,8 +214,9 @@ class ChildStderr:
     """Reads the child's stderr always, and logs it at level debug, up to a limit. `file` is the
     end for the child; it is to be closed here when the child has it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, secrets: SecretMask = NO_SECRETS) -> None:
         self._name = name
+        self._secrets = secrets
         self._line = b""
         self._logged_bytes = 0
         self._descriptor, given = os.pipe()
@@ -213,7 +249,8 @@ class ChildStderr:
         return bool(data)
 
     def _log(self, line: bytes) -> None:
-        text = one_line(line[:_LOGGED_LINE_BYTES_MAX].decode(errors="replace"), characters_max=500)
+        said = self._secrets.mask(line[:_LOGGED_LINE_BYTES_MAX].decode(errors="replace"))
+        text = one_line(said, characters_max=500)
         log.debug("mcp %s says: %s", self._name, text)
         self._logged_bytes += len(line)
         if self._logged_bytes > _LOGGED_BYTES_MAX:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _KEPT: Final = frozenset("\n\t")
 _CONTROLS: Final = (*range(0x20), *range(0x7F, 0xA0))
-_DIRECTIONS: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """They make a line read otherwise than it is."""
 _TAGS: Final = range(0xE0000, 0xE0080)
 """Letters that are invisible to people and plain to a model."""
@@ -190,6 +190,7 @@ DESCRIPTION_CHARACTERS_MAX: Final = 1024
 TOOL_NAME_CHARACTERS_MAX: Final = 256
 SCHEMA_BYTES_MAX: Final = 32 * 1024
 SCHEMA_DEPTH_MAX: Final = 16
+_FOR_READERS: Final = ("description", "title", "$comment")
 
 
 def checked_listing(
@@ -228,6 +229,8 @@ def _what_is_wrong(name: str, schema: JsonValue) -> str | None:
         return "the properties in its schema are no schemas"
     if _is_deeper_than(schema, SCHEMA_DEPTH_MAX):
         return f"its schema is nested deeper than {SCHEMA_DEPTH_MAX}"
+    if not _has_clean_names(schema):
+        return "a name in its schema has characters that nobody sees"
     try:
         size = len(orjson.dumps(schema))
     except orjson.JSONEncodeError:
@@ -244,6 +247,18 @@ def _is_deeper_than(value: JsonValue, depth_max: int) -> bool:
     return depth_max == 0 or any(_is_deeper_than(part, depth_max - 1) for part in parts)
 
 
+def _has_clean_names(value: JsonValue) -> bool:
+    """They can't be cleaned: the server knows its arguments by them."""
+    match value:
+        case dict():
+            names_are_clean = all(clean_foreign(name) == name for name in value)
+            return names_are_clean and all(map(_has_clean_names, value.values()))
+        case list():
+            return all(map(_has_clean_names, value))
+        case _:
+            return True
+
+
 def _description(text: str) -> str:
     return cut_foreign(text, characters_max=DESCRIPTION_CHARACTERS_MAX)
 
@@ -255,7 +270,7 @@ def _with_clean_descriptions(schema: JsonValue) -> JsonValue:
         case dict():
             return {
                 key: _description(part)
-                if key in ("description", "title") and isinstance(part, str)
+                if key in _FOR_READERS and isinstance(part, str)
                 else _with_clean_descriptions(part)
                 for key, part in schema.items()
             }
