@@ -54,11 +54,12 @@ def notes_of(source: str) -> Iterator[tuple[int, str]]:
         if not isinstance(body, list):
             continue
         for place, statement in enumerate(body):
-            is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-            if not is_text or not isinstance(statement.value.value, str):
-                continue
-            if place == 0 or isinstance(body[place - 1], ast.Assign | ast.AnnAssign):
-                yield statement.lineno, statement.value.value
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(note))):
+                    if place == 0 or isinstance(body[place - 1], ast.Assign | ast.AnnAssign):
+                        yield statement.lineno, note
+                case _:
+                    pass
 
 
 def is_fragment(note: str) -> bool:
