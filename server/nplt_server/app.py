@@ -1,16 +1,15 @@
 """Builds the server from its settings, runs it, and shuts it down.
 
 `start` opens the histories and the sockets, and then calls `serve` here, which builds the
-services, the tools, the MCP servers and what is known of models. Nothing else creates these
-objects. Vendor SDKs are not imported here; a provider imports its own at its
-first call.
+services, the tools, the MCP servers and the table of known models. Nothing else creates these
+objects. Vendor SDKs are not imported here; a provider imports its own at its first call.
 
-The loops that accept connections survive failures of single connections and of the system:
-when file descriptors run out they back off, 10 ms to 1 s, and go on. Each accepted socket is
-admitted or refused with a reason, gets its first line (the banner), and its session.
+The accept loops survive failures of single connections and of the system: when file
+descriptors run out they back off, 10 ms to 1 s, and continue. Each accepted socket is either
+refused with a reason or admitted: it is sent the banner and gets a session.
 
-When it stops: no new connections, running turns finish or are interrupted, clients are
-told, everything is on disk.
+A server that stops accepts no more connections, lets running turns finish or interrupts them,
+notifies its clients, and exits once everything is on disk.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ from nplt_storage.rows import RowQuery
 log = logging.getLogger(__name__)
 
 _ALLOWED: dict[str, ToolPolicy] = {"notebook": "allow", "todo": "allow"}
-"""They change nothing but their own conversation."""
+"""The policies of tools that change only their own conversation."""
 _INTERRUPT_SECONDS_MAX = 3.0
 _PROVIDERS_SECONDS_MAX = 2.0
 _RESUME_ATTEMPTS = 5
@@ -179,10 +178,11 @@ class Server(ServerState):
     _stopping: anyio.Event = field(default_factory=anyio.Event)
     _drain_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _trimmed_at: int = 0
-    """What unfinished messages had given back when memory was last given to the system."""
+    """The value of `unfinished.given_back` when memory was last returned to the system."""
 
     def stop(self) -> None:
-        """Once: finish what runs, within limits. Twice: interrupt it now."""
+        """Begins a graceful shutdown: running turns get time to finish. A second call interrupts
+        them."""
         if self._stopping.is_set():
             self._drain_scope.cancel()
         self._stopping.set()
@@ -225,7 +225,7 @@ class Server(ServerState):
                 continue
             pause = shortest
             self._admit(accepted)
-            await anyio.lowlevel.checkpoint()  # those who came first are served first
+            await anyio.lowlevel.checkpoint()  # lets accepted connections start before later ones
 
     def _admit(self, accepted: socket.socket) -> None:
         """Checks the limits and starts the session in a task of its own."""
@@ -237,7 +237,7 @@ class Server(ServerState):
             admission.log_refusal(arrival.address, reason)
             accepted.close()
             return
-        # Looked up at once: later its program may have closed it.
+        # The peer is looked up at once, because later its program may have closed the socket.
         reason = reason or admission.reason_to_refuse_user(accepted)
         number = admission.arrive(arrival)
         self.services.spawn(partial(self._receive, accepted, arrival, number, reason))
@@ -250,8 +250,8 @@ class Server(ServerState):
             opened = None
             with arrival.scope:
                 opened = await self._open_stream(accepted)
-            del arrival  # its scope, which an idle connection would keep
-            if opened is None:  # others needed the place
+            del arrival  # frees its cancel scope, which an idle connection would keep in memory
+            if opened is None:  # cancelled to make room for another connection
                 accepted.close()
                 return
             stream, connection = opened
@@ -270,7 +270,7 @@ class Server(ServerState):
             except (ProtocolError, OSError) as error:
                 log.warning("connection from %s ended: %s", stream.peer, error)
             except Exception:
-                # The edge: whatever one connection does, the others live on.
+                # A failure of one connection must not affect the others.
                 log.exception("connection from %s failed", stream.peer)
             finally:
                 self.sessions.discard(session)
@@ -300,18 +300,18 @@ class Server(ServerState):
         )
         return stream, connection
 
-    # Beside them
+    # Background work
 
     async def _run_mcp_servers(self) -> None:
-        """Until the last turn is over."""
+        """Runs the MCP servers until the last turn is over."""
         with self._tools:
             await self.services.mcp_servers.run()
 
     async def end_copies(self) -> None:
-        """Removes the attachments of forks and imports that were killed on their way."""
+        """Removes the attachments of forks and imports that a crash left unfinished."""
         files = self.services.files.directory
         for session_id in await anyio.to_thread.run_sync(unfinished_copies, files):
-            with suppress(StorageError):  # a history that does not answer may have it
+            with suppress(StorageError):  # an unreachable history may hold the conversation
                 is_there = await self.services.histories.find(session_id) is not None
                 end = partial(end_copy, files, session_id, is_there=is_there)
                 await anyio.to_thread.run_sync(end)
@@ -319,7 +319,7 @@ class Server(ServerState):
     async def _resume(self) -> None:
         """Runs the prompts that were accepted before a restart, without waiting for a client.
         Tries a few times, because another server may still hold a conversation."""
-        # They are made here: after the server listens, and before the first prompt needs them.
+        # This builds the tools: after the server listens, and before the first prompt needs them.
         log.debug("%d tools are offered", len(self.services.tools.offer.descriptions))
         names = {user.name for user in self.settings.users} | {LOCAL_USER}
         for attempt in range(_RESUME_ATTEMPTS):
@@ -329,16 +329,16 @@ class Server(ServerState):
                 return
 
     async def _resume_all(self, user: str) -> bool:
-        all_taken_up = True
+        all_resumed = True
         for row in await self.services.histories.all_rows(user, RowQuery(unfinished=True)):
             try:
                 if not row.damaged:
                     await self.registry.get(row.session_id, user)
             except ConversationReadOnly:
-                all_taken_up = False
+                all_resumed = False
             except Exception as error:
                 log.warning("%s can't be taken up again: %s", row.session_id, error)
-        return all_taken_up
+        return all_resumed
 
     async def _sweep(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -350,7 +350,7 @@ class Server(ServerState):
             self._trimmed_at = self.admission.unfinished.given_back
             import ctypes  # rarely needed
 
-            # Freed memory goes back to the system, which the C library does not do by itself.
+            # The C library does not return freed memory to the system by itself.
             with suppress(AttributeError, OSError):
                 await anyio.to_thread.run_sync(ctypes.CDLL(None).malloc_trim, 0)
 
@@ -372,8 +372,8 @@ class Server(ServerState):
             seconds = self.settings.limits.drain_seconds_max
             self._drain_scope.deadline = anyio.current_time() + seconds
             with self._drain_scope:
-                # Quiet: no turn runs and every line is written. Prompts that only
-                # wait are on disk and can be left for the next start.
+                # Activity is quiet when no turn runs and every line is written. Queued
+                # prompts are on disk and run after the next start.
                 await activity.quiet()
                 await anyio.lowlevel.checkpoint()
             handing_over.cancel_scope.cancel()
@@ -391,7 +391,8 @@ class Server(ServerState):
             await self.admission.connected.quiet()
 
     async def _hand_over(self, conversation: Conversation) -> None:
-        """Releases the conversation to the other servers, and sends its clients after it."""
+        """Releases the conversation to the other servers, and tells its clients to reattach
+        there."""
         await conversation.activity.quiet()
         with anyio.CancelScope(shield=True):
             try:
@@ -404,8 +405,8 @@ class Server(ServerState):
 
 
 def _peer_of(accepted: socket.socket) -> tuple[str, str]:
-    """Its address, empty for a Unix socket and for a peer that is gone already; and how the
-    log calls it."""
+    """Returns the peer's address (empty for a Unix socket and for a peer that has already
+    disconnected) and its name in the log."""
     try:
         name = accepted.getpeername()
     except OSError:
@@ -438,9 +439,9 @@ async def serve(
     *,
     ends_copies: bool = True,
 ) -> None:
-    """Serves until it is stopped; `ready` is told when connections are accepted. The
-    histories and the sockets are open, and are closed by whoever opened them. `ends_copies`:
-    no other process is copying attachments in this data directory."""
+    """Serves until it is stopped; calls `ready` when connections are accepted. The caller opens
+    and closes the histories and the sockets. With `ends_copies`, unfinished copies of
+    attachments are removed; no other process may be copying in this data directory then."""
     router, context, tools, mcp_servers = build_parts(settings)
     try:
         async with BackgroundTasks() as tasks:
@@ -505,14 +506,14 @@ async def serve(
             ready(server)
             await server.run(sockets)
     finally:
-        # All is on disk: a provider that does not close in time is abandoned.
+        # Everything is on disk, so a provider that does not close in time is abandoned.
         with anyio.move_on_after(_PROVIDERS_SECONDS_MAX, shield=True):
             await router.aclose()
 
 
 def banner(default_model: str, providers: Sequence[AnyProviderSettings]) -> str:
-    """The greeting: the version, the default model and, if no vendor is configured, how to add
-    one."""
+    """Returns the greeting: the version, the default model and, if no vendor is configured, how
+    to add one."""
     who = f"nplt {__version__}: {default_model} answers"
     if not all(isinstance(each, OfflineSettings | LocalSettings) for each in providers):
         return f"{who}."

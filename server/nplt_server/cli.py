@@ -1,11 +1,11 @@
-"""`nplt-server`: flags, exit codes, and the operator's commands on the files.
+"""The command `nplt-server`: flags, exit codes, and the operator's commands on the files.
 
-Exit codes of the server: 0 drained and gone, 1 port or data directory taken, 78 the settings
-have mistakes, one sentence each. Of the commands (backup, doctor, repair, export, import, migrate):
-0 all is well, 1 something is wrong or was left undone, 2 misused, 3 a backup was made and
-something was left out of it, 78, 141 the reader of stdout has gone. Results go to stdout, one line
-each, errors to stderr. What a command needs is imported when it runs, so that
-`nplt-server --help` stays quick.
+The server exits with 0 after it has drained, 1 if the port or the data directory is taken, and 78
+if the settings have mistakes, one sentence each. The commands (backup, doctor, repair, export,
+import, migrate) exit with 0 on success, 1 if something is wrong or was left undone, 2 if they were
+misused, 3 if a backup left something out, 78, and 141 if the reader of stdout has closed it.
+Results go to stdout, one line each, errors to stderr. Each command imports what it needs when it
+runs, so that `nplt-server --help` stays quick.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _EXIT_CODES = (
 
 
 def _notes(*examples: str) -> str:
-    """What stands at the end of every `--help`."""
+    """Returns the examples and exit codes at the end of every `--help`."""
     shown = "".join(f"  {example}\n" for example in examples)
     return f"\b\nExamples:\n{shown}\n{_EXIT_CODES}"
 
@@ -107,7 +107,7 @@ def main(
 
     given = {name: value for name, value in flags.items() if value is not None}
     if not given["insecure"]:
-        del given["insecure"]  # a flag that wasn't given says nothing
+        del given["insecure"]  # a flag that was not given must not override the settings
     if listen := {name: given.pop(name) for name in ("host", "port") if name in given}:
         given["listen"] = listen
     try:
@@ -137,15 +137,16 @@ def _announce(host: str, port: int) -> None:
         place = f"[{host}]" if ":" in host else host
         print(f"listening on {place}:{port}", flush=True)
     except OSError as error:
-        # Serving matters more than saying so.
+        # The server runs even if it cannot announce itself.
         forget_stdout()
         click.echo(f"nplt-server: can't write to stdout: {error.strerror}", err=True)
 
 
 def _disable_plugins() -> None:
-    """pydantic looks for plugins in every installed package, and the settings need none. It
-    loads `importlib.metadata`, and `email` with it, even if they are disabled: a twentieth of
-    a start. So its module that looks for them is replaced; other names are taken from it."""
+    """Stops pydantic from searching every installed package for plugins, which the settings do
+    not need. Even with plugins disabled it imports `importlib.metadata` and `email`, a twentieth
+    of the start-up time, so the module that searches is replaced by a stub that loads the real
+    one when another name is needed."""
     if os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1") != "1":
         return
     name = "pydantic.plugin._loader"
@@ -156,14 +157,14 @@ def _disable_plugins() -> None:
         del sys.modules[name]
         return getattr(import_module(name), attribute)
 
-    stand_in = ModuleType(name)
-    vars(stand_in).update(get_plugins=tuple, __getattr__=load)
-    sys.modules.setdefault(name, stand_in)
+    stub = ModuleType(name)
+    vars(stub).update(get_plugins=tuple, __getattr__=load)
+    sys.modules.setdefault(name, stub)
 
 
 class FileCommand(click.Command):
-    """A command whose output may have nowhere to go: a full disk is a sentence, and
-    a reader who has seen enough is nothing to speak of."""
+    """A command that reports a full disk in one sentence and exits quietly when the reader of
+    its output has closed the pipe."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -183,15 +184,16 @@ def _file_command(
 
 
 def forget_stdout() -> None:
-    """What is still buffered can't be delivered; Python would complain about it at exit."""
-    with suppress(OSError, ValueError):  # not a file at all
+    """Redirects stdout to the null device, so that Python does not fail at exit when it flushes
+    output that can't be delivered."""
+    with suppress(OSError, ValueError):  # stdout may not be a file
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
 
 
 def data_dir_of(given: Path | None) -> Path:
-    """The one that was given, or the one a server with these settings would use."""
+    """Returns the given directory, or the one that a server with these settings would use."""
     if given is not None:
         return given
     from nplt_server.settings_loader import load_settings
@@ -226,8 +228,8 @@ _SECONDS_BETWEEN = 0.2
 
 
 class ProgressLine:
-    """One line on stderr, written over and over; only for someone who is watching. Leaving the
-    block clears it."""
+    """Overwrites one line on stderr with the progress, if stderr is a terminal. Leaving the block
+    clears it."""
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr.isatty()
@@ -279,13 +281,13 @@ def doctor(data_dir: Path | None, as_json: bool) -> None:
         except NoDataDirectory as error:
             raise click.UsageError(str(error)) from None
     if as_json:
-        said = {
+        document = {
             "conversations": report.conversations,
             "bytes": report.size,
             "wrong": report.wrong,
             "findings": [finding.as_json() for finding in report.findings],
         }
-        click.echo(json.dumps(said, indent=2))
+        click.echo(json.dumps(document, indent=2))
         sys.exit(1 if report.wrong else 0)
     for finding in report.findings:
         level = "wrong" if finding.is_wrong else "note "
@@ -299,7 +301,7 @@ def doctor(data_dir: Path | None, as_json: bool) -> None:
 
 
 def _printable(text: str) -> str:
-    """Names of files come from outside: no control character reaches a terminal."""
+    """Replaces control characters: names of files are untrusted and may be shown in a terminal."""
     return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
@@ -378,7 +380,7 @@ def repair(wanted: str, data_dir: Path | None, user: str | None, dry_run: bool) 
     with reporting_storage_errors(or_else=beside), nobody_else_uses(data_dir):
         names = sorted(each.name for each in path.parent.iterdir() if each.name != path.name)
         if others := by_session_id(names).get(session_id):
-            # Whichever is repaired, the conversation would stay unusable.
+            # The conversation would stay unusable even after a repair of one of them.
             fail(
                 f"there is more than one file for conversation {session_id}: {path.name} and "
                 f"{', '.join(others)}; move away all but the one that counts"
@@ -406,7 +408,7 @@ def repair(wanted: str, data_dir: Path | None, user: str | None, dry_run: bool) 
 
 
 def _file_of(wanted: str, data_dir: Path | None) -> Path:
-    """The file of that name, else the one of the conversation with that id."""
+    """Returns the file of that name, else the file of the conversation with that id."""
     from nplt_storage.files.format import by_session_id
 
     given = Path(wanted)
@@ -429,7 +431,7 @@ def _file_of(wanted: str, data_dir: Path | None) -> Path:
 
 
 def _meant(wanted: str, ids: list[str]) -> str:
-    """Itself, or the only id that begins with it."""
+    """Returns the only id that begins with `wanted`, else `wanted` itself."""
     from nplt_storage.errors import StorageError
 
     found = [id_ for id_ in ids if id_.startswith(wanted)] if wanted else []
@@ -459,7 +461,7 @@ def export(session_id: str, output: Path | None, data_dir: Path | None) -> None:
         try:
             missing = _export_to(directory, session_id, output)
         except BrokenPipeError:
-            raise  # whoever reads stdout has seen enough
+            raise  # `FileCommand` handles a closed pipe
         except OSError as error:
             where = "stdout" if output is None else click.format_filename(output)
             forget_stdout()
@@ -576,7 +578,7 @@ def migrate(source: str, target: str) -> None:
     from nplt_storage.redis.address import is_redis_url
 
     _refuse_confusion(source, target)
-    # Nobody writes on in what is being left.
+    # No server may write to the source while it is copied.
     alone = nullcontext() if is_redis_url(source) else nobody_else_uses(Path(source))
     with reporting_storage_errors(), alone:
         counted = anyio.run(_migrate, source, target)
@@ -642,7 +644,7 @@ async def _place(text: str) -> AsyncIterator[Place]:
 
 @asynccontextmanager
 async def _store(text: str) -> AsyncIterator[tuple[ConversationStore, Path | None]]:
-    """And where its attachments are, if they are its business."""
+    """Opens a store; gives it with the directory of its attachments, if it keeps them in files."""
     from nplt_storage.opening import StoreConfig, open_store
     from nplt_storage.redis.address import is_redis_url, split_key_prefix
 

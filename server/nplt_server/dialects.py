@@ -1,7 +1,8 @@
 """The two dialects of the wire, behind one port.
 
-A `Presenter` tells one client of replies and events: itself one of version 3, `PlainPresenter`
-one of version 2, as text. No other part of the server knows that there are two.
+A `Presenter` sends replies and events to one client: `Presenter` itself to a client of version 3,
+`PlainPresenter` to one of version 2, as text. No other part of the server knows that there are two
+dialects.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ NO_TOKEN = (
 
 
 class Presenter:
-    """Tells one client of replies and events. For version 3: typed JSON. A reply carries the
-    seq of its request; event frames are encoded once for all clients."""
+    """Sends replies and events to one client of version 3, as typed JSON. A reply carries the seq
+    of its request; event frames are encoded once for all clients."""
 
     __slots__ = ("_connection", "_stream")
 
     has_handshake = True
-    """Whether this client says HELLO, and with it a token."""
+    """Whether this client sends HELLO, and with it a token."""
     can_decide = True
-    """Whether people there can be asked whether a tool may be run."""
+    """Whether this client can decide approvals of tool calls."""
     answer_bytes_max: int | None = None
 
     def __init__(self, connection: ServerConnection, stream: FrameStream[Received]) -> None:
@@ -53,7 +54,7 @@ class Presenter:
         self._stream = stream
 
     def number(self, seq: int) -> int:
-        """The seq to answer under; 0 in a dialect whose answers have none."""
+        """Returns the seq of the reply; 0 in a dialect whose replies have none."""
         return seq
 
     def answer(self, message_type: MessageType, seq: int, reply: Reply) -> None:
@@ -63,33 +64,34 @@ class Presenter:
         self._stream.send(self._connection.send_error(seq, error))
 
     def send_event(self, event: BroadcastEvent) -> bool:
-        """False: this client is too far behind, and the event was not sent."""
+        """Returns False if the client lags too far behind; the event is not sent then."""
         return self._stream.send_event(event.frames)
 
     def replay(self, frames: bytes) -> None:
-        """Sends missed events of the conversation that is entered now."""
+        """Sends the events that the client missed in the conversation it attaches to."""
         self._stream.send(frames)
 
     def lagged(self, session_id: str, head_seq: int) -> None:
-        """The client was taken out of the subscribers and must catch up."""
+        """Sends `lagged`: the client is no longer subscribed and must catch up."""
         event = SessionEvent(session_id=session_id, event="lagged", details={"head_seq": head_seq})
         self._stream.send(encode_event(event))
 
     @property
     def is_ready(self) -> bool:
-        """May the next request be taken up? Here always; only replies may overtake each other."""
+        """Whether the next request may be handled. Always in this dialect: replies may overtake
+        each other."""
         return True
 
     async def ready(self) -> None:
         pass
 
     def expect(self, message_type: int) -> None:
-        """A request of this type was taken up; its answer will come."""
+        """Notes that a request of this type is being handled and will get a reply."""
 
     def check_silence(self, silence: float, unsent: float, limits: Limits) -> str | None:
-        """For so many seconds nothing came from this client, and nothing was sent to it: sends
-        a sign of life if one is due, or gives the reason to close the connection. Here it may
-        be silent for as long as it likes, unless it names a `keepalive`."""
+        """Sends a heartbeat if one is due, or returns the reason to close the connection. The
+        client has sent nothing for `silence` seconds and was sent nothing for `unsent` seconds. In
+        this dialect it may stay silent as long as it likes, unless it names a `keepalive`."""
 
     def last_words(self, error: RequestError) -> None:
         """Sends the reason before the server closes the connection."""
@@ -97,12 +99,12 @@ class Presenter:
 
 
 BRACKET_BYTES_MAX = 6
-"""The bytes of a `[` in a JSON reply: the plain dialect writes it `\\u005b` inside a text."""
+"""The size of a `[` in a JSON reply: the plain dialect escapes it as `\\u005b` in strings."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Answer:
-    """The one reply a request gets, now or when it is ready."""
+    """The handle for the one reply of a request, sent now or later."""
 
     _presenter: Presenter
     _message_type: MessageType
@@ -112,16 +114,16 @@ class Answer:
 
     @property
     def bytes_max(self) -> int | None:
-        """How long the answer may be at most, if this client has a limit of its own."""
+        """The largest size of the reply, if the client's dialect limits it."""
         return self._presenter.answer_bytes_max
 
     def complain(self, error: RequestError) -> None:
-        """About a message that has no answer of its own."""
+        """Sends an error about a message that gets no reply of its own."""
         self._presenter.refuse(self._message_type, 0, error)
 
     def give(self, reply: Reply) -> None:
         if not self._given:
-            # If it can't be said, it isn't given, and may still be refused.
+            # If the reply can't be sent this raises, and the request may still be refused.
             self._presenter.answer(self._message_type, self.seq, reply)
             self._given = True
             self._settled()
@@ -133,17 +135,16 @@ class Answer:
             self._settled()
 
 
-# ------------------------------------------------------------------------------
 # Version 2
 #
-# A chat is AGENT_THOUGHTs, `stream_start`, non-blank pieces of text, an empty frame;
-# everything else is exactly one non-blank text. Answers keep the order of the requests. A
+# The reply to a chat text is AGENT_THOUGHTs, `stream_start`, non-blank pieces of text, and an empty
+# frame; any other reply is exactly one non-blank text. Replies keep the order of the requests. A
 # client gets events of its own turns only. Control characters and markup are removed.
 #
-# Its clients print one-frame replies as Rich markup: `[abc]` vanishes and an unmatched `[/x]` kills
-# them. No `[` followed by a letter, `#`, `/` or `@` may reach them there: in prose it gets a
-# space behind it, in JSON it is written `\u005b` inside strings and with a space behind it
-# elsewhere. Characters that command a terminal become spaces; line ends and tabs stay.
+# Clients of version 2 print one-frame replies as Rich markup: `[abc]` vanishes, and an unmatched
+# `[/x]` crashes them. So no `[` followed by a letter, `#`, `/` or `@` may reach them: in prose a
+# space is inserted after it, in JSON it is escaped as `\u005b` inside strings and gets a space
+# elsewhere. Terminal control characters become spaces; line ends and tabs stay.
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _TAG = re.compile(r"\[(?=[^\W\d_]|[#/@])")
@@ -159,7 +160,7 @@ def without_markup(text: str) -> str:
 
 
 def json_without_markup(document: str) -> str:
-    """The same JSON value, written without a bracket that could be a tag."""
+    """Rewrites a JSON document without brackets that could be a tag; the value stays the same."""
 
     def escape(match: re.Match[str]) -> str:
         token = match.group()
@@ -174,11 +175,11 @@ _PIECE_CHARACTERS_MAX = FRAME_PAYLOAD_BYTES_MAX // 4
 
 
 class PieceCutter:
-    """Cuts an answer into pieces a version 2 client can take.
+    """Cuts an answer into pieces that a version 2 client can handle.
 
-    A blank piece means "end" to it, so white space alone waits for its neighbour;
-    `HEARTBEAT` alone means "I am alive", so it is never a piece by itself. White space that
-    ends an answer is not sent.
+    The client takes a blank piece for the end, so white space is held until text follows. It takes
+    `HEARTBEAT` alone for a heartbeat, so that is never a piece by itself. White space at the end
+    of an answer is not sent.
     """
 
     def __init__(self) -> None:
@@ -191,7 +192,7 @@ class PieceCutter:
         while text:
             piece, text = text[:_PIECE_CHARACTERS_MAX], text[_PIECE_CHARACTERS_MAX:]
             if not piece.strip():
-                # A screenful of white space is still only white space.
+                # A whole piece of white space is dropped.
                 self._blank = piece if not text else ""
             elif piece == _HEARTBEAT:
                 pieces += [piece[:5], piece[5:]]
@@ -201,7 +202,7 @@ class PieceCutter:
 
 
 def fit_frame(text: str) -> str:
-    """The text, or as much of it as one frame holds."""
+    """Shortens a text to what one frame holds."""
     if len(text) <= _PIECE_CHARACTERS_MAX:
         return text
     data = text.encode()
@@ -211,7 +212,7 @@ def fit_frame(text: str) -> str:
 
 
 def reply_text(reply: Reply) -> str:
-    """One readable text, for clients that show nothing else."""
+    """Returns the reply as one readable text, for clients that show nothing else."""
     match reply:
         case messages.HistoryPage() | messages.MessageRange() | messages.ContextAccount():
             return json_without_markup(dump_json(reply).decode())
@@ -263,17 +264,18 @@ def _list(rows: messages.SessionRows) -> str:
 
 
 _SILENT = frozenset({MessageType.CLIENT_NOTE, MessageType.FILE_METADATA, MessageType.FILE_DATA})
-"""Not waited for: they have no answer, or it comes after later frames."""
+"""Requests that the next one does not wait for: they have no reply, or it follows later frames."""
 
 
 HELD_SECONDS = 1.0
-"""How long the first words of a call wait for the tools it may ask for: after `stream_start`
-nothing can be told of a tool."""
+"""How long the first text of a call is held back in case the call uses tools: no tool can be shown
+after `stream_start`."""
 _CALLS_APART = "\n\n"
 
 
 class PlainPresenter(Presenter):
-    """Answers one request after the other: the next is taken up once the last has its answer."""
+    """Sends replies to a client of version 2, in order: the next request is handled only after the
+    last one has its reply."""
 
     __slots__ = ("_chat", "_settled", "_waiting", "clock")
 
@@ -333,10 +335,10 @@ class PlainPresenter(Presenter):
         return True
 
     def replay(self, frames: bytes) -> None:
-        """It hears of its own turns only, from their beginning."""
+        """Does nothing: the client gets events of its own turns only, from their beginning."""
 
     def lagged(self, session_id: str, head_seq: int) -> None:
-        """Never: its own answers are not events it could catch up on."""
+        """Does nothing: the client could not catch up on missed events."""
 
     def last_words(self, error: RequestError) -> None:
         if self._chat is not None:
@@ -372,11 +374,11 @@ class PlainPresenter(Presenter):
 
 
 class _Chat:
-    """One chat on its way to the client: opened once, ended exactly once.
+    """The stream of one answer to the client: started once, ended exactly once.
 
-    Thoughts come before `stream_start`, text after it, so the first words of a call are
-    held for a moment: if the call asks for tools, these are told first. Once text streams,
-    a tool call shows only as a blank line between the texts before and after it.
+    Thoughts come before `stream_start`, text after it, so the first text of a call is held for a
+    moment: if the call uses tools, these are shown first. Once text streams, a tool call shows only
+    as a blank line between the texts before and after it.
     """
 
     def __init__(self, presenter: PlainPresenter, turn_id: str) -> None:
@@ -387,10 +389,10 @@ class _Chat:
         self._held = ""
         self._held_since: float | None = None
         self._call = 0
-        """Of the text that came last."""
+        """The number of the call that produced the last text."""
 
     def send(self, event: messages.Event) -> bool:
-        """True when this was the end of the chat."""
+        """Returns True if the event ended the answer."""
         match event:
             case messages.TurnStarted(turn_id=self._turn_id, model=model):
                 self._think("thinking", f"{model} is thinking …")
@@ -401,10 +403,10 @@ class _Chat:
             case messages.AgentThought(turn_id=self._turn_id, type="retrying"):
                 self._think("thinking", event.content or "…")
             case messages.ToolStarted(turn_id=self._turn_id, tool_name=name):
-                self._held_since = None  # the text of the next call is held anew
+                self._held_since = None  # the text of the next call is held again
                 self._think("tool_call", f"running {name} …")
             case messages.TextDelta(turn_id=self._turn_id):
-                self._take_text(event)
+                self._add_text(event)
             case messages.TurnFinished(turn_id=self._turn_id) as finished:
                 message = (finished.error or {}).get("message") or "no reason given"
                 is_complete = finished.state == "completed"
@@ -418,7 +420,7 @@ class _Chat:
         if not self._is_streaming:
             self._presenter.send_thought(kind, content)
 
-    def _take_text(self, delta: messages.TextDelta) -> None:
+    def _add_text(self, delta: messages.TextDelta) -> None:
         text = delta.text
         if delta.call != self._call:
             self._call = delta.call
@@ -437,7 +439,7 @@ class _Chat:
         if remark is not None:
             self._stream(f"\n\n{remark}" if self._is_streaming else remark)
         if not self._is_streaming:
-            # A blank answer would be taken for the end of one that never began.
+            # A client takes a blank answer for the end of one that never began.
             self._stream("(empty answer)")
         self._presenter.send_text("")
 
@@ -454,14 +456,14 @@ class _Chat:
 
 
 def presenter_for(connection: ServerConnection, stream: FrameStream[Received]) -> Presenter:
-    """The first frame told which dialect this is."""
+    """Returns the presenter of the dialect that the first frame determined."""
     if connection.dialect is Dialect.STRUCTURED:
         return Presenter(connection, stream)
     return PlainPresenter(connection, stream)
 
 
 def too_silent(silence: float, limits: Limits) -> str | None:
-    """Why a plain client, or one whose first frame is still to come, is sent away."""
+    """Returns the reason to disconnect a silent client that is plain or has sent no frame yet."""
     if silence <= limits.plain_silence_seconds_max:
         return None
     return f"Nothing came from you for {silence:.0f} s. Connect again."

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 EXIT_CONFIGURATION = 78
-"""Of a server whose settings have mistakes."""
+"""The exit code of a server whose settings have mistakes."""
 
 
 class ConfigurationError(Exception):
@@ -44,7 +44,7 @@ class CannotServe(Exception):
 
 
 class VendorWords(Struct, frozen=True, kw_only=True):
-    """What a vendor said about a failure, without keys and without text of the prompt."""
+    """A vendor's own error message, without keys and without text of the prompt."""
 
     code: str = ""
     param: str = ""
@@ -56,8 +56,8 @@ class VendorWords(Struct, frozen=True, kw_only=True):
         return f"{self.message} ({names})" if self.message and names else self.message or names
 
     def as_json(self) -> JsonObject:
-        said = {"code": self.code, "param": self.param, "message": self.message}
-        return {name: value for name, value in said.items() if value}
+        fields = {"code": self.code, "param": self.param, "message": self.message}
+        return {name: value for name, value in fields.items() if value}
 
 
 class RequestForm(Struct, frozen=True, kw_only=True):
@@ -78,26 +78,26 @@ class RequestForm(Struct, frozen=True, kw_only=True):
 class ProviderError(Exception):
     """A model call failed. The caller tries to recover; otherwise the turn ends `failed`.
 
-    Whoever knows more about a failure makes a new error (`dataclasses.replace`); an error is
+    Code that knows more about a failure makes a new error (`dataclasses.replace`); an error is
     never changed."""
 
     code = ErrorCode.PROVIDER_UNAVAILABLE
 
     sentence: str
-    """Our own words: what is wrong, and what can be done."""
+    """The server's own description: what is wrong, and what can be done."""
     _: KW_ONLY
     vendor: VendorWords | None = None
     of_provider: bool = False
     """All models of the provider fail like this: it can't be reached, or the key is wrong."""
 
     def __str__(self) -> str:
-        said = str(self.vendor or "")
-        return f"{self.sentence}; it says: {said}" if said else self.sentence
+        vendor = str(self.vendor or "")
+        return f"{self.sentence}; it says: {vendor}" if vendor else self.sentence
 
 
 @dataclass(eq=False, repr=False)
 class ProviderUnavailable(ProviderError):
-    """Transient; may be retried."""
+    """The failure is transient; the call may be retried."""
 
     _: KW_ONLY
     retry_after: float | None = None
@@ -161,7 +161,7 @@ class ProviderRefused(ProviderError):
 
 
 class NoSuchModel(ProviderRefused):
-    """404 for the model; a fallback may be tried."""
+    """The provider does not have the model (404); a fallback may be tried."""
 
 
 @dataclass(eq=False, repr=False)
@@ -186,8 +186,8 @@ class AnswerCut(ProviderUnavailable):
 
 
 class AnswerRejected(ProviderError):
-    """Not the provider but this server ends the turn: it exceeds a limit, or its answer does
-    not fit the schema that came with the prompt."""
+    """This server, not the provider, ends the turn: the turn exceeds a limit, or its answer does
+    not match the schema of the prompt."""
 
     def __init__(self, code: ErrorCode, sentence: str) -> None:
         super().__init__(sentence)
@@ -211,8 +211,8 @@ _CODES: dict[type[StorageError], ErrorCode] = {
 
 
 def as_request_error(error: Exception) -> RequestError | None:
-    """The error to send for an exception; `None` for an unexpected one, which is a bug and is
-    sent as `internal`."""
+    """Returns the error to send for an exception; `None` for an unexpected one, which is a bug and
+    is sent as `internal`."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, ProviderError):
@@ -233,7 +233,7 @@ def as_request_error(error: Exception) -> RequestError | None:
 
 
 def error_to_tell(error: Exception, log: logging.Logger, what: str) -> RequestError:
-    """The error to send for any exception. A bug is logged, and sent without details."""
+    """Returns the error to send for any exception. A bug is logged, and sent without details."""
     known = as_request_error(error)
     if known is None:
         log.error("%s", what, exc_info=error)

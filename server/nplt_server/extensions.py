@@ -2,12 +2,12 @@
 
 The settings name each as `module:name`; the module must be importable (installed, or in
 `PYTHONPATH`). Everything is loaded and checked when the server starts; a mistake is one
-sentence. This module is also the door for those who write extensions: what they need is
-imported from here.
+sentence. This module is also the public interface for authors of extensions: they import what
+they need from here.
 
-    tools            a typed function with a docstring, or what `typed_tool` made of one.
-                     A bare function counts as one that writes: people are asked before
-                     it runs, unless `tools:` in the settings says otherwise
+    tools            a typed function with a docstring, or the result of `typed_tool`.
+                     A bare function counts as one that writes: it needs an approval
+                     before it runs, unless `tools:` in the settings says otherwise
     widgets          a class without parameters, or an object, that is a `Widget`
     token_counter    a function from text to a number, or a `TokenCounter`
     on_compression   `async def f(event: OverThreshold, conversation: Compressible)`, called
@@ -57,7 +57,8 @@ _WIDGET_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 class BadExtension(Exception):
-    """What was loaded is not what the setting asks for; a sentence without its subject."""
+    """The loaded object is not what the setting requires. The message is a sentence without its
+    subject."""
 
 
 class Extensions(Struct, frozen=True):
@@ -84,7 +85,7 @@ def load_extensions(settings: ExtensionSettings) -> Extensions:
                 mistakes.extend(error.mistakes)
             except BadExtension as mistake:
                 mistakes.append(f"{where}: {name!r} {mistake}")
-            except Exception as error:  # whatever the operator's code does when it is called
+            except Exception as error:  # the operator's code may raise anything
                 mistakes.append(f"{where}: {name!r} failed: {type(error).__name__}: {error}")
         return loaded
 
@@ -100,7 +101,7 @@ def load_extensions(settings: ExtensionSettings) -> Extensions:
 
 
 def check_tool_names(tools: Sequence[Tool]) -> None:
-    """Raises `ConfigurationError` where two tools have one name."""
+    """Raises `ConfigurationError` if two tools have the same name."""
     names = [tool.description.name for tool in tools]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigurationError([f"extensions: two tools are called {name!r}" for name in twice])

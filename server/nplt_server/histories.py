@@ -53,16 +53,16 @@ _DIRECTORY_GONE = (
     "the server's data directory is gone; put it back where it was, or restart the server to "
     "begin with an empty one"
 )
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 class HistoryProfile(Struct, frozen=True, kw_only=True):
     id: str
     store: ConversationStore
     system_message: str | None = None
-    """What a new conversation's models are told, unless it says otherwise."""
+    """The system message of a new conversation that sets none itself."""
     turns_max: int | None = None
-    """How many turns a model is shown at most."""
+    """The largest number of turns that a model is shown."""
     directory: Path | None = None
     """Where its files are, if it is kept in files."""
 
@@ -110,7 +110,7 @@ class Histories:
 
     @property
     def shared(self) -> Shared | None:
-        """The first that other servers may use as well: through it they know of each other."""
+        """The first store that other servers may use too; servers coordinate through it."""
         stores = (profile.store for profile in self._profiles)
         return next((store for store in stores if isinstance(store, Shared)), None)
 
@@ -133,7 +133,7 @@ class Histories:
             try:
                 row = await profile.store.row(session_id)
             except StorageError as error:
-                trouble = error  # it may be in another one
+                trouble = error  # another history may have the conversation
                 continue
             if row is not None:
                 return FoundConversation(profile=profile, row=row)
@@ -168,7 +168,7 @@ class Histories:
         return sum(await self._ask_each(lambda store: store.count(user)))
 
     async def undelete(self, session_id: str, user: str) -> None:
-        """`ConversationExists` if another one has its id by now."""
+        """Raises `ConversationExists` if another conversation has its id by now."""
         for profile in self._profiles:
             with suppress(ConversationNotFound):
                 await profile.store.undelete(session_id, user=user)
@@ -176,10 +176,10 @@ class Histories:
         raise ConversationNotFound(session_id)
 
     async def trash(self, user: str) -> builtins.list[DeletedConversation]:
-        """Of all histories that have one, the last deleted first."""
+        """Returns the deleted conversations of all histories, the last deleted first."""
 
         async def deleted(store: ConversationStore) -> Sequence[DeletedConversation]:
-            # A store of somebody's own may be older than this method.
+            # An operator's own store may have been written before this method existed.
             return await store.trash(user) if hasattr(store, "trash") else ()
 
         found = [each for some in await self._ask_each(deleted) for each in some]
@@ -189,7 +189,7 @@ class Histories:
         return any(await self._ask_each(lambda s: s.is_trash_of_another(session_id, user)))
 
     async def search(self, user: str, query: SearchQuery) -> SearchPage:
-        """The newest hits first, wherever they are kept: a place is a place everywhere."""
+        """Returns the newest hits of all histories first; their cursors are comparable."""
         pages = await self._ask_each(lambda store: store.search(user, query))
         if len(pages) == 1:
             return pages[0]
@@ -207,20 +207,20 @@ class Histories:
                 log.warning("the history %s could not be closed: %s", profile.id, error)
 
     async def _ask_each(
-        self, ask: Callable[[ConversationStore], Awaitable[_Answer]]
-    ) -> builtins.list[_Answer]:
-        """One that is out of order hides what it holds, not what the others do."""
-        answers: builtins.list[_Answer] = []
+        self, ask: Callable[[ConversationStore], Awaitable[_Result]]
+    ) -> builtins.list[_Result]:
+        """Calls `ask` with each store. A store that fails is left out, unless all fail."""
+        results: builtins.list[_Result] = []
         trouble: StorageError | None = None
         for profile in self._profiles:
             try:
-                answers.append(await ask(profile.store))
+                results.append(await ask(profile.store))
             except StorageError as error:
                 trouble = error
                 log.warning("the history %s does not answer: %s", profile.id, error)
-        if trouble is not None and not answers:
+        if trouble is not None and not results:
             raise trouble
-        return answers
+        return results
 
 
 utc_now: Final[Callable[[], datetime]] = partial(datetime.now, UTC)
@@ -252,7 +252,7 @@ async def open_histories(settings: Settings, clock: Callable[[], datetime]) -> H
     first = next(in_files, None)
     try:
         for history in settings.histories:
-            # The first history kept in files has the data directory; others a part of it.
+            # The first history kept in files uses the data directory itself, others a folder in it.
             own = settings.data_dir / "histories" / history.id
             directory = settings.data_dir if history.id == first else own
             profile = HistoryProfile(
@@ -290,7 +290,7 @@ async def _open(
 ) -> ConversationStore:
     try:
         if history.backend.type == "json" and directory != settings.data_dir:
-            # Below the data directory no link is followed.
+            # `Disk` follows no symbolic links below the data directory.
             make = Disk(settings.data_dir).make_directory
             await anyio.to_thread.run_sync(make, directory)
         context = StoreContext(

@@ -17,10 +17,10 @@ from typing import Final, Literal
 
 import orjson
 
-# Debug categories: `NPLT_DEBUG=history,context`. A category is called like a function. Switched
-# off it costs a look at one attribute, but what it is given is computed first: where that takes
-# work, ask `category.on` before. Categories are for numbers, kinds, sizes and names, never for
-# what people or models said, and never for keys.
+# Debug categories: `NPLT_DEBUG=history,context`. A category is called like a function. A disabled
+# one costs one attribute lookup, but its arguments are still evaluated: if they are expensive,
+# check `category.on` first. Categories log numbers, kinds, sizes and names, never the text of
+# people or models, and never keys.
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ tools = Category("tools")
 context = Category("context")
 tokens = Category("tokens")
 wire = Category("wire")
-"""The transcripts of connections: switched here, written by `transcript_for`."""
+"""The frames of every connection, which `transcript_for` logs."""
 
 CATEGORIES: Final = {
     category.name: category for category in (history, provider, tools, context, tokens, wire)
@@ -59,7 +59,7 @@ CATEGORIES: Final = {
 
 
 def switch_categories(wanted: str) -> None:
-    """On are the ones named, separated by commas; all others are off."""
+    """Enables the categories in a comma-separated list, and disables all others."""
     names = {name.strip().lower() for name in wanted.split(",")} - {""}
     for category in CATEGORIES.values():
         category.switch(category.name in names or ALL in names)
@@ -80,14 +80,14 @@ wire_log = logging.getLogger("nplt.wire")
 
 VALUE_CHARACTERS_MAX = 200
 _TOO_TALKATIVE = ("asyncio", "openai", "anthropic", "httpx2", "httpcore2")
-"""Other people's loggers, which at debug show whole requests, prompts and headers."""
+"""Loggers of libraries that log whole requests, prompts and headers at debug."""
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
-    """Asked of what is to be written, because others set their loggers' levels by variables
-    of their own (OPENAI_LOG), and when they are imported: long after ours were set."""
-    of = record.name.partition(".")[0]
-    return record.levelno >= logging.WARNING or of not in _TOO_TALKATIVE
+    """Filters each record when it is written: libraries set the levels of their loggers by
+    variables of their own (OPENAI_LOG) when they are imported, long after ours were set."""
+    library = record.name.partition(".")[0]
+    return record.levelno >= logging.WARNING or library not in _TOO_TALKATIVE
 
 
 def configure_logging(level: str, *, log_format: Literal["text", "json"] = "text") -> None:
@@ -138,13 +138,13 @@ def fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _clean(text: str) -> str:
-    from nplt_server.digest.text import clean_text  # a server starts without it
+    from nplt_server.digest.text import clean_text  # not needed at the start
 
     return clean_text(text)
 
 
 def _plain(value: object) -> object:
-    """A number stays one, if JSON has it; all else is short text."""
+    """Keeps a number that JSON can represent; converts everything else to short text."""
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, int) and abs(value) < 2**63:
@@ -153,11 +153,12 @@ def _plain(value: object) -> object:
 
 
 def _shown(value: object) -> str:
-    """Quoted if it could be taken for several fields, or for several lines."""
+    """Quotes a value that would otherwise look like several fields or several lines."""
     text = str(_plain(value))
     return text if text and text.isprintable() and not set(text) & set(' "=') else ascii(text)
 
 
 def transcript_for(peer: str) -> Callable[[str], None] | None:
-    """Logs one line per frame of one connection; `None`: nobody wants them."""
+    """Returns a function that logs one line per frame of a connection; `None` if wire logging is
+    off."""
     return partial(wire_log.debug, "%s %s", peer) if wire_log.isEnabledFor(logging.DEBUG) else None

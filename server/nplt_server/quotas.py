@@ -1,9 +1,9 @@
-"""Limits what users keep on the disk: conversations, files, and uploads under way.
+"""Limits the disk space of each user: conversations, files, and uploads in progress.
 
-Bytes are added up from the files themselves, at most every few seconds for each user; what
-is added in between is counted on top. What lies in the trash counts: it is on the disk.
-Where users have no tokens there is one user, whose disk it is: then only uploads under way
-are limited. Nobody may write below the reserve that is kept free for recovery.
+The sizes of the files are summed at most every few seconds for each user; bytes written in
+between are added to the sum. The trash counts too. A server without tokens has one user, who owns
+the disk: then only uploads in progress are limited. No write may use the reserve that is kept
+free for recovery.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from nplt_storage.files.trash import deleted_id
 from nplt_storage.rows import RowQuery
 
 _SECONDS: Final = 30.0
-"""How long a sum is good, for who writes a little."""
+"""How long a sum is valid for small writes."""
 _COPY_SECONDS: Final = 1.0
-"""The same for who copies a whole conversation."""
+"""How long a sum is valid for a copy of a whole conversation."""
 
 
 @dataclass(slots=True, kw_only=True)
 class DiskUse:
-    """The bytes of one user."""
+    """The bytes that one user occupies."""
 
     conversations: int = 0
     files: int = 0
@@ -57,7 +57,7 @@ class Quotas:
 
     @contextmanager
     def upload(self, user: str, size: int) -> Iterator[None]:
-        """Reserves the bytes of an upload as long as it is under way."""
+        """Reserves the bytes of an upload while it is in progress."""
         most = self.limits.upload_bytes_per_user_max
         if self._under_way[user] + size > most:
             raise RequestError(
@@ -73,7 +73,7 @@ class Quotas:
             self._under_way[user] -= size
 
     async def check_file(self, user: str) -> None:
-        """Before a file is received, inside `upload`: is there room for all under way?"""
+        """Checks, inside `upload`, that there is room for all uploads in progress."""
         await self._check_disk(self._under_way.total())
         most = self.limits.file_bytes_per_user_max
         used = await self._use_of(user)
@@ -85,7 +85,8 @@ class Quotas:
             used.files += size
 
     async def check_conversations(self, user: str, more: int = 0) -> None:
-        """Before something is written. `more`: bytes that are copied, and count from now on."""
+        """Checks the user's quota before a write. `more` bytes are about to be copied and count
+        from now on."""
         if more:
             await self._check_disk(self._under_way.total() + more)
         most = self.limits.conversation_bytes_per_user_max
@@ -101,7 +102,7 @@ class Quotas:
         return (await to_thread.run_sync(self._sum, (session_id,), ())).conversations
 
     async def _use_of(self, user: str, *, seconds: float = _SECONDS) -> DiskUse | None:
-        """`None`: this user has no quota."""
+        """Returns `None` if this user has no quota."""
         if not self.need_tokens:
             return None
         used = self._used.get(user)
@@ -127,7 +128,7 @@ class Quotas:
         return used
 
     async def _check_disk(self, size: int) -> None:
-        """So that there is still the reserve when so many bytes more are written."""
+        """Checks that the reserve remains free after `size` more bytes are written."""
 
         def free_bytes() -> int:
             there = next(each for each in (self.files, *self.files.parents) if each.exists())
@@ -137,7 +138,7 @@ class Quotas:
         try:
             free = await to_thread.run_sync(free_bytes)
         except OSError:
-            return  # nobody knows; the write itself will tell
+            return  # the write itself will fail if the disk is full
         if free - size < self.free_bytes_min:
             raise RequestError(
                 ErrorCode.READ_ONLY,
@@ -162,8 +163,8 @@ def _paths_in(directory: Path) -> list[Path]:
 
 
 def _bytes_below(path: Path, seen: set[int]) -> int:
-    """Of a file, or of all files in a folder. A file that forks share counts once; what can't
-    be looked at counts nothing."""
+    """Returns the bytes of a file, or of all files in a folder. A file that forks share counts
+    once; one that can't be examined counts as empty."""
     try:
         about = path.lstat()
     except OSError:

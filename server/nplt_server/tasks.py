@@ -30,9 +30,9 @@ _CANCEL_AGAIN_SECONDS: Final = 0.5
 
 
 class BackgroundTasks:
-    """The server's tasks: one per connection, one per running turn. Leaving the block cancels
-    those that are left and waits for them. They are asyncio's own, because a task in a group
-    of anyio's costs an idle connection two kilobytes more."""
+    """The server's tasks: one per connection, one per running turn. Leaving the block cancels the
+    remaining ones and waits for them. They are plain asyncio tasks, because a task in an anyio
+    group costs an idle connection two kilobytes more."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -48,7 +48,7 @@ class BackgroundTasks:
         with anyio.CancelScope(shield=True):
             while self._tasks:
                 for task in self._tasks:
-                    task.cancel()  # again and again: what it waits for now may be its cleaning up
+                    task.cancel()  # repeatedly, because its cleanup may block too
                 await asyncio.wait(self._tasks, timeout=_CANCEL_AGAIN_SECONDS)
                 # A task that was cancelled before its first step has not removed itself.
                 self._tasks -= {task for task in self._tasks if task.done()}
@@ -87,7 +87,7 @@ class Activity:
 
     def begin(self) -> None:
         self._count += 1
-        if self.is_quiet:  # as a part, what goes on in here counts as one
+        if self.is_quiet:  # all operations in here count as one in the parent
             self.is_quiet = False
             if self._part_of is not None:
                 self._part_of.begin()
@@ -114,9 +114,9 @@ _TRY_AGAIN_SECONDS: Final = 0.2
 
 
 class TurnSlots:
-    """Limits how many turns run at once, for each user and in all. Where servers share a
-    history, a user's limit holds for all of them together, and the other one for each. While
-    the history can't be asked, each server counts its own."""
+    """Limits how many turns run at once, per user and in total. If servers share a history, a
+    user's limit holds for all servers together, and the total for each one. While the shared store
+    is unavailable, each server counts only its own turns."""
 
     def __init__(self, limits: Limits, shared: Shared | None = None) -> None:
         self._shared = shared
@@ -144,8 +144,8 @@ class TurnSlots:
             self._shared.end_turn(user, turn_id)
 
     def take_now(self, user: str) -> bool:
-        """Takes a slot without waiting. False: no slot is free, other turns wait, or the
-        other servers must be asked."""
+        """Takes a slot without waiting. Returns False if no slot is free, other turns wait, or the
+        shared store must be asked."""
         of_user = self._of_user[user]
         if self._shared is not None or not (of_user.value and self._all.value):
             return False
@@ -160,7 +160,7 @@ class TurnSlots:
 
 
 _THREADS_MAX: Final = 2
-"""Threads share the interpreter with the event loop: each one more delays everybody."""
+"""Threads share the interpreter with the event loop, so each additional one slows it down."""
 
 
 class HeavyWork:

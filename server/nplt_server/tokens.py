@@ -2,8 +2,8 @@
 
 `best_counter` picks the o200k vocabulary (the `tokens` extra) or the estimate from kinds
 of characters. Long texts are counted in samples, in bounded time. `Correction` adjusts
-counts to what a model's provider really charged. `TokenCounting` is what conversations use: it
-loads the counter in a thread when it is first needed, and holds the correction.
+counts to the tokens that a model's provider charged. Conversations use `TokenCounting`, which
+loads the counter in a thread on first use and holds the correction.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SAMPLES: Final = WHOLE_CHARACTERS_MAX // SAMPLE_CHARACTERS
 
 
 def counted_in_samples(text: str, count: Callable[[str], int]) -> int:
-    """By `count` for a text that is not too long, else by its rate over evenly spread samples:
-    counting holds the interpreter, in a thread too."""
+    """Counts a short text with `count`, and extrapolates a long one from evenly spread samples,
+    because counting blocks the interpreter even in a thread."""
     if len(text) <= WHOLE_CHARACTERS_MAX:
         return count(text)
     last = len(text) - SAMPLE_CHARACTERS
@@ -36,18 +36,16 @@ def counted_in_samples(text: str, count: Callable[[str], int]) -> int:
     return math.ceil(sampled * len(text) / WHOLE_CHARACTERS_MAX)
 
 
-# ------------------------------------------------------------------------------
-# The estimate by kinds of characters
-#
-# Every character becomes the letter of its kind (one table, in C); then words, groups of
-# digits, marks and ideographs are counted at their average cost in o200k. The weights were
-# fitted to texts in thirty languages and a dozen notations, slightly high on purpose: a
-# context counted too large is trimmed early, one counted too small is refused.
+# The estimate by kinds of characters: every character is translated to the letter of its kind (one
+# table, in C); then words, groups of digits, marks and ideographs are counted at their average
+# cost in o200k. The weights were fitted to texts in thirty languages and a dozen notations. They
+# are slightly high on purpose: an overestimated context is trimmed early, an underestimated one is
+# refused.
 
 OTHER: Final = "o"
 BEYOND: Final = "?"
-"""Outside of the first plane, emoji mostly: not in the table, so not translated,
-and what is not translated can't be encoded."""
+"""The kind of characters beyond the first plane, mostly emoji. They are not in the table, so they
+stay untranslated, and encoding replaces them by this character."""
 
 _KINDS: Final = (
     # first, last, kind; a later row wins
@@ -60,9 +58,9 @@ _KINDS: Final = (
     (0x0041, 0x005A, "A"),
     (0x0061, 0x007A, "a"),
     (0x00A0, 0x00BF, "s"),
-    (0x00C0, 0x024F, "e"),  # Latin letters with accents,
-    (0x0100, 0x017F, "x"),  # … those of Eastern Europe, which cost more,
-    (0x0300, 0x036F, "e"),  # … and accents alone
+    (0x00C0, 0x024F, "e"),  # Latin letters with accents
+    (0x0100, 0x017F, "x"),  # those of Eastern Europe, which cost more
+    (0x0300, 0x036F, "e"),  # combining accents
     (0x0370, 0x03FF, "g"),  # Greek
     (0x0400, 0x052F, "c"),  # Cyrillic
     (0x0530, 0x058F, "m"),  # Armenian
@@ -88,8 +86,8 @@ _KINDS: Final = (
 )
 
 _FREQUENT_IDEOGRAPHS: Final = (
-    # Simplified, as they are in most Chinese text: so frequent that they are often one
-    # token together with their neighbours. Others stand alone, rare ones are several.
+    # Simplified characters, which most Chinese text uses. These are so frequent that they are often
+    # one token together with their neighbours. Others are one token each, rare ones several.
     "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着下自之年过发后作里"
     "用道行所然家种事成方多经么去法学如都同现当没动面起看定天分还进好小部其些主样理心她本前开但因只从想实日"
     "军者意无力它与长把机十民第公此已工使情明性知全三又关点正业外将两高间由问很最重并物手应战向头文体政美相"
@@ -100,7 +98,7 @@ _FREQUENT_IDEOGRAPHS: Final = (
 )
 
 _PER_CHARACTER: Final = (
-    (b"e", 0.55),  # on top of the word it stands in
+    (b"e", 0.55),  # in addition to the word that contains it
     (b"x", 1.1),
     (b"g", 0.51),
     (b"c", 0.37),
@@ -122,17 +120,17 @@ _PER_CHARACTER: Final = (
 )
 
 _PER_PATTERN: Final = (
-    (b"aA", 0.65),  # camelCase is two words,
-    (b"AA", 0.8),  # CAPITALS are spelled
+    (b"aA", 0.65),  # camelCase is two words
+    (b"AA", 0.8),  # capitals are split into short tokens
     (b"..", 0.2),
-    (b" 0", 1.0),  # a number does not take the space before it along, a word does
+    (b" 0", 1.0),  # the space before a number is a token of its own, unlike before a word
     (b"n", 0.1),
     (b"T", 0.6),
 )
 
 
 def _only(kinds: bytes, mark: bytes) -> bytes:
-    """A table that makes these kinds a mark, and all others a gap."""
+    """Returns a translation table that maps these kinds to `mark` and all others to a space."""
     return bytes(mark[0] if kind in kinds else 0x20 for kind in range(256))
 
 
@@ -161,8 +159,8 @@ def _estimated(text: str) -> int:
     kinds = text.translate(_table()).encode("latin-1", "replace")
     letters = kinds.translate(_LETTERS)
     tokens = 1.07 * _runs(letters, b"a")
-    # Nine letters are more than most words have that are one token; sixteen in a row
-    # are hardly words any more.
+    # Most words of nine letters or more are several tokens; sixteen letters in a row are rarely a
+    # word at all.
     tokens += 2.4 * letters.count(b"a" * 9) + 1.9 * letters.count(b"a" * 16)
     tokens += 1.25 * _runs(kinds.translate(_DIGITS).replace(b"000", b"0 "), b"0")
     tokens += 0.79 * _runs(kinds.translate(_MARKS), b".")
@@ -182,7 +180,7 @@ def _runs(marked: bytes, mark: bytes) -> int:
 
 @cache
 def _table() -> str:
-    """The kind of every character of the first plane, by its number."""
+    """Returns the kind of every character of the first plane, by code point."""
     kinds = [OTHER] * 0x10000
     for first, last, kind in _KINDS:
         kinds[first : last + 1] = kind * (last + 1 - first)
@@ -192,8 +190,8 @@ def _table() -> str:
 
 
 def load_o200k() -> FunctionCounter | None:
-    """The exact counter. rs-bpe (the extra `tokens`) contains the vocabulary; nothing is
-    downloaded. None where it is not installed. Takes a tenth of a second and 70 MB."""
+    """Loads the exact counter, or returns None if rs-bpe (the extra `tokens`) is not installed. The
+    package contains the vocabulary; nothing is downloaded. Takes a tenth of a second and 70 MB."""
     try:
         tokenizer = import_module("rs_bpe.bpe").openai.o200k_base()
     except ImportError:
@@ -203,7 +201,7 @@ def load_o200k() -> FunctionCounter | None:
         try:
             return int(tokenizer.count(text))
         except UnicodeEncodeError:
-            # Half of a surrogate pair can't be sent either: what is sent instead is counted.
+            # A lone surrogate can't be sent either: the cleaned text is what is sent.
             return int(tokenizer.count(clean_text(text)))
 
     counter = FunctionCounter("o200k", lambda text: counted_in_samples(text, count))
@@ -212,19 +210,20 @@ def load_o200k() -> FunctionCounter | None:
 
 
 class TokenCounter(Protocol):
-    """Exact for models whose vocabulary it has, near for others; `Correction` adapts it to what
-    a provider charged. Special tokens spelled out in a text count as plain text."""
+    """Counts the tokens of a text: exactly for models whose vocabulary it has, approximately for
+    others, which `Correction` compensates. Special tokens spelled out in a text count as plain
+    text."""
 
     @property
     def name(self) -> str:
-        """Said beside every figure: whose count it is."""
+        """Names the counter in every figure that it produced."""
         ...
 
     def count(self, text: str, /) -> int: ...
 
 
 def best_counter() -> TokenCounter:
-    """The exact counter where its package is installed, else the estimate.
+    """Returns the exact counter if its package is installed, else the estimate.
 
     Loading the vocabulary takes a tenth of a second or two: call it in a thread.
     """
@@ -234,22 +233,22 @@ def best_counter() -> TokenCounter:
 EVEN: Final = 1000
 RATIO_MIN: Final = 500
 RATIO_MAX: Final = 2000
-"""Beyond this it is no vocabulary but a mistake, ours or the provider's."""
+"""Ratios beyond these are cut: they are no difference of vocabularies but a mistake."""
 
 COUNTED_MIN: Final = 200
-"""Of a small context most is the provider's frame around it: it says nothing."""
+"""A smaller context is mostly the provider's fixed overhead, so no ratio is learned from it."""
 
 MODELS_MAX: Final = 64
 
 
 class Correction(Struct, frozen=True, kw_only=True):
-    """By what a provider charged: vocabularies differ, and providers add tokens around messages.
-    After each call the ratio of charged to counted moves half of the way to the new one. Ratios
-    are whole thousandths, so that figures are the same everywhere and a converted budget never
-    grows."""
+    """Corrects counts by what a provider charged, because vocabularies differ and providers add
+    tokens around messages. After each call the ratio of charged to counted tokens moves halfway to
+    the new one. Ratios are whole thousandths, so that figures are the same everywhere and a
+    converted budget never grows."""
 
     ratios: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Charged to counted in thousandths, by model; the one seen last is last."""
+    """The ratio of charged to counted tokens in thousandths, by model, the last used one last."""
 
     def observe(self, model: str, counted: int, real: int) -> Correction:
         if counted < COUNTED_MIN or real <= 0:
@@ -257,7 +256,7 @@ class Correction(Struct, frozen=True, kw_only=True):
         seen = min(max(real * EVEN // counted, RATIO_MIN), RATIO_MAX)
         known = self.ratios.get(model)
         if known is not None:
-            # Half of the way, away from zero, or the last thousandth would never be made up.
+            # Halfway, rounded up, or the last thousandth would never be reached.
             half = (abs(seen - known) + 1) // 2
             seen = known + half if seen > known else known - half
         others = {name: ratio for name, ratio in self.ratios.items() if name != model}
@@ -269,12 +268,12 @@ class Correction(Struct, frozen=True, kw_only=True):
         return -(-counted * self.ratios.get(model, EVEN) // EVEN)
 
     def budget_in_counted(self, model: str, budget: int) -> int:
-        """How much may be counted so that what is charged stays within the budget."""
+        """Returns the counted tokens for which the charged tokens stay within the budget."""
         return budget * EVEN // self.ratios.get(model, EVEN)
 
 
 TOOL_TOKENS: Final = 8
-"""For the format around each tool."""
+"""Tokens of the format around each tool."""
 
 _COUNTED_CHARACTERS_MAX: Final = 50_000
 
@@ -293,7 +292,7 @@ class TokenCounting:
             if self._loading is None or self._loading.done():
                 loop = asyncio.get_running_loop()
                 self._loading = loop.run_in_executor(None, best_counter)
-            # Shielded: one who stops waiting must not stop the others.
+            # Shielded, so that a cancelled caller does not cancel the others.
             self._counter = await asyncio.shield(self._loading)
         return self._counter
 

@@ -1,7 +1,14 @@
 """Adds up token usage and cost.
 
-Keeps three series apart: what providers billed, how full the window is, and our own
-estimates. Costs are computed only for models whose prices are known.
+Three series of figures are easily confused, and are kept apart here:
+
+    billed      what providers charged for, summed over all calls
+    occupancy   how much of the model's window the last call took
+    estimate    our own count of the context that would be sent next
+
+A context that is sent ten times is billed ten times and occupies the window once, so a window's
+limit is never compared with billed tokens. Costs are computed only for models whose prices are
+known.
 """
 
 from __future__ import annotations
@@ -18,18 +25,18 @@ from nplt_storage.rows import Billed, BilledDetails
 
 _MILLION: Final = Decimal(1_000_000)
 _EXACT: Final = Context(prec=80)
-"""Counts have up to 16 digits and prices a few: nothing is ever rounded away."""
+"""Enough precision that nothing is rounded: counts have up to 16 digits, prices a few."""
 
 
 class ModelPrices(Struct, frozen=True, kw_only=True):
-    """In US dollars for a million tokens."""
+    """The prices of one model, in US dollars per million tokens."""
 
     price_in: Decimal
     price_out: Decimal
     price_cached: Decimal | None = None
-    """Of input that came from the provider's cache; None: the price of any input."""
+    """The price of input that is read from the provider's cache; None: `price_in`."""
     price_cache_write: Decimal | None = None
-    """Of input that was written to it; None: the price of any input."""
+    """The price of input that is written to the provider's cache; None: `price_in`."""
 
     @classmethod
     def of(
@@ -39,7 +46,7 @@ class ModelPrices(Struct, frozen=True, kw_only=True):
         price_cached: float | None = None,
         price_cache_write: float | None = None,
     ) -> Self:
-        """From numbers as the settings have them: 0.1 is meant to be a tenth."""
+        """Converts the floats of the settings exactly as they were written: 0.1 is a tenth."""
         return cls(
             price_in=Decimal(str(price_in)),
             price_out=Decimal(str(price_out)),
@@ -57,8 +64,8 @@ class ModelPrices(Struct, frozen=True, kw_only=True):
         cached_tokens: int = 0,
         cache_write_tokens: int = 0,
     ) -> Decimal:
-        """What was read from the cache and written to it is a part of the input, never more
-        than it."""
+        """Tokens read from the cache and written to it are part of `input_tokens`; larger counts
+        are cut to it."""
         cached = min(cached_tokens, input_tokens)
         kept = min(cache_write_tokens, input_tokens - cached)
         charged = (
@@ -74,27 +81,17 @@ class ModelPrices(Struct, frozen=True, kw_only=True):
 
 
 def as_amount(cost: Decimal) -> str:
-    """`0.0425`: every digit, no exponent; text, because a float is not money."""
+    """Formats a cost as text with every digit and without exponent: `0.0425`. A float would
+    round."""
     amount = format(cost, "f")
     return amount.rstrip("0").rstrip(".") if "." in amount else amount
-
-
-# ------------------------------------------------------------------------------
-# Three series of figures that are easily taken for each other, kept apart.
-#
-#     billed      what providers said they charge for, summed over all calls
-#     occupancy   what the last call took of the model's window
-#     estimate    our own count of the context that would be sent next
-#
-# A context that is sent ten times is billed ten times and occupies the window
-# once: what is compared with a window's limit is never what was billed.
 
 
 def billed_series(
     billed: Billed, details: BilledDetails, prices: Mapping[str, ModelPrices]
 ) -> tuple[JsonObject, JsonObject | None]:
-    """What was billed, in all and by model; and what that cost, if a price is known.
-    `estimated_calls` were cut off before their provider said what they cost: counted by us."""
+    """Returns the billed tokens, in total and by model, and their cost if a price is known.
+    `estimated_calls` ended before their provider reported usage, so their tokens are our count."""
     more = {model: (written, estimated) for model, written, estimated in details}
     totals: Counter[str] = Counter()
     models: list[JsonValue] = []
@@ -104,8 +101,8 @@ def billed_series(
         counts = {"input_tokens": read, "output_tokens": written, "cached_tokens": cached}
         rare = {"cache_write_tokens": kept, "estimated_calls": estimated}
         totals.update(counts, calls=calls, **rare)
-        told = {name: count for name, count in rare.items() if count}
-        bill: JsonObject = {"model": model, "calls": calls, **counts, **told}
+        nonzero = {name: count for name, count in rare.items() if count}
+        bill: JsonObject = {"model": model, "calls": calls, **counts, **nonzero}
         if model in prices:
             costs.append(prices[model].cost(**counts, cache_write_tokens=kept))
             bill["cost"] = as_amount(costs[-1])
@@ -126,13 +123,13 @@ def billed_series(
 def occupancy_of(
     usage: Mapping[str, JsonValue] | None, *, counted: int, context_tokens: int
 ) -> JsonObject:
-    """Of one call: what the provider said it read and wrote, else what we had counted.
-    `context_tokens` is the model's window; 0: not known."""
-    said = [(usage or {}).get(name) for name in ("input_tokens", "output_tokens")]
-    known = [one for one in said if isinstance(one, int) and not isinstance(one, bool)]
-    is_said = len(known) == len(said)
-    tokens = sum(known) if is_said else counted
-    occupancy: JsonObject = {"tokens": tokens, "source": "api" if is_said else "counted"}
+    """Returns the occupancy after one call: the tokens that the provider reported, else our own
+    count. `context_tokens` is the model's window; 0 if it is not known."""
+    reported = [(usage or {}).get(name) for name in ("input_tokens", "output_tokens")]
+    known = [one for one in reported if isinstance(one, int) and not isinstance(one, bool)]
+    is_reported = len(known) == len(reported)
+    tokens = sum(known) if is_reported else counted
+    occupancy: JsonObject = {"tokens": tokens, "source": "api" if is_reported else "counted"}
     if context_tokens > 0:
         percent = round(100 * tokens / context_tokens, 1)
         occupancy |= {"context_tokens": context_tokens, "percent": percent}

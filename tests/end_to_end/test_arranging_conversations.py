@@ -71,7 +71,7 @@ def upload(client: RawClient, data: bytes, **more: str) -> Any:
 # SESSION_UPDATE
 
 
-def test_every_change_is_in_the_row_and_told_to_everyone(
+def test_every_session_update_is_in_the_row_and_an_event_for_all(
     client: RawClient, connect: Connect
 ) -> None:
     client.ask("hello")
@@ -90,7 +90,7 @@ def test_every_change_is_in_the_row_and_told_to_everyone(
     ]
 
 
-def test_an_empty_instruction_is_taken_before_anything_was_said(client: RawClient) -> None:
+def test_an_empty_system_instruction_is_accepted_before_the_first_prompt(client: RawClient) -> None:
     row = client.request(SESSION_UPDATE, {"system": ""}).json
     assert (row["session_id"], row["message_count"]) == (here(client), 0)
 
@@ -109,7 +109,7 @@ def test_an_archived_conversation_is_listed_among_the_archived_only(client: RawC
     assert listed()
 
 
-def test_a_deleted_conversation_comes_back_as_it_was(client: RawClient) -> None:
+def test_undelete_restores_a_conversation_unchanged(client: RawClient) -> None:
     client.ask("precious")
     gone = here(client)
     client.request(SESSION_DELETE, {"session_id": gone})
@@ -121,7 +121,7 @@ def test_a_deleted_conversation_comes_back_as_it_was(client: RawClient) -> None:
     assert again.type == SESSION_UPDATE, "what is there already stays there"
 
 
-def test_nobody_brings_back_what_another_deleted(
+def test_undelete_refuses_the_conversation_of_another_user(
     start_server: Callable[..., ServerProcess], connect: Connect
 ) -> None:
     server = start_server(users=USERS)
@@ -144,7 +144,7 @@ def test_nobody_brings_back_what_another_deleted(
 # SESSION_FORK
 
 
-def test_a_fork_holds_what_came_up_to_there_and_goes_its_own_way(client: RawClient) -> None:
+def test_a_fork_copies_the_entries_up_to_its_seq_and_is_independent(client: RawClient) -> None:
     client.ask("one")
     client.ask("two")
     forked = client.request(SESSION_FORK, {"at_seq": 2}).json
@@ -157,7 +157,7 @@ def test_a_fork_holds_what_came_up_to_there_and_goes_its_own_way(client: RawClie
     assert contents(client, here(client))[-1] == "three"
 
 
-def test_a_fork_inside_a_tool_step_can_be_talked_to(client: RawClient) -> None:
+def test_a_fork_inside_a_tool_step_accepts_prompts(client: RawClient) -> None:
     client.ask("!tool now {}")
     forked = client.request(SESSION_FORK, {"at_seq": 2, "name": "cut"}).json
     client.request(SESSION_SWITCH, {"session_id": "cut"})
@@ -165,7 +165,7 @@ def test_a_fork_inside_a_tool_step_can_be_talked_to(client: RawClient) -> None:
     assert contents(client, forked["session_id"])[-2:] == ["go on", "go on"]
 
 
-def test_a_fork_has_its_own_files(client: RawClient) -> None:
+def test_a_fork_has_its_own_attachments(client: RawClient) -> None:
     file_id = upload(client, b"for both")["file_id"]
     client.ask("with a file")
     forked = client.request(SESSION_FORK).json
@@ -174,7 +174,7 @@ def test_a_fork_has_its_own_files(client: RawClient) -> None:
     assert client.request(FILE_GET, asked).payload == b"for both"
 
 
-def test_there_is_no_fork_of_nothing_nor_beyond_the_end(client: RawClient) -> None:
+def test_a_fork_of_an_empty_conversation_or_beyond_its_head_is_refused(client: RawClient) -> None:
     assert client.request(SESSION_FORK).json["code"] == "not_found"
     client.ask("one")
     for at_seq in (0, 3):
@@ -185,7 +185,7 @@ def test_there_is_no_fork_of_nothing_nor_beyond_the_end(client: RawClient) -> No
 # SEARCH
 
 
-def test_names_are_found_before_words_and_pages_are_walked_once(client: RawClient) -> None:
+def test_search_lists_names_before_content_and_its_pages_do_not_overlap(client: RawClient) -> None:
     word = f"w{uuid4().hex}"
     for number in range(3):
         client.ask(f"say {word} number {number}")
@@ -206,7 +206,7 @@ def test_names_are_found_before_words_and_pages_are_walked_once(client: RawClien
     assert word in hits[1]["snippet"]
 
 
-def test_what_was_taken_back_is_not_found(client: RawClient) -> None:
+def test_search_does_not_find_rolled_back_entries(client: RawClient) -> None:
     word = f"w{uuid4().hex}"
     client.ask("before")
     client.ask(word)
@@ -215,7 +215,7 @@ def test_what_was_taken_back_is_not_found(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["?", "n!", "s!", "x"])
-def test_a_cursor_nobody_gave_is_refused(client: RawClient, cursor: str) -> None:
+def test_a_made_up_search_cursor_is_refused(client: RawClient, cursor: str) -> None:
     refusal = client.request(SEARCH, {"query": "a", "cursor": cursor})
     assert (refusal.type, refusal.json["field"]) == (ERROR, "cursor")
 
@@ -223,7 +223,7 @@ def test_a_cursor_nobody_gave_is_refused(client: RawClient, cursor: str) -> None
 # ROLLBACK, PROMPT replace_from
 
 
-def test_the_very_first_turn_can_be_undone(client: RawClient) -> None:
+def test_a_rollback_can_undo_the_first_turn(client: RawClient) -> None:
     client.ask("oops")
     assert client.request(ROLLBACK, {"to_seq": 0}).json["head_seq"] == 3
     assert contents(client) == []
@@ -231,7 +231,7 @@ def test_the_very_first_turn_can_be_undone(client: RawClient) -> None:
     assert contents(client) == ["right", "right"]
 
 
-def test_an_edited_prompt_takes_the_place_of_what_stood_there(
+def test_an_edited_prompt_replaces_the_original_and_its_turn(
     client: RawClient, connect: Connect
 ) -> None:
     client.ask("one")
@@ -261,7 +261,7 @@ def test_the_first_prompt_can_be_edited_too(client: RawClient) -> None:
     assert contents(client) == ["first", "first"]
 
 
-def test_nothing_is_replaced_under_a_running_turn_nor_where_nothing_stands(
+def test_a_prompt_edit_is_refused_during_a_running_turn_and_for_a_seq_without_a_prompt(
     client: RawClient,
 ) -> None:
     client.ask("one")
@@ -288,7 +288,7 @@ SEEDS_SHAPE = {
 }
 
 
-def test_a_document_becomes_a_conversation_of_whoever_brought_it(client: RawClient) -> None:
+def test_an_imported_document_belongs_to_the_user_who_imports_it(client: RawClient) -> None:
     own_id = uuid4().hex
     done = client.request(IMPORT, {"document": {"session_id": own_id, **SEEDS_SHAPE}}).json
     assert done == {"session_id": own_id, "messages": 2}
@@ -313,7 +313,9 @@ def test_an_upload_to_be_imported_belongs_to_no_conversation(
 @pytest.mark.parametrize(
     "document", [b"", b"{", b"[]", b'{"messages": 3}', b"\x00\xff", b'{"format":9,"messages":[\n']
 )
-def test_nothing_is_stored_of_what_is_no_conversation(client: RawClient, document: bytes) -> None:
+def test_import_stores_nothing_of_a_document_that_is_no_conversation(
+    client: RawClient, document: bytes
+) -> None:
     count = len(client.request(SESSION_LIST, {"limit": 200}).json["sessions"])
     stored = upload(client, document, purpose="import")
     refusal = client.request(IMPORT, {"file_id": stored["file_id"]}).json
@@ -321,7 +323,7 @@ def test_nothing_is_stored_of_what_is_no_conversation(client: RawClient, documen
     assert len(client.request(SESSION_LIST, {"limit": 200}).json["sessions"]) == count
 
 
-def test_what_was_refused_takes_no_room_for_further_uploads(client: RawClient) -> None:
+def test_refused_imports_free_their_upload_slots(client: RawClient) -> None:
     for _ in range(9):
         stored = upload(client, b"{}", purpose="import")
         refusal = client.request(IMPORT, {"file_id": stored["file_id"]}).json
@@ -329,7 +331,7 @@ def test_what_was_refused_takes_no_room_for_further_uploads(client: RawClient) -
     assert "file_id" in upload(client, b"an attachment")
 
 
-def test_an_id_that_is_taken_gives_the_import_another_one(client: RawClient) -> None:
+def test_an_import_whose_id_is_taken_gets_another_id(client: RawClient) -> None:
     client.ask("mine")
     done = client.request(IMPORT, {"document": {"session_id": here(client), **SEEDS_SHAPE}}).json
     assert done["session_id"] != here(client)
@@ -338,7 +340,7 @@ def test_an_id_that_is_taken_gives_the_import_another_one(client: RawClient) -> 
     assert json.loads(reserved.payload)["head_seq"] == 2
 
 
-def test_a_file_is_read_in_pieces_until_it_ends(client: RawClient) -> None:
+def test_file_get_reads_an_attachment_in_pieces(client: RawClient) -> None:
     data = bytes(range(256)) * 10
     file_id = upload(client, data)["file_id"]
     assert client.request(FILE_GET, {"file_id": file_id}).payload == data
@@ -350,7 +352,7 @@ def test_a_file_is_read_in_pieces_until_it_ends(client: RawClient) -> None:
         assert (refusal["code"], refusal["field"]) == ("not_found", "file_id")
 
 
-def test_files_are_listed_with_the_message_they_went_with(client: RawClient) -> None:
+def test_attachments_are_listed_with_their_message(client: RawClient) -> None:
     file_id = upload(client, b"hello")["file_id"]
     asked = {"text": "look", "attachments": [file_id]}
     client.answer_of(client.request(PROMPT, asked).json["turn_id"])

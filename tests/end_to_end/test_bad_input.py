@@ -91,7 +91,7 @@ def bystander(connect: Connect) -> RawClient:
         (HISTORY_REQUEST, b'{"seq": 99}', "not_found", "seq"),
     ],
 )
-def test_a_bad_request_is_refused_by_name_and_nothing_is_lost(
+def test_a_malformed_request_is_refused_with_its_field_and_the_connection_lives(
     client: RawClient, code: int, payload: bytes, error: str, field: str | None
 ) -> None:
     client.ask("before")
@@ -103,7 +103,9 @@ def test_a_bad_request_is_refused_by_name_and_nothing_is_lost(
     assert client.request(HISTORY_REQUEST).json["message_count"] == 4
 
 
-def test_data_of_no_file_is_refused_once_and_answers_no_other_request(client: RawClient) -> None:
+def test_file_data_without_metadata_is_refused_once_and_answers_no_other_request(
+    client: RawClient,
+) -> None:
     client.sock.sendall(encode(FILE_DATA, 9, b"data of no file") * 3)
     # Handled after them; a PING that is read together with them would be answered before.
     assert client.request(SESSION_LIST).type == SESSION_LIST
@@ -111,21 +113,21 @@ def test_data_of_no_file_is_refused_once_and_answers_no_other_request(client: Ra
     assert (complaint.type, complaint.seq, complaint.json["field"]) == (ERROR, 0, "seq")
 
 
-def test_a_request_without_a_number_is_refused(client: RawClient) -> None:
+def test_a_request_without_a_seq_is_refused(client: RawClient) -> None:
     client.send(PROMPT, 0, {"text": "hello"})
     frame = client.event(ERROR)
     assert (frame.seq, frame.json["code"], frame.json["field"]) == (0, "malformed", "seq")
     assert client.ask("after") == "after"
 
 
-def test_a_number_still_unanswered_is_refused(client: RawClient) -> None:
+def test_a_seq_that_is_still_unanswered_is_refused(client: RawClient) -> None:
     client.request(PROMPT, {"text": "!slow 5 busy"})
     client.send(0x11, 77)
     client.send(0x11, 77)
     assert client.event(ERROR).json["field"] == "seq"
 
 
-def test_a_foreign_frame_between_fragments_drops_the_part(client: RawClient) -> None:
+def test_another_frame_between_fragments_drops_the_partial_message(client: RawClient) -> None:
     client.sock.sendall(struct.pack(">BHH", PROMPT | 0x80, 30, 65_535) + b"x" * 65_535)
     client.send(SESSION_LIST, 31)
     replies = {frame.seq: frame for frame in (client.receive(), client.receive())}
@@ -139,7 +141,7 @@ def test_a_foreign_frame_between_fragments_drops_the_part(client: RawClient) -> 
     [HTTP_POST, b"GET / HTTP/1.0\r\n\r\n", TLS_HELLO, bytes(65_535), b"\x82\x00\x01\x00\x00"],
     ids=["http-post", "http-get", "tls-hello", "zeros", "fragmented-hello"],
 )
-def test_a_stranger_gets_one_text_and_a_close(
+def test_a_foreign_protocol_gets_one_text_and_a_close(
     connect: Connect, bystander: RawClient, stranger: bytes
 ) -> None:
     client = connect()
@@ -151,7 +153,7 @@ def test_a_stranger_gets_one_text_and_a_close(
     assert bystander.ask("undisturbed") == "undisturbed"
 
 
-def test_half_a_frame_and_silence_is_told_and_closed(
+def test_an_incomplete_frame_times_out_with_a_reason_and_a_close(
     start_server: Callable[..., ServerProcess],
     connect: Connect,
 ) -> None:
@@ -170,7 +172,7 @@ def test_half_a_frame_and_silence_is_told_and_closed(
         structured.receive()
 
 
-def test_a_header_with_a_lying_length_swallows_only_its_own_connection(
+def test_a_header_with_a_false_length_affects_only_its_own_connection(
     connect: Connect, bystander: RawClient
 ) -> None:
     client = connect()
@@ -181,7 +183,7 @@ def test_a_header_with_a_lying_length_swallows_only_its_own_connection(
     assert bystander.ask("still undisturbed") == "still undisturbed"
 
 
-def test_slow_senders_keep_nobody_out(
+def test_slow_senders_do_not_exhaust_the_connection_limit(
     start_server: Callable[..., ServerProcess], connect: Connect
 ) -> None:
     server = start_server(limits={"connections_max": 50})

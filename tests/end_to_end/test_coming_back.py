@@ -28,13 +28,15 @@ def plan(tmp_path: Path) -> Plan:
     return Plan(scratch=tmp_path, seed=2026)
 
 
-def test_prompts_over_a_road_that_cuts_run_once(unstarted: ServerProcess, plan: Plan) -> None:
+def test_prompts_over_a_connection_that_drops_run_once(
+    unstarted: ServerProcess, plan: Plan
+) -> None:
     resent = ask_over_faulty_network(plan, unstarted, prompts=60, kills=1)
     assert resent.complaints == []
     assert len(resent.asked) == 60
 
 
-def test_what_was_shown_before_a_kill_is_the_record_after_it(
+def test_streamed_text_before_a_kill_equals_the_record_after_it(
     unstarted: ServerProcess, plan: Plan
 ) -> None:
     streams = kill_in_mid_stream(plan, unstarted, kills=3)
@@ -42,13 +44,17 @@ def test_what_was_shown_before_a_kill_is_the_record_after_it(
     assert streams.kills == 3
 
 
-def test_many_who_speak_at_once_hear_the_same_order(unstarted: ServerProcess, plan: Plan) -> None:
+def test_concurrent_prompts_are_broadcast_in_the_same_order_to_all_clients(
+    unstarted: ServerProcess, plan: Plan
+) -> None:
     crowd = talk_all_at_once(plan, unstarted, clients=8, prompts_each=2)
     assert crowd.complaints == []
     assert len(crowd.heard) == 8
 
 
-def test_who_goes_to_and_fro_hears_no_foreign_word(unstarted: ServerProcess, plan: Plan) -> None:
+def test_a_client_that_switches_conversations_gets_no_foreign_events(
+    unstarted: ServerProcess, plan: Plan
+) -> None:
     switches = switch_to_and_fro(plan, unstarted, count=20)
     assert switches.complaints == []
     assert switches.count == 40

@@ -59,7 +59,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_full_disk_behind_stdout_is_said(data_dir: Path) -> None:
+def test_a_full_disk_behind_stdout_is_reported_as_an_error(data_dir: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         assert nplt_server("doctor", data_dir, stdout=full) == (
             1,
@@ -71,7 +71,7 @@ def test_a_full_disk_behind_stdout_is_said(data_dir: Path) -> None:
         )
 
 
-def test_a_reader_who_has_seen_enough_is_nothing_to_speak_of(data_dir: Path) -> None:
+def test_a_closed_pipe_ends_a_command_quietly_with_exit_code_141(data_dir: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as pipe:
@@ -88,19 +88,21 @@ def test_a_reader_who_has_seen_enough_is_nothing_to_speak_of(data_dir: Path) -> 
         ("redis://localhost:1/0?key_prefx=a", "'key_prefx'"),
     ],
 )
-def test_an_address_that_is_none_is_refused(data_dir: Path, target: str, says: str) -> None:
+def test_migrate_refuses_a_malformed_redis_url(data_dir: Path, target: str, says: str) -> None:
     result = run(migrate, data_dir, target)
     assert (result.exit_code, says in result.stderr) == (1, True)
 
 
-def test_a_file_is_no_place(tmp_path: Path) -> None:
+def test_migrate_refuses_a_file_as_a_data_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     result = run(migrate, tmp_path / "file", tmp_path / "new")
     assert result.exit_code == 1
     assert result.stderr == f"nplt-server: {tmp_path}/file is no data directory: it is a file\n"
 
 
-def test_places_that_would_be_confused_are_refused(data_dir: Path, tmp_path: Path) -> None:
+def test_migrate_refuses_a_target_that_is_or_is_inside_its_source(
+    data_dir: Path, tmp_path: Path
+) -> None:
     (tmp_path / "link").symlink_to(data_dir)
     for source, target, says in (
         (data_dir, f"{data_dir}/../data/", "the same place"),
@@ -114,7 +116,9 @@ def test_places_that_would_be_confused_are_refused(data_dir: Path, tmp_path: Pat
     assert not (data_dir / "history" / "new").exists()
 
 
-async def test_what_another_process_has_copied_meanwhile_is_there_already(data_dir: Path) -> None:
+async def test_migrate_skips_a_conversation_that_another_process_has_just_copied(
+    data_dir: Path,
+) -> None:
     class Slow(MemoryStore):
         @asynccontextmanager
         async def build(self, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
@@ -131,7 +135,7 @@ async def test_what_another_process_has_copied_meanwhile_is_there_already(data_d
 # Files
 
 
-def test_of_two_files_for_one_conversation_neither_is_repaired(data_dir: Path) -> None:
+def test_repair_refuses_a_conversation_with_two_files(data_dir: Path) -> None:
     path = the_file(data_dir, "abc1")
     path.write_bytes(path.read_bytes()[:-150])
     twin = path.with_name("session_20200101_abc1.json")
@@ -143,7 +147,7 @@ def test_of_two_files_for_one_conversation_neither_is_repaired(data_dir: Path) -
     assert path.read_bytes() == twin.read_bytes()
 
 
-def test_a_repair_that_fails_does_not_say_it_was_done(
+def test_a_failed_repair_does_not_report_success(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = the_file(data_dir, "abc1")
@@ -158,14 +162,14 @@ def test_a_repair_that_fails_does_not_say_it_was_done(
     assert "broken" in result.stderr
 
 
-def test_an_export_takes_the_beginning_of_an_id_that_only_one_has(data_dir: Path) -> None:
+def test_export_accepts_a_unique_id_prefix(data_dir: Path) -> None:
     assert json.loads(run(export, "abc", "--data-dir", data_dir).stdout)["session_id"] == "abc1"
     result = run(export, "ab", "--data-dir", data_dir)
     assert result.exit_code == 1
     assert result.stderr == "nplt-server: 2 conversations have ids that begin with 'ab'\n"
 
 
-def test_an_import_that_is_repeated_does_nothing(data_dir: Path, tmp_path: Path) -> None:
+def test_a_repeated_import_does_nothing(data_dir: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     arguments: tuple[Any, ...] = (the_file(data_dir, "abc1"), "--data-dir", other, "--user", "eve")
     assert "imported as abc1" in run(import_files, *arguments).stdout
@@ -174,7 +178,7 @@ def test_an_import_that_is_repeated_does_nothing(data_dir: Path, tmp_path: Path)
     assert run(doctor, other).output.startswith("1 conversation, ")
 
 
-def test_a_good_file_comes_in_beside_a_damaged_one(data_dir: Path, tmp_path: Path) -> None:
+def test_import_takes_a_sound_file_beside_a_damaged_one(data_dir: Path, tmp_path: Path) -> None:
     path, copy = the_file(data_dir, "abc1"), tmp_path / "copy.json"
     copy.write_bytes(path.read_bytes())
     path.write_bytes(path.read_bytes().replace(b"word 1", b"word 7"))
@@ -194,7 +198,9 @@ def test_a_good_file_comes_in_beside_a_damaged_one(data_dir: Path, tmp_path: Pat
         ("listen: 7", "listen: expected keys and values"),
     ],
 )
-def test_settings_that_can_not_be_meant_are_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_check_refuses_settings_that_contradict_each_other_with_exit_code_78(
+    tmp_path: Path, text: str, says: str
+) -> None:
     from nplt_server.cli import main
 
     config = tmp_path / "server.yaml"
@@ -203,7 +209,7 @@ def test_settings_that_can_not_be_meant_are_refused(tmp_path: Path, text: str, s
     assert (result.exit_code, says in result.stderr) == (78, True)
 
 
-async def test_it_is_said_that_histories_win_over_the_older_form(
+async def test_a_warning_says_that_histories_override_graph_history(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     both = {"graph": {"history": {}}, "histories": [{"id": "m", "backend": {"type": "memory"}}]}

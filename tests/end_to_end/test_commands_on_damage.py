@@ -56,7 +56,7 @@ def test_a_repair_takes_the_user_of_a_lost_first_line_from_the_index(data_dir: P
     assert run(doctor, data_dir).exit_code == 0
 
 
-def test_without_an_index_a_repair_has_to_be_told_the_user(data_dir: Path) -> None:
+def test_without_an_index_a_repair_needs_the_user_option(data_dir: Path) -> None:
     lose_the_first_line(the_file(data_dir))
     (data_dir / "catalog.sqlite").unlink()
     damaged = the_file(data_dir).read_bytes()
@@ -68,7 +68,7 @@ def test_without_an_index_a_repair_has_to_be_told_the_user(data_dir: Path) -> No
     assert entries_of(data_dir, "ada") == chat(3)
 
 
-def test_a_repair_names_a_link_and_leaves_it(data_dir: Path, tmp_path: Path) -> None:
+def test_a_repair_refuses_a_symbolic_link(data_dir: Path, tmp_path: Path) -> None:
     path = the_file(data_dir)
     there = path.rename(tmp_path / "elsewhere.json")
     path.symlink_to(there)
@@ -79,7 +79,7 @@ def test_a_repair_names_a_link_and_leaves_it(data_dir: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "link", "dangling link", "socket"])
-def test_a_back_up_names_one_odd_thing_and_copies_the_rest(
+def test_a_backup_reports_a_special_file_and_copies_the_rest(
     data_dir: Path, tmp_path: Path, kind: str
 ) -> None:
     odd = "session_20260102_odd.json"
@@ -106,7 +106,9 @@ def test_a_back_up_names_one_odd_thing_and_copies_the_rest(
     assert not (tmp_path / "copy" / "history" / odd).exists()
 
 
-def test_a_device_and_an_odd_trash_do_not_stop_a_back_up(data_dir: Path, tmp_path: Path) -> None:
+def test_a_device_and_a_malformed_trash_do_not_stop_a_backup(
+    data_dir: Path, tmp_path: Path
+) -> None:
     (data_dir / "trash" / "20260101T000000_s9").write_bytes(b"no folder")
     os.mkfifo(data_dir / "trash" / "days.json")
     (data_dir / "files" / "s1").write_bytes(b"no folder either")
@@ -121,11 +123,11 @@ def test_a_device_and_an_odd_trash_do_not_stop_a_back_up(data_dir: Path, tmp_pat
     assert run(doctor, tmp_path / "copy").exit_code == 0
 
 
-def test_the_help_of_backup_says_its_exit_code() -> None:
+def test_the_help_of_backup_names_exit_code_3() -> None:
     assert "3 a backup left something out" in " ".join(run(backup, "--help").stdout.split())
 
 
-def test_a_conversation_without_its_first_line_is_read_over_the_wire(
+def test_a_conversation_with_a_lost_first_line_is_readable_over_the_wire(
     server: ServerProcess,
 ) -> None:
     with RawClient(server.port) as client:

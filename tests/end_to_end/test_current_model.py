@@ -107,7 +107,7 @@ def test_the_model_of_a_prompt_is_for_that_prompt_alone(client: RawClient) -> No
     assert answer_to(client) == all_say(FIRST)
 
 
-def test_a_new_conversation_says_which_model_answers_in_it(client: RawClient) -> None:
+def test_a_new_conversation_names_its_model(client: RawClient) -> None:
     client.request(MODEL_SWITCH, {"model": SECOND})
     answer_to(client)
     assert client.request(SESSION_NEW).json["model"] == FIRST
@@ -118,7 +118,9 @@ def test_a_new_conversation_says_which_model_answers_in_it(client: RawClient) ->
     assert deleted["model"] == FIRST == current(client)
 
 
-def test_a_switch_is_told_to_the_other_window_at_once(client: RawClient, connect: Connect) -> None:
+def test_a_model_switch_is_an_event_for_other_clients_at_once(
+    client: RawClient, connect: Connect
+) -> None:
     answer_to(client)
     session_id = next(iter(listed(client)))
     other = connect()
@@ -131,7 +133,7 @@ def test_a_switch_is_told_to_the_other_window_at_once(client: RawClient, connect
 
 
 @pytest.mark.slow
-def test_a_choice_outlives_the_server_and_goes_into_forks(
+def test_a_model_switch_survives_a_restart_and_is_copied_by_forks(
     server: ServerProcess, client: RawClient, connect: Connect
 ) -> None:
     client.request(MODEL_SWITCH, {"model": SECOND})
@@ -148,7 +150,7 @@ def test_a_choice_outlives_the_server_and_goes_into_forks(
     assert answer_to(later) == all_say(SECOND)
 
 
-def test_a_choice_before_the_first_word_is_kept_and_recorded_with_it(connect: Connect) -> None:
+def test_a_model_switch_before_the_first_prompt_is_stored_with_it(connect: Connect) -> None:
     client = connect()
     session_id = client.hello()["session_id"]
     client.request(MODEL_SWITCH, {"model": SECOND})
@@ -161,7 +163,7 @@ def test_a_choice_before_the_first_word_is_kept_and_recorded_with_it(connect: Co
     assert kinds(again) == ["model_switched", "model_input", "model_output"]
 
 
-def test_the_same_choice_again_writes_nothing(client: RawClient) -> None:
+def test_a_switch_to_the_same_model_writes_no_entry(client: RawClient) -> None:
     answer_to(client)
     for _ in range(3):
         client.request(MODEL_SWITCH, {"model": SECOND})
@@ -169,7 +171,7 @@ def test_the_same_choice_again_writes_nothing(client: RawClient) -> None:
 
 
 @pytest.mark.slow
-def test_a_fallback_is_named_as_the_one_that_answered_and_the_choice_stays(
+def test_a_fallback_is_named_as_the_answering_model_and_the_chosen_model_stays(
     start_server: Callable[..., ServerProcess],
 ) -> None:
     url = "http://127.0.0.1:9/v1"
@@ -185,7 +187,7 @@ def test_a_fallback_is_named_as_the_one_that_answered_and_the_choice_stays(
 # The chat and the command line
 
 
-async def test_the_chat_shows_what_answers_after_new_switch_and_fork(url: str) -> None:
+async def test_the_chat_shows_the_model_after_new_switch_and_fork(url: str) -> None:
     async with chat_with(url) as face:
         session = face.session
         await run_command(face, f"/model {SECOND}")
@@ -203,7 +205,7 @@ async def test_the_chat_shows_what_answers_after_new_switch_and_fork(url: str) -
         assert session.model == SECOND
 
 
-async def test_the_chat_of_another_window_shows_the_change(url: str) -> None:
+async def test_the_chat_shows_a_model_switch_of_another_client(url: str) -> None:
     async with chat_with(url) as face, chat_with(url) as other:
         await face.says("hello")
         await run_command(other, f"/switch {face.session.client.session_id}")
@@ -213,7 +215,9 @@ async def test_the_chat_of_another_window_shows_the_change(url: str) -> None:
         await other.until(lambda: other.session.model == FIRST)
 
 
-def test_the_model_of_ask_sticks_to_the_conversation(url: str, tmp_path: Path) -> None:
+def test_the_model_option_of_ask_switches_the_model_of_the_conversation(
+    url: str, tmp_path: Path
+) -> None:
     def ask(*arguments: str) -> dict[str, str]:
         done = run_nplt("ask", "hello", "--json", *arguments, home=tmp_path, server=url)
         assert done.returncode == 0, done.stderr
@@ -231,7 +235,9 @@ def test_the_model_of_ask_sticks_to_the_conversation(url: str, tmp_path: Path) -
     assert ask("-s", briefed["session_id"])["model"] == SECOND
 
 
-def test_the_model_of_the_chat_sticks_to_the_conversation(url: str, tmp_path: Path) -> None:
+def test_the_model_option_of_chat_switches_the_model_of_the_conversation(
+    url: str, tmp_path: Path
+) -> None:
     talked = run_nplt("chat", url, "--model", SECOND, home=tmp_path, stdin="hello\n")
     assert talked.returncode == 0, talked.stderr
     (row,) = json.loads(run_nplt("sessions", "--json", home=tmp_path, server=url).stdout)
@@ -240,7 +246,7 @@ def test_the_model_of_the_chat_sticks_to_the_conversation(url: str, tmp_path: Pa
     assert json.loads(asked.stdout)["model"] == SECOND
 
 
-def test_a_model_nobody_has_is_refused_before_anything_is_asked(url: str, tmp_path: Path) -> None:
+def test_an_unknown_model_is_refused_before_any_call(url: str, tmp_path: Path) -> None:
     refused = run_nplt("chat", url, "--model", "nobody", home=tmp_path, stdin="hello\n")
     assert refused.returncode != 0
     assert "no model 'nobody'" in refused.stderr

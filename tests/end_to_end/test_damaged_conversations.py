@@ -58,7 +58,7 @@ def row(server: ServerProcess, session_id: str) -> dict[str, object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("near", [b"first words", b"the third"])
-def test_it_is_listed_after_a_start_under_its_name_and_the_command_repairs_it(
+def test_a_damaged_conversation_is_listed_by_name_after_a_start_with_its_repair_command(
     server: ServerProcess, near: bytes, tmp_path: Path
 ) -> None:
     session_id = conversation(server)
@@ -81,7 +81,7 @@ def test_it_is_listed_after_a_start_under_its_name_and_the_command_repairs_it(
 
 
 @pytest.mark.slow
-def test_it_is_listed_at_once_if_the_file_changes_while_the_server_runs(
+def test_a_file_damaged_while_the_server_runs_is_listed_as_damaged_at_once(
     server: ServerProcess,
 ) -> None:
     session_id = conversation(server)
@@ -107,7 +107,7 @@ def test_a_file_that_was_only_touched_is_not_damaged(server: ServerProcess) -> N
         assert page["message_count"] == 6
 
 
-def test_whoever_enters_it_is_told_the_command_and_what_is_sound_can_be_read(
+def test_attaching_to_a_damaged_conversation_names_repair_and_sound_entries_are_readable(
     server: ServerProcess,
 ) -> None:
     session_id = conversation(server)
@@ -127,7 +127,7 @@ def test_whoever_enters_it_is_told_the_command_and_what_is_sound_can_be_read(
         server.restart()  # closing it does not make it sound
 
 
-def test_its_owner_repairs_it_while_the_server_runs_and_goes_on(server: ServerProcess) -> None:
+def test_a_user_repairs_a_damaged_conversation_while_the_server_runs(server: ServerProcess) -> None:
     session_id = conversation(server)
     server.restart()
     flip_a_bit(file_of(server, session_id), b"the second")
@@ -151,14 +151,14 @@ def test_its_owner_repairs_it_while_the_server_runs_and_goes_on(server: ServerPr
     assert looked.returncode == 0, looked.stdout
 
 
-def test_nobody_else_repairs_it(server: ServerProcess) -> None:
+def test_another_user_may_not_repair_a_damaged_conversation(server: ServerProcess) -> None:
     with RawClient(server.port) as client:
         client.hello()
         refused = client.request(REPAIR, {"session_id": "nothing"})
         assert (refused.type, refused.json["code"]) == (ERROR, "not_found")
 
 
-def test_a_plain_client_sees_it_too(server: ServerProcess) -> None:
+def test_a_plain_client_lists_a_damaged_conversation(server: ServerProcess) -> None:
     session_id = conversation(server)
     server.terminate()
     flip_a_bit(file_of(server, session_id), b"the second")
@@ -172,7 +172,7 @@ def test_a_plain_client_sees_it_too(server: ServerProcess) -> None:
         assert f"to repair it: nplt repair {session_id}" in shown.text
 
 
-def test_an_older_copy_of_a_file_is_served_with_a_warning_and_old_cursors_get_resync(
+def test_a_restored_older_file_is_served_with_a_warning_and_old_cursors_get_resync(
     server: ServerProcess,
 ) -> None:
     session_id = conversation(server)
@@ -221,7 +221,9 @@ def test_deleted_conversations_are_listed_page_by_page(server: ServerProcess) ->
 
 
 @pytest.mark.slow
-def test_nplt_lists_the_command_and_can_delete_it(server: ServerProcess, tmp_path: Path) -> None:
+def test_nplt_lists_the_repair_command_and_can_delete_a_damaged_conversation(
+    server: ServerProcess, tmp_path: Path
+) -> None:
     session_id = conversation(server)
     server.terminate()
     flip_a_bit(file_of(server, session_id), b"the second")

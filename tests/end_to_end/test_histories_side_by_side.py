@@ -62,7 +62,7 @@ def names(client: RawClient) -> list[str]:
     return [row["name"] for row in client.request(SESSION_LIST).json["sessions"]]
 
 
-def test_one_list_shows_them_all_and_what_was_promised_is_there_after_a_kill(start: Start) -> None:
+def test_one_list_shows_all_histories_and_acknowledged_entries_survive_a_kill(start: Start) -> None:
     server = start("data")
     with RawClient(server.port) as client:
         client.hello()
@@ -104,7 +104,7 @@ def test_on_a_shared_redis_a_conversation_belongs_to_one_server_at_a_time(start:
         assert [each["seq"] for each in page["messages"]] == [2, 3, 4, 5]
 
 
-def test_what_a_killed_server_held_is_taken_over_at_once_by_another_on_its_machine(
+def test_conversations_of_a_killed_server_are_acquired_at_once_by_another_on_its_machine(
     start: Start,
 ) -> None:
     one, two = start("one"), start("two")
@@ -120,7 +120,7 @@ def test_what_a_killed_server_held_is_taken_over_at_once_by_another_on_its_machi
         assert [each["content"] for each in page["messages"]] == ["hello shared", "now I"]
 
 
-def test_two_servers_that_make_the_same_id_have_one_conversation(start: Start) -> None:
+def test_two_servers_that_create_the_same_id_have_one_conversation(start: Start) -> None:
     one, two = start("one"), start("two")
     wanted = {"session_id": "user_123", "create": True, "history": "team"}
     with RawClient(two.port) as second:

@@ -37,7 +37,7 @@ def seqs(answer: Any) -> list[int]:
     return [message["seq"] for message in answer["messages"]]
 
 
-def test_around_shows_both_sides_and_cursors_lead_on(client: RawClient) -> None:
+def test_a_page_around_an_entry_has_cursors_in_both_directions(client: RawClient) -> None:
     for number in range(5):
         client.ask(f"message {number}")
     answer = page(client, around=5, limit=4)
@@ -56,7 +56,7 @@ def test_around_shows_both_sides_and_cursors_lead_on(client: RawClient) -> None:
     assert (both["code"], both["field"]) == ("malformed", "after")
 
 
-def test_system_messages_come_when_they_are_asked_for(client: RawClient) -> None:
+def test_system_messages_are_in_a_history_page_on_request(client: RawClient) -> None:
     client.request(SESSION_UPDATE, {"system": "Be brief."})
     client.ask("hello")
     assert [message["role"] for message in page(client)["messages"]] == ["user", "assistant"]
@@ -64,7 +64,7 @@ def test_system_messages_come_when_they_are_asked_for(client: RawClient) -> None
     assert [message["content"] for message in asked] == ["Be brief."]
 
 
-def test_the_entries_view_shows_what_was_taken_back_and_facts_too(client: RawClient) -> None:
+def test_the_entries_view_shows_rolled_back_entries_and_facts(client: RawClient) -> None:
     client.ask("one")
     client.request(SESSION_UPDATE, {"name": "named"})
     client.request(ROLLBACK, {"to_seq": 0})
@@ -73,7 +73,7 @@ def test_the_entries_view_shows_what_was_taken_back_and_facts_too(client: RawCli
     assert kinds == ["model_input", "model_output", "renamed", "rollback"]
 
 
-def test_less_detail_is_shorter_and_says_the_same_thing(client: RawClient) -> None:
+def test_summary_and_gist_of_a_history_page_are_shorter(client: RawClient) -> None:
     client.ask("The ants live in the garden.\n" + "They work all day long. " * 300)
     sizes = {
         detail: len(page(client, detail=detail)["messages"][0]["content"])
@@ -82,7 +82,7 @@ def test_less_detail_is_shorter_and_says_the_same_thing(client: RawClient) -> No
     assert sizes["live"] > sizes["summary"] > sizes["gist"] > 0
 
 
-def test_a_part_of_a_message_is_exactly_what_was_asked_for(client: RawClient) -> None:
+def test_a_message_range_is_exactly_the_requested_characters(client: RawClient) -> None:
     text = "äöü🐜 and other ants"
     client.ask(text)
 
@@ -94,7 +94,7 @@ def test_a_part_of_a_message_is_exactly_what_was_asked_for(client: RawClient) ->
     assert (part(offset=10**9)["content"], part()["size"]) == ("", len(text))
 
 
-def test_a_page_is_never_larger_than_asked_for(client: RawClient) -> None:
+def test_a_history_page_never_exceeds_the_requested_size(client: RawClient) -> None:
     client.ask("word " * 2_000)
     for max_bytes in (0, 4_096, 10_000):
         assert page(client, max_bytes=max_bytes)["messages"][-1]["truncated"]

@@ -61,7 +61,9 @@ def prompt(client: RawClient, text: str, **fields: object) -> dict[str, str]:
 # Making them
 
 
-def test_a_prompt_makes_the_conversation_it_names_and_finds_it_again(client: RawClient) -> None:
+def test_a_prompt_with_create_creates_the_conversation_and_finds_it_again(
+    client: RawClient,
+) -> None:
     for text in ("one", "two"):
         receipt = prompt(client, text, session_id="user_123", create=True)
         assert receipt["session_id"] == "user_123"
@@ -69,7 +71,7 @@ def test_a_prompt_makes_the_conversation_it_names_and_finds_it_again(client: Raw
     assert listed(client) == ["user_123"]
 
 
-def test_without_create_a_conversation_that_is_not_there_is_not_made(client: RawClient) -> None:
+def test_without_create_an_unknown_conversation_is_not_created(client: RawClient) -> None:
     assert prompt(client, "hello", session_id="user_123")["code"] == "not_found"
     assert prompt(client, "hello", session_id="user_123", create=False)["code"] == "not_found"
     assert client.request(ATTACH, {"session_id": "user_123"}).json["code"] == "not_found"
@@ -77,7 +79,7 @@ def test_without_create_a_conversation_that_is_not_there_is_not_made(client: Raw
 
 
 @pytest.mark.parametrize("request_type", [ATTACH, SESSION_SWITCH])
-def test_it_is_made_for_who_enters_and_listed_with_its_first_message(
+def test_attach_with_create_lists_the_conversation_with_its_first_message(
     client: RawClient, request_type: int
 ) -> None:
     entered = client.request(request_type, {"session_id": "user_123", "create": True}).json
@@ -87,7 +89,7 @@ def test_it_is_made_for_who_enters_and_listed_with_its_first_message(
     assert listed(client) == ["user_123"]
 
 
-def test_hello_names_the_conversation_to_begin_in(connect: Connect) -> None:
+def test_hello_attaches_to_the_conversation_it_names(connect: Connect) -> None:
     first = connect()
     assert first.hello({"session_id": "user_123"})["code"] == "not_found"
     assert first.hello({"session_id": "user_123", "create": True})["session_id"] == "user_123"
@@ -98,7 +100,7 @@ def test_hello_names_the_conversation_to_begin_in(connect: Connect) -> None:
     assert said_in(first, "user_123") == ["hello", "again"]
 
 
-def test_who_names_none_gets_the_default_one(connect: Connect) -> None:
+def test_a_client_that_names_no_session_id_gets_the_default_one(connect: Connect) -> None:
     client = connect()
     assert client.hello({"create": True})["session_id"] == "default"
     client.request(DETACH)
@@ -106,7 +108,9 @@ def test_who_names_none_gets_the_default_one(connect: Connect) -> None:
     assert prompt(client, "hello", create=True)["session_id"] == "default"
 
 
-def test_what_is_no_id_becomes_the_name_of_a_new_conversation(client: RawClient) -> None:
+def test_a_text_that_is_no_valid_id_becomes_the_name_of_a_new_conversation(
+    client: RawClient,
+) -> None:
     made = prompt(client, "hello", session_id="my notes", create=True)["session_id"]
     assert prompt(client, "again", session_id="my notes", create=True)["session_id"] == made
     (row,) = client.request(SESSION_LIST).json["sessions"]
@@ -114,7 +118,7 @@ def test_what_is_no_id_becomes_the_name_of_a_new_conversation(client: RawClient)
 
 
 @pytest.mark.parametrize("request_type", [ATTACH, SESSION_SWITCH])
-def test_the_beginning_of_an_id_is_another_id_where_one_is_made(
+def test_an_id_prefix_is_not_resolved_when_create_is_set(
     client: RawClient, request_type: int
 ) -> None:
     prompt(client, "hello", session_id="user_12", create=True)
@@ -122,7 +126,7 @@ def test_the_beginning_of_an_id_is_another_id_where_one_is_made(
     assert client.request(request_type, wanted).json["session_id"] == "user_1"
 
 
-def test_a_deleted_one_is_made_anew(client: RawClient) -> None:
+def test_create_after_a_deletion_creates_an_empty_conversation(client: RawClient) -> None:
     prompt(client, "old", session_id="user_123", create=True)
     client.request(SESSION_DELETE, {"session_id": "user_123"})
     prompt(client, "new", session_id="user_123", create=True)
@@ -133,7 +137,7 @@ def test_a_deleted_one_is_made_anew(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["user_123", "my notes"])
-def test_those_who_make_it_at_once_are_in_one_conversation(
+def test_concurrent_clients_that_create_an_id_share_one_conversation(
     connect: Connect, client: RawClient, wanted: str
 ) -> None:
     makers = [connect() for _ in range(8)]
@@ -166,7 +170,7 @@ def test_a_name_is_accepted_wherever_an_id_is(client: RawClient, connect: Connec
     assert deleted["session_id"] == row["session_id"]
 
 
-def test_a_name_that_two_have_is_refused_with_both(client: RawClient) -> None:
+def test_an_ambiguous_name_is_refused_and_both_ids_are_listed(client: RawClient) -> None:
     made = [prompt(client, "x", session_id=name, create=True)["session_id"] for name in ("a", "b")]
     for session_id in made:
         client.request(SESSION_UPDATE, {"session_id": session_id, "name": "notes"})
@@ -182,7 +186,7 @@ def test_what_is_neither_an_id_nor_a_name_is_malformed(client: RawClient, wanted
 
 
 @pytest.mark.parametrize("wanted", ["../x", "my notes", "a/../b"])
-def test_what_can_be_no_id_is_not_looked_for_in_the_trash(client: RawClient, wanted: str) -> None:
+def test_undelete_refuses_a_malformed_id(client: RawClient, wanted: str) -> None:
     refusal = client.request(SESSION_UPDATE, {"session_id": wanted, "deleted": False})
     assert (refusal.type, refusal.json["code"]) == (ERROR, "not_found")
 
@@ -212,7 +216,9 @@ def test_plain_clients_begin_in_the_default_conversation_where_it_is_set(
     assert refused["code"] == "not_found"
 
 
-def test_plain_clients_begin_in_a_fresh_one_unless_it_is_set(connect: Connect) -> None:
+def test_plain_clients_begin_in_a_fresh_conversation_without_the_create_setting(
+    connect: Connect,
+) -> None:
     plain = connect()
     plain.greeting()
     plain.send(SESSION_SWITCH, 0, {"session_id": "user_123"})
@@ -234,7 +240,7 @@ def shared(start_server: Start) -> ServerProcess:
     return start_server(users=users)
 
 
-def test_users_have_ids_of_their_own_and_learn_nothing_of_the_others(
+def test_each_user_has_a_namespace_of_ids_and_learns_nothing_of_others(
     shared: ServerProcess, connect: Connect
 ) -> None:
     ada, bob = connect(shared), connect(shared)
@@ -395,7 +401,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.mark.slow
-def test_one_is_made_in_the_history_that_is_named_and_found_after_a_restart(
+def test_create_uses_the_named_history_and_finds_it_after_a_restart(
     start_server: Start, redis: RedisServer, connect: Connect
 ) -> None:
     histories = [
@@ -426,7 +432,7 @@ def test_one_is_made_in_the_history_that_is_named_and_found_after_a_restart(
 # The library and the command
 
 
-async def test_the_library_makes_the_conversation_it_is_given(server: ServerProcess) -> None:
+async def test_the_library_creates_the_session_it_is_given(server: ServerProcess) -> None:
     url = f"nplt://127.0.0.1:{server.port}"
     with pytest.raises(nplt_client.RequestRefused):
         async with nplt_client.connect(url, session="user_123"):
@@ -442,7 +448,7 @@ async def test_the_library_makes_the_conversation_it_is_given(server: ServerProc
 
 
 @pytest.mark.slow
-async def test_a_conversation_in_which_nothing_was_said_is_there_after_a_restart(
+async def test_a_created_conversation_without_messages_survives_a_restart(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     """The server forgets ids under which nothing is stored; the client does not."""
@@ -464,7 +470,7 @@ async def test_a_conversation_in_which_nothing_was_said_is_there_after_a_restart
             again.kill()
 
 
-def test_ask_makes_the_conversation_it_is_given(server: ServerProcess, tmp_path: Path) -> None:
+def test_ask_with_create_creates_the_conversation(server: ServerProcess, tmp_path: Path) -> None:
     url = f"nplt://127.0.0.1:{server.port}"
 
     def ask(*arguments: str) -> tuple[int, str]:
@@ -478,7 +484,9 @@ def test_ask_makes_the_conversation_it_is_given(server: ServerProcess, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_command_makes_nothing_by_a_slip_of_the_hand(start_server: Start, tmp_path: Path) -> None:
+def test_commands_without_create_do_not_create_a_mistyped_conversation(
+    start_server: Start, tmp_path: Path
+) -> None:
     """Also where the settings make what is named: the commands say whether they mean it."""
     url = f"nplt://127.0.0.1:{start_server(sessions={'create': True}).port}"
     for command in (("history", "typo"), ("ask", "hello", "-s", "typo"), ("export", "typo")):

@@ -49,7 +49,7 @@ def last_answer(server: ServerProcess, session_id: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("deltas", [1, 7])
-def test_the_text_that_was_shown_is_kept_as_an_interrupted_answer(
+def test_after_a_kill_the_streamed_text_is_kept_as_an_interrupted_answer(
     server: ServerProcess, deltas: int
 ) -> None:
     session_id, shown = shown_before_the_kill(server, "!slow 60 " + "word " * 600, deltas)
@@ -63,7 +63,7 @@ def test_the_text_that_was_shown_is_kept_as_an_interrupted_answer(
     assert shown
 
 
-def test_the_conversation_goes_on_after_it(server: ServerProcess) -> None:
+def test_after_a_kill_in_mid_answer_the_conversation_continues(server: ServerProcess) -> None:
     session_id, _ = shown_before_the_kill(server, "!slow 60 " + "word " * 600, 2)
     server.start()
     last_answer(server, session_id)
@@ -79,7 +79,7 @@ def test_the_conversation_goes_on_after_it(server: ServerProcess) -> None:
         assert states == ["interrupted", "completed"]
 
 
-def test_a_finished_answer_leaves_no_note_behind(server: ServerProcess) -> None:
+def test_a_finished_answer_leaves_no_live_journal_behind(server: ServerProcess) -> None:
     with RawClient(server.port) as client:
         client.hello()
         client.ask("a few words to echo")

@@ -21,7 +21,7 @@ def test_kills_under_load_lose_duplicate_and_reorder_nothing(tmp_path: Path) -> 
     assert tally.promises > KILLS, "there was something to lose"
 
 
-def test_a_line_taken_out_of_a_file_is_noticed(tmp_path: Path) -> None:
+def test_the_kill_check_notices_a_line_removed_from_a_file(tmp_path: Path) -> None:
     plan = Plan(scratch=tmp_path, seed=2026, sabotage=True)
     tally = killed(plan, 4, Progress("kills", 4))
     assert any("lost" in complaint for complaint in tally.complaints)

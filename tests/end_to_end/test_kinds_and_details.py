@@ -87,7 +87,7 @@ async def test_the_chat_shows_entries_by_their_kinds_and_switches_to_roles(url: 
 
 
 @pytest.mark.slow
-def test_the_commands_reach_them_too(url: str, tmp_path: Path) -> None:
+def test_the_commands_reach_histories_roles_views_and_details(url: str, tmp_path: Path) -> None:
     def run(*arguments: str) -> str:
         done = run_nplt(*arguments, home=tmp_path, server=url)
         assert done.returncode == 0, done.stderr
@@ -108,7 +108,7 @@ def test_the_commands_reach_them_too(url: str, tmp_path: Path) -> None:
     assert "[1] system_instruction" in run("history", newest, "--entries")
 
 
-def test_create_without_a_name_is_a_mistake(url: str, tmp_path: Path) -> None:
+def test_create_without_a_session_is_a_usage_error(url: str, tmp_path: Path) -> None:
     for arguments in (("ask", "hello", "--create"), ("chat", "--create")):
         refused = run_nplt(*arguments, home=tmp_path, server=url)
         assert refused.returncode == 2
@@ -120,7 +120,7 @@ def test_create_without_a_name_is_a_mistake(url: str, tmp_path: Path) -> None:
     assert [row["message_count"] for row in json.loads(listed.stdout)] == [4]
 
 
-def test_tools_that_a_cancel_stopped_say_so_as_a_whole(
+def test_a_cancel_during_an_approval_marks_the_tool_results_as_cancelled(
     start_server: Callable[..., ServerProcess], connect: Connect
 ) -> None:
     client = connect(start_server(tools={"now": "ask"}))

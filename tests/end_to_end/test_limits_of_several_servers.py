@@ -43,7 +43,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     redis.kill()
 
 
-def test_turns_of_a_user_wait_for_those_at_the_other_server(start: Start) -> None:
+def test_turn_slots_of_a_user_are_shared_by_both_servers(start: Start) -> None:
     one, two = start(limits={"turns_per_user_max": 1})
     with RawClient(one.port) as first, RawClient(two.port) as second:
         first.hello()
@@ -59,7 +59,7 @@ def test_turns_of_a_user_wait_for_those_at_the_other_server(start: Start) -> Non
     assert ended["timestamp"] < waited["timestamp"]
 
 
-def test_a_place_is_free_again_when_a_turn_has_ended(start: Start) -> None:
+def test_a_shared_turn_slot_is_free_when_the_turn_has_ended(start: Start) -> None:
     one, _ = start(limits={"turns_per_user_max": 1})
     with RawClient(one.port) as client:
         client.hello()
@@ -67,7 +67,7 @@ def test_a_place_is_free_again_when_a_turn_has_ended(start: Start) -> None:
             assert client.ask(f"prompt {number}") == f"prompt {number}"
 
 
-def test_prompts_per_minute_count_at_both_servers(start: Start) -> None:
+def test_the_prompt_rate_limit_counts_at_both_servers(start: Start) -> None:
     token, limit = "a-token-of-ada", 30
     users = [{"name": "ada", "token_sha256": hashlib.sha256(token.encode()).hexdigest()}]
     one, two = start(users=users, limits={"prompts_per_minute_max": limit})
@@ -86,7 +86,7 @@ def test_prompts_per_minute_count_at_both_servers(start: Start) -> None:
     assert 0 < accepted.count(two) < limit
 
 
-def test_the_list_of_one_server_says_what_runs_at_the_other(start: Start) -> None:
+def test_a_session_list_shows_turns_that_run_at_the_other_server(start: Start) -> None:
     one, two = start()
     with RawClient(one.port) as client, RawClient(two.port) as other:
         client.hello()
@@ -100,7 +100,7 @@ def test_the_list_of_one_server_says_what_runs_at_the_other(start: Start) -> Non
         assert row["state"] == "idle"
 
 
-def test_status_names_both_servers_and_what_they_have_open(start: Start) -> None:
+def test_status_names_both_members_and_their_open_conversations(start: Start) -> None:
     one, two = start()
     with RawClient(one.port) as client, RawClient(two.port) as other:
         client.hello()

@@ -67,7 +67,9 @@ def shown_to(
 
 
 @needs_root
-def test_another_user_is_told_whose_server_it_is_in_both_dialects(server: ServerProcess) -> None:
+def test_another_local_user_is_refused_and_told_the_owner_in_both_dialects(
+    server: ServerProcess,
+) -> None:
     place = ("127.0.0.1", server.port)
     for kind, payload in ((CHAT_TEXT, "hello"), (HELLO, '{"versions": [3]}')):
         shown = shown_to(NOBODY, place, kind=kind, payload=payload)
@@ -78,7 +80,7 @@ def test_another_user_is_told_whose_server_it_is_in_both_dialects(server: Server
 
 
 @needs_root
-def test_what_another_user_sent_is_in_no_conversation(
+def test_frames_of_a_refused_local_user_reach_no_conversation(
     server: ServerProcess, connect: Connect
 ) -> None:
     shown_to(NOBODY, ("127.0.0.1", server.port), payload="a foreign word")
@@ -89,7 +91,7 @@ def test_what_another_user_sent_is_in_no_conversation(
 
 
 @needs_root
-def test_a_connection_that_is_closed_at_once_is_nobodys(
+def test_a_connection_closed_before_its_user_is_looked_up_is_refused(
     server: ServerProcess, connect: Connect
 ) -> None:
     """The kernel would say root of it."""
@@ -108,20 +110,20 @@ def test_a_connection_that_is_closed_at_once_is_nobodys(
 
 
 @needs_root
-def test_those_who_are_named_may_connect(start_server: Start) -> None:
+def test_users_named_in_local_users_may_connect(start_server: Start) -> None:
     server = start_server(listen={"local_users": ["nobody"]})
     assert "hello" in shown_to(NOBODY, ("127.0.0.1", server.port))
     assert "you are daemon" in shown_to(1, ("127.0.0.1", server.port))
 
 
 @needs_root
-def test_any_lets_everybody_in(start_server: Start) -> None:
+def test_local_users_any_admits_every_local_user(start_server: Start) -> None:
     server = start_server(listen={"local_users": "any"})
     assert "hello" in shown_to(NOBODY, ("127.0.0.1", server.port))
 
 
 @needs_root
-def test_where_users_have_tokens_the_token_decides(start_server: Start) -> None:
+def test_with_tokens_the_token_decides_and_not_the_local_user(start_server: Start) -> None:
     users = [{"name": "ada", "token_sha256": hashlib.sha256(b"ada's token").hexdigest()}]
     server = start_server(users=users)
     said = json.dumps({"versions": [3], "token": "ada's token"})
@@ -129,7 +131,9 @@ def test_where_users_have_tokens_the_token_decides(start_server: Start) -> None:
 
 
 @needs_root
-def test_the_same_holds_for_ipv6_and_for_names_of_this_machine(start_server: Start) -> None:
+def test_local_users_are_checked_over_ipv6_and_for_names_of_this_machine(
+    start_server: Start,
+) -> None:
     server = start_server("--host", "::1")
     assert "you are nobody" in shown_to(NOBODY, ("::1", server.port))
     assert "hello" in shown_to(0, ("::1", server.port))
@@ -160,7 +164,7 @@ def test_a_unix_socket_is_served_beside_the_port(start_server: Start) -> None:
         ("nobdy", "listen.local_users: owner, any, or a list of names: [nobdy]\n"),
     ],
 )
-def test_a_name_that_nobody_has_is_a_mistake_in_the_settings(
+def test_an_unknown_name_in_local_users_is_a_mistake_in_the_settings(
     tmp_path: Path, value: str, said: str
 ) -> None:
     (tmp_path / "server.yaml").write_text(f"listen: {{local_users: {value}}}")
@@ -171,7 +175,7 @@ def test_a_name_that_nobody_has_is_a_mistake_in_the_settings(
 
 
 @needs_root
-def test_nplt_does_not_talk_to_a_server_that_another_user_runs(tmp_path: Path) -> None:
+def test_nplt_does_not_connect_to_a_server_that_another_user_runs(tmp_path: Path) -> None:
     """Not even if it greets as ours does."""
     greeting = b"\x01\0\0\0\x15nplt 9: echo answers."
     program = f"""

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 Start = Callable[..., ServerProcess]
 
 
-def test_a_client_that_lags_is_told_and_catches_up_from_the_record(
+def test_a_lagging_client_is_sent_lagged_and_catches_up_from_the_record(
     start_server: Start, connect: Connect
 ) -> None:
     server = start_server(limits={"event_bytes_max": 65_536, "write_seconds_max": 60})
@@ -71,7 +71,7 @@ def test_a_client_that_lags_is_told_and_catches_up_from_the_record(
     assert sleeper.event(TURN_FINISHED)
 
 
-def test_a_client_that_asks_and_never_reads_costs_little(server: ServerProcess) -> None:
+def test_a_client_that_never_reads_its_replies_costs_bounded_memory(server: ServerProcess) -> None:
     process = psutil.Process(server.pid)
     with RawClient(server.port) as greedy, RawClient(server.port) as other:
         other.hello()
@@ -90,7 +90,7 @@ def test_a_client_that_asks_and_never_reads_costs_little(server: ServerProcess) 
         assert process.memory_info().rss - before < 16 * 1024 * 1024
 
 
-def test_a_client_that_names_a_keepalive_and_goes_silent_is_dropped(
+def test_a_client_silent_beyond_its_keepalive_is_disconnected(
     start_server: Start, connect: Connect
 ) -> None:
     server = start_server()
@@ -101,7 +101,7 @@ def test_a_client_that_names_a_keepalive_and_goes_silent_is_dropped(
     assert talkative.ask("I named none") == "I named none"
 
 
-def test_a_silent_plain_client_hears_a_heartbeat_and_is_dropped_in_the_end(
+def test_a_silent_plain_client_gets_a_heartbeat_and_is_disconnected_later(
     start_server: Start, connect: Connect
 ) -> None:
     limits = {"plain_heartbeat_seconds": 0.5, "plain_silence_seconds_max": 3}
@@ -113,7 +113,7 @@ def test_a_silent_plain_client_hears_a_heartbeat_and_is_dropped_in_the_end(
     assert "Nothing came from you" in texts[-1]
 
 
-def test_a_plain_client_is_not_dropped_while_a_long_answer_comes_in(
+def test_a_plain_client_is_not_disconnected_during_a_long_answer(
     start_server: Start, connect: Connect
 ) -> None:
     client = connect(start_server(limits={"plain_silence_seconds_max": 1}))
@@ -124,7 +124,7 @@ def test_a_plain_client_is_not_dropped_while_a_long_answer_comes_in(
     )
 
 
-def test_out_of_descriptors_it_waits_and_serves_again(
+def test_out_of_file_descriptors_the_accept_loop_backs_off_and_recovers(
     server: ServerProcess, connect: Connect
 ) -> None:
     first = connect()
@@ -143,7 +143,7 @@ def test_out_of_descriptors_it_waits_and_serves_again(
     assert first.ask("and me") == "and me"
 
 
-def test_the_connections_of_one_test_leave_nothing_behind(server: ServerProcess) -> None:
+def test_closed_connections_leak_no_file_descriptors(server: ServerProcess) -> None:
     process = psutil.Process(server.pid)
     with RawClient(server.port) as keeper:
         keeper.hello()
@@ -159,7 +159,7 @@ def test_the_connections_of_one_test_leave_nothing_behind(server: ServerProcess)
         assert process.num_fds() <= before + 100
 
 
-def test_a_client_that_attaches_again_and_again_and_never_reads_costs_little(
+def test_a_client_that_attaches_repeatedly_and_never_reads_costs_bounded_memory(
     server: ServerProcess, connect: Connect
 ) -> None:
     writer, greedy = connect(), connect()
@@ -176,7 +176,7 @@ def test_a_client_that_attaches_again_and_again_and_never_reads_costs_little(
     assert process.memory_info().rss - before < 32 * 1024 * 1024
 
 
-def test_messages_larger_than_the_default_limit_are_heard(
+def test_messages_larger_than_the_default_limit_are_received_if_configured(
     start_server: Start, connect: Connect
 ) -> None:
     client = connect(start_server(limits={"message_bytes_max": 4 * 1024 * 1024}))
@@ -184,7 +184,7 @@ def test_messages_larger_than_the_default_limit_are_heard(
     assert client.ask("z" * 2_000_000) == "z" * 2_000_000
 
 
-def test_a_list_fits_the_message_limit(start_server: Start, connect: Connect) -> None:
+def test_a_session_list_fits_the_message_limit(start_server: Start, connect: Connect) -> None:
     client = connect(start_server(limits={"message_bytes_max": 65_536}))
     client.hello()
     for number in range(40):

@@ -48,7 +48,7 @@ def is_settled(servers: dict[str, Any]) -> bool:
     return others == ["connected"] * 2 and "error" in servers["gone"]
 
 
-def test_status_and_tools_tell_of_a_server_that_is_not_there(connect: Connect) -> None:
+def test_status_and_tools_report_an_unavailable_mcp_server(connect: Connect) -> None:
     client = connect()
     client.hello()
     gone = client.request(STATUS).json["mcp_servers"]["gone"]
@@ -60,7 +60,7 @@ def test_status_and_tools_tell_of_a_server_that_is_not_there(connect: Connect) -
     ]
 
 
-def test_tools_says_which_are_not_offered_because_vendors_take_no_more(connect: Connect) -> None:
+def test_tools_marks_the_mcp_tools_beyond_the_vendors_limit(connect: Connect) -> None:
     client = connect()
     client.hello()
     tools = client.request(TOOLS).json["tools"]
@@ -69,7 +69,7 @@ def test_tools_says_which_are_not_offered_because_vendors_take_no_more(connect: 
     assert offered == [True] * OFFERED_MAX + [False] * (len(tools) - OFFERED_MAX)
 
 
-def test_the_commands_show_servers_and_what_they_have(
+def test_the_mcp_commands_show_servers_resources_and_prompts(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     url = f"nplt://127.0.0.1:{server.port}"
@@ -82,9 +82,7 @@ def test_the_commands_show_servers_and_what_they_have(
     assert "connected, 125 tools" in status
 
 
-def test_the_server_fetches_a_source_and_attaches_it(
-    connect: Connect, server: ServerProcess
-) -> None:
+def test_a_prompt_attaches_an_mcp_resource(connect: Connect, server: ServerProcess) -> None:
     client = connect()
     client.hello()
     wanted = {"filename": "x", "size": 0, "source": "mcp:odd/note://monday"}
@@ -103,7 +101,7 @@ def test_the_server_fetches_a_source_and_attaches_it(
         ("mcp:shut/note://x", "forbidden", "shut is denied by the server's settings"),
     ],
 )
-def test_a_source_that_can_not_be_fetched_is_refused(
+def test_an_mcp_resource_that_can_not_be_fetched_is_refused(
     connect: Connect, source: str, code: str, message: str
 ) -> None:
     client = connect()
@@ -114,7 +112,7 @@ def test_a_source_that_can_not_be_fetched_is_refused(
     assert reply.json["message"].startswith(message)
 
 
-def test_ask_attaches_a_source(server: ServerProcess, tmp_path: Path) -> None:
+def test_ask_attaches_an_mcp_resource(server: ServerProcess, tmp_path: Path) -> None:
     url = f"nplt://127.0.0.1:{server.port}"
     arguments = ("ask", "what is due?", "-a", "mcp:odd/greet?whom=Ada", "--json")
     done = run_nplt(*arguments, server=url, home=tmp_path)
@@ -125,7 +123,7 @@ def test_ask_attaches_a_source(server: ServerProcess, tmp_path: Path) -> None:
     assert [file["filename"] for file in prompt["attachments"]] == ["greet.txt"]
 
 
-def test_the_chat_attaches_a_source(server: ServerProcess, tmp_path: Path) -> None:
+def test_the_chat_attaches_an_mcp_resource(server: ServerProcess, tmp_path: Path) -> None:
     url = f"nplt://127.0.0.1:{server.port}"
     lines = "/attach mcp:odd/note://monday\nwhat is due?\n/history\n"
     done = run_nplt("chat", server=url, home=tmp_path, stdin=lines)

@@ -61,7 +61,7 @@ def lists(client: Client) -> dict[str, Any]:
         time.sleep(0.02)
 
 
-def test_every_vendor_is_asked_for_its_models_page_by_page(tmp_path: Path, key_file: str) -> None:
+def test_model_lists_of_vendors_are_fetched_page_by_page(tmp_path: Path, key_file: str) -> None:
     with emulator_in_thread() as vendors:
         vendors.page_lists(2)
         providers = [openai_at(vendors, key_file), anthropic_at(vendors, key_file), OFFLINE]
@@ -77,7 +77,7 @@ def test_every_vendor_is_asked_for_its_models_page_by_page(tmp_path: Path, key_f
     assert pages == [None, *names[1:-1:2]]
 
 
-def test_a_list_is_kept_over_a_restart_while_the_vendor_is_away(
+def test_a_cached_model_list_survives_a_restart_while_the_vendor_is_unavailable(
     tmp_path: Path, key_file: str
 ) -> None:
     with emulator_in_thread() as vendors:
@@ -92,7 +92,9 @@ def test_a_list_is_kept_over_a_restart_while_the_vendor_is_away(
             assert lists(client) == {"openai": {}}
 
 
-def test_a_vendor_that_does_not_answer_delays_nobody(tmp_path: Path, key_file: str) -> None:
+def test_an_unresponsive_vendor_does_not_delay_the_model_list(
+    tmp_path: Path, key_file: str
+) -> None:
     with emulator_in_thread() as vendors:
         vendors.lists_stall = True
         providers = [OFFLINE, openai_at(vendors, key_file)]
@@ -106,7 +108,7 @@ def test_a_vendor_that_does_not_answer_delays_nobody(tmp_path: Path, key_file: s
             assert "gpt-5.2" in lists(client)["openai"]["models"]
 
 
-def test_a_model_that_only_the_vendor_knows_just_works(tmp_path: Path, key_file: str) -> None:
+def test_a_model_that_only_the_vendor_lists_can_be_used(tmp_path: Path, key_file: str) -> None:
     new = ClaudeModel(
         name="claude-novel-7-20261101", window_tokens=500_000, output_tokens_max=128_000
     )
@@ -123,7 +125,7 @@ def test_a_model_that_only_the_vendor_knows_just_works(tmp_path: Path, key_file:
     assert [each.body["model"] for each in vendors.received] == [new.name]  # type: ignore[index]
 
 
-def test_a_provider_that_lists_its_models_has_no_others(tmp_path: Path, key_file: str) -> None:
+def test_a_provider_with_configured_models_offers_no_others(tmp_path: Path, key_file: str) -> None:
     with emulator_in_thread() as vendors:
         providers = [OFFLINE, openai_at(vendors, key_file, models=["gpt-5.2"])]
         with (
@@ -133,7 +135,7 @@ def test_a_provider_that_lists_its_models_has_no_others(tmp_path: Path, key_file
             client.switch_model("openai/gpt-5.4")
 
 
-def test_the_command_shows_what_vendors_list(tmp_path: Path, key_file: str) -> None:
+def test_the_models_command_shows_the_lists_of_vendors(tmp_path: Path, key_file: str) -> None:
     with emulator_in_thread() as vendors:
         settings = {"providers": [OFFLINE, anthropic_at(vendors, key_file)]}
         with serving(tmp_path / "data", settings) as port:
@@ -158,7 +160,7 @@ def closed_port() -> int:
         return port
 
 
-def test_a_server_on_this_machine_is_found_and_answers_when_it_is_named(tmp_path: Path) -> None:
+def test_a_local_model_server_is_discovered_and_answers_when_named(tmp_path: Path) -> None:
     with emulator_in_thread(key="none") as vendors:
         settings = {
             "providers": [OFFLINE],
@@ -178,7 +180,7 @@ def test_a_server_on_this_machine_is_found_and_answers_when_it_is_named(tmp_path
         assert not {"authorization", "x-api-key"} & asked.headers.keys()
 
 
-def test_who_chose_a_server_on_this_machine_is_never_answered_by_another_model(
+def test_a_chosen_local_model_server_has_no_fallback_to_another_model(
     tmp_path: Path,
 ) -> None:
     settings = {"providers": [OFFLINE], "local_servers": {"ollama": closed_port()}}
@@ -190,7 +192,9 @@ def test_who_chose_a_server_on_this_machine_is_never_answered_by_another_model(
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n\r\n<html>", b"SSH-2.0-x\r\n"])
-def test_something_else_at_such_a_port_does_no_harm(tmp_path: Path, answer: bytes) -> None:
+def test_a_foreign_service_at_the_port_of_a_local_model_server_is_ignored(
+    tmp_path: Path, answer: bytes
+) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
         settings = {"providers": [OFFLINE], "local_servers": {"llamacpp": port}}
@@ -204,7 +208,7 @@ def test_something_else_at_such_a_port_does_no_harm(tmp_path: Path, answer: byte
             peer.close()
 
 
-def test_nobody_is_looked_for_where_providers_are_listed(
+def test_local_model_servers_are_not_discovered_if_providers_are_listed(
     start_server: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
     server = start_server()

@@ -29,7 +29,7 @@ def conversation(client: RawClient) -> str:
     return session_id
 
 
-def test_a_cursor_beyond_the_head_is_told_to_read_the_record(connect: Connect) -> None:
+def test_a_cursor_beyond_the_head_gets_resync(connect: Connect) -> None:
     speaker, returning = connect(), connect()
     session_id = conversation(speaker)
     returning.hello()
@@ -39,7 +39,7 @@ def test_a_cursor_beyond_the_head_is_told_to_read_the_record(connect: Connect) -
     assert returning.event(ENTRY).json["entry"]["seq"] == 5, "it is attached all the same"
 
 
-def test_a_cursor_that_can_be_served_is_not_told_to(connect: Connect) -> None:
+def test_a_valid_cursor_gets_the_missed_entries_without_resync(connect: Connect) -> None:
     speaker, returning = connect(), connect()
     session_id = conversation(speaker)
     returning.hello()
@@ -48,7 +48,7 @@ def test_a_cursor_that_can_be_served_is_not_told_to(connect: Connect) -> None:
     assert [returning.event(ENTRY).json["entry"]["seq"] for _ in range(2)] == [3, 4]
 
 
-def test_more_than_is_replayed_at_once_is_read_from_the_record(connect: Connect) -> None:
+def test_a_cursor_further_back_than_the_replay_limit_gets_resync(connect: Connect) -> None:
     speaker, returning = connect(), connect()
     session_id = str(speaker.hello()["session_id"])
     for _ in range(4):
@@ -63,7 +63,7 @@ def test_more_than_is_replayed_at_once_is_read_from_the_record(connect: Connect)
 
 
 @pytest.mark.parametrize("offset", [1_000_000, 3])
-def test_a_place_the_server_does_not_hold_is_told_again_from_the_beginning(
+def test_an_unknown_delta_offset_is_replayed_from_the_beginning(
     connect: Connect, offset: int
 ) -> None:
     speaker, returning = connect(), connect()

@@ -41,7 +41,7 @@ def asked(vendors: HostedEmulator, name: str) -> list[Any]:
     return [body.get(name) for body in bodies if isinstance(body, dict)]
 
 
-async def test_the_effort_of_a_conversation_lasts_and_outlives_a_restart(
+async def test_the_effort_of_a_conversation_survives_a_restart(
     tmp_path: Path, vendors: HostedEmulator
 ) -> None:
     with served(tmp_path, vendors) as url:
@@ -66,7 +66,7 @@ async def test_the_effort_of_a_conversation_lasts_and_outlives_a_restart(
     assert asked(vendors, "reasoning_effort") == ["high", "low", "high", None]
 
 
-def test_temperature_and_length_of_a_conversation_reach_the_model(
+def test_temperature_and_output_limit_of_a_conversation_reach_the_model(
     tmp_path: Path, vendors: HostedEmulator
 ) -> None:
     with served(tmp_path, vendors, "gpt-4o-mini") as url, connect(url) as client:
@@ -81,7 +81,7 @@ def test_temperature_and_length_of_a_conversation_reach_the_model(
     assert asked(vendors, "max_completion_tokens") == [77, 77]
 
 
-def test_an_option_that_makes_no_sense_is_refused_and_changes_nothing(
+def test_an_invalid_option_is_refused_and_changes_nothing(
     tmp_path: Path, vendors: HostedEmulator
 ) -> None:
     with served(tmp_path, vendors) as url, connect(url) as client:
@@ -90,7 +90,7 @@ def test_an_option_that_makes_no_sense_is_refused_and_changes_nothing(
         assert client.models().options is None
 
 
-def test_the_effort_of_one_prompt_is_that_of_the_command(
+def test_the_effort_option_of_ask_applies_to_one_prompt(
     tmp_path: Path, vendors: HostedEmulator
 ) -> None:
     with served(tmp_path, vendors) as url:

@@ -88,7 +88,9 @@ def serving(tmp_path: Path, folder: Path) -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_conversations_go_on_after_a_restart(folder: Path, tmp_path: Path) -> None:
+def test_conversations_in_a_custom_store_continue_after_a_restart(
+    folder: Path, tmp_path: Path
+) -> None:
     with serving(tmp_path, folder) as port, RawClient(port) as client:
         session_id = client.hello()["session_id"]
         assert client.ask("one") == "one"
@@ -102,7 +104,7 @@ def test_conversations_go_on_after_a_restart(folder: Path, tmp_path: Path) -> No
         assert [message["content"] for message in page["messages"]] == ["one", "one", "two", "two"]
 
 
-def test_users_come_back_by_an_id_of_their_own(folder: Path, tmp_path: Path) -> None:
+def test_ids_of_users_work_with_a_custom_store(folder: Path, tmp_path: Path) -> None:
     for text in ("My name is Alice", "What is my name?"):
         with serving(tmp_path, folder) as port, RawClient(port) as client:
             client.hello({"session_id": "user_123", "create": True})
@@ -113,7 +115,7 @@ def test_users_come_back_by_an_id_of_their_own(folder: Path, tmp_path: Path) -> 
     assert [path.name for path in folder.iterdir()] == ["user_123"]
 
 
-def test_the_check_says_what_is_missing(folder: Path, tmp_path: Path) -> None:
+def test_check_names_the_methods_a_custom_store_lacks(folder: Path, tmp_path: Path) -> None:
     assert run_check(tmp_path, "FolderBackend").returncode == 0
     half = run_check(tmp_path, "Half")
     assert half.returncode == 78

@@ -36,7 +36,7 @@ def upload(client: RawClient, data: bytes) -> Any:
     return client.reply_to(900).json
 
 
-def test_who_stops_talking_in_the_middle_of_an_upload_is_told_so_and_seen_out(
+def test_a_half_close_in_the_middle_of_an_upload_is_an_error_and_a_clean_close(
     connect: Connect,
 ) -> None:
     client = connect()
@@ -48,7 +48,7 @@ def test_who_stops_talking_in_the_middle_of_an_upload_is_told_so_and_seen_out(
     assert (refusal.type, refusal.json["field"]) == (ERROR, "size")
 
 
-def test_the_bytes_of_a_file_that_was_announced_wrongly_are_swallowed(connect: Connect) -> None:
+def test_the_bytes_of_an_upload_with_malformed_metadata_are_discarded(connect: Connect) -> None:
     client = connect()
     client.hello()
     client.send(FILE_METADATA, 9, {"filename": 5, "size": 3})
@@ -57,7 +57,7 @@ def test_the_bytes_of_a_file_that_was_announced_wrongly_are_swallowed(connect: C
     assert [(frame.type, frame.seq) for frame in client.pushed] == [(ERROR, 9)]
 
 
-def test_an_observer_neither_uploads_nor_cancels_nor_deletes(connect: Connect) -> None:
+def test_an_observer_may_not_upload_cancel_or_delete(connect: Connect) -> None:
     here, observer = connect(), connect()
     session_id = here.hello()["session_id"]
     observer.hello()
@@ -69,7 +69,7 @@ def test_an_observer_neither_uploads_nor_cancels_nor_deletes(connect: Connect) -
     assert here.request(CANCEL, {"turn_id": turn_id}).json == {"cancelled": True}
 
 
-def test_a_file_that_comes_too_late_for_its_conversation_leaves_nothing_there(
+def test_an_upload_to_a_deleted_conversation_leaves_no_file(
     connect: Connect, server: ServerProcess
 ) -> None:
     client = connect()
@@ -85,7 +85,7 @@ def test_a_file_that_comes_too_late_for_its_conversation_leaves_nothing_there(
     assert [path.read_bytes() for path in files] == [b"kept"]
 
 
-def test_a_name_is_text_and_commands_no_terminal(connect: Connect) -> None:
+def test_control_characters_in_a_conversation_name_become_spaces(connect: Connect) -> None:
     client, plain = connect(), connect()
     client.hello()
     client.ask("hello")
@@ -97,7 +97,7 @@ def test_a_name_is_text_and_commands_no_terminal(connect: Connect) -> None:
     assert "a ]0;pwn  b" in plain.receive().text
 
 
-def test_there_is_nothing_beyond_the_end_of_a_file_however_far(connect: Connect) -> None:
+def test_file_get_beyond_the_end_of_a_file_is_empty(connect: Connect) -> None:
     client = connect()
     client.hello()
     stored = upload(client, b"abc")
@@ -106,7 +106,7 @@ def test_there_is_nothing_beyond_the_end_of_a_file_however_far(connect: Connect)
     assert (far.type, far.payload) == (FILE_GET, b"")
 
 
-def test_a_prompt_can_not_show_a_file_that_was_erased(connect: Connect) -> None:
+def test_a_prompt_can_not_attach_a_redacted_file(connect: Connect) -> None:
     client = connect()
     client.hello()
     file_id = upload(client, b"secret")["file_id"]

@@ -76,18 +76,18 @@ def test_a_chat_is_thoughts_then_pieces_then_an_empty_frame(client: RawClient) -
     assert spoken(client.chat("hello there, how are you")) == "hello there, how are you"
 
 
-def test_server_frames_are_numbered_from_zero(client: RawClient) -> None:
+def test_server_frames_have_seqs_from_zero(client: RawClient) -> None:
     frames = client.chat("one two three") + client.chat("four")
     assert [frame.seq for frame in frames] == list(range(1, len(frames) + 1))
 
 
-def test_the_clients_own_numbers_are_not_looked_at(client: RawClient) -> None:
+def test_seqs_of_a_plain_client_are_ignored(client: RawClient) -> None:
     for _ in range(3):
         client.send(CHAT_TEXT, 65_535, "same number")
         assert spoken(client.chat_frames()) == "same number"
 
 
-def test_a_failing_provider_is_told_as_text_and_the_chat_ends(client: RawClient) -> None:
+def test_a_failing_provider_is_reported_as_text_and_the_chat_ends(client: RawClient) -> None:
     assert "offline/echo fails" in spoken(client.chat("!fail"))
     assert spoken(client.chat("still here")) == "still here"
 
@@ -96,7 +96,7 @@ def test_a_blank_prompt_is_answered_like_a_chat(client: RawClient) -> None:
     assert spoken(client.chat("   "))
 
 
-def test_the_word_heartbeat_in_an_answer_is_not_a_heartbeat(client: RawClient) -> None:
+def test_the_word_heartbeat_in_an_answer_is_not_sent_as_a_heartbeat(client: RawClient) -> None:
     # `HEARTBEAT` as a prompt is a heartbeat, so the answer is made another way.
     assert spoken(client.chat("!slow 0 HEARTBEAT")) == "HEARTBEAT"
 
@@ -110,14 +110,14 @@ def test_a_heartbeat_is_not_answered(client: RawClient) -> None:
     assert spoken(client.chat("next")) == "next"
 
 
-def test_a_tool_call_is_told_as_a_thought(client: RawClient) -> None:
+def test_a_tool_call_is_shown_as_an_agent_thought(client: RawClient) -> None:
     frames = client.chat('!tool now {"timezone": "UTC"}')
     kinds = [frame.json["type"] for frame in frames if frame.type == AGENT_THOUGHT]
     assert "tool_call" in kinds
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", spoken(frames))
 
 
-def test_a_prompt_in_chinese_comes_back_whole(client: RawClient) -> None:
+def test_a_prompt_in_chinese_is_echoed_as_valid_utf8(client: RawClient) -> None:
     text = "帮我查看 CPU 使用率 🙂 " * 500
     assert spoken(client.chat(text)) == text
 
@@ -127,7 +127,9 @@ def test_a_long_word_is_cut_between_characters(client: RawClient) -> None:
     assert spoken(client.chat(text)) == text
 
 
-def test_a_list_shows_ids_that_switch_takes(client: RawClient, connect: Connect) -> None:
+def test_a_session_list_shows_ids_that_session_switch_accepts(
+    client: RawClient, connect: Connect
+) -> None:
     client.chat("remember the milk")
     other = connect()
     other.greeting()
@@ -176,7 +178,7 @@ def test_brackets_in_one_frame_replies_survive_a_markup_renderer(
     assert page["messages"][0]["content"] == text
 
 
-def test_history_fits_one_frame_however_much_was_said(client: RawClient) -> None:
+def test_a_history_page_fits_one_frame_in_a_long_conversation(client: RawClient) -> None:
     for _ in range(6):
         client.chat("[x] " * 5_000)
     reply = one_text(client, HISTORY_REQUEST, {"limit": 200})
@@ -210,12 +212,12 @@ def test_a_model_switch_by_frame_is_one_text(client: RawClient, code: int) -> No
     assert "offline/echo" in one_text(client, code, {"model": "offline/echo"})
 
 
-def test_a_udp_port_is_taken_and_not_answered(client: RawClient) -> None:
+def test_a_udp_port_frame_is_accepted_and_gets_no_reply(client: RawClient) -> None:
     client.send(CLIENT_NOTE, 0, {"udp_port": 9998})
     assert spoken(client.chat("next")) == "next"
 
 
-def test_answers_keep_the_order_of_the_requests(client: RawClient) -> None:
+def test_replies_keep_the_order_of_the_requests(client: RawClient) -> None:
     client.send(CHAT_TEXT, 0, "!slow 0.3 first answer")
     client.send(HISTORY_REQUEST, 1)
     client.send(CHAT_TEXT, 2, "second")
@@ -241,7 +243,7 @@ def test_answers_keep_the_order_of_the_requests(client: RawClient) -> None:
         (MODEL_SWITCH, b"\xff\xfe"),
     ],
 )
-def test_bad_requests_get_one_text_and_the_connection_lives(
+def test_malformed_requests_get_one_text_and_the_connection_lives(
     client: RawClient, code: int, payload: bytes
 ) -> None:
     client.chat("hello")
@@ -249,12 +251,12 @@ def test_bad_requests_get_one_text_and_the_connection_lives(
     assert spoken(client.chat("still here")) == "still here"
 
 
-def test_bad_utf8_in_a_chat_ends_like_a_chat(client: RawClient) -> None:
+def test_invalid_utf8_in_a_chat_ends_with_an_empty_frame(client: RawClient) -> None:
     client.send(CHAT_TEXT, 0, b"\xff\xfe\xfd")
     assert "UTF-8" in spoken(client.chat_frames())
 
 
-def test_a_client_that_only_half_closes_still_gets_its_answer(client: RawClient) -> None:
+def test_a_half_closed_client_still_gets_its_answer(client: RawClient) -> None:
     client.send(CHAT_TEXT, 0, "!slow 0.2 the answer")
     client.sock.shutdown(socket.SHUT_WR)
     assert spoken(client.chat_frames()) == "the answer"
@@ -262,7 +264,7 @@ def test_a_client_that_only_half_closes_still_gets_its_answer(client: RawClient)
         client.receive()
 
 
-def test_a_full_server_says_why_before_it_closes(
+def test_a_full_server_sends_the_reason_before_it_closes(
     start_server: Callable[..., ServerProcess],
     connect: Connect,
 ) -> None:
@@ -311,7 +313,7 @@ def test_plain_is_refused_where_tokens_are_set(
         client.receive()
 
 
-def test_switching_into_a_running_conversation_brings_no_foreign_code(
+def test_switching_into_a_running_conversation_delivers_no_foreign_events(
     client: RawClient, connect: Connect
 ) -> None:
     other = connect()
@@ -324,7 +326,7 @@ def test_switching_into_a_running_conversation_brings_no_foreign_code(
     assert spoken(client.chat("my turn")) == "my turn"
 
 
-def test_history_stays_json_whatever_page_is_asked_for(client: RawClient) -> None:
+def test_history_is_valid_json_for_any_page_request(client: RawClient) -> None:
     client.chat("[" * 12_000)
     client.chat("x" * 60_000)
     wishes: list[dict[str, object]] = [{"max_bytes": 1_000_000}, {"seq": 1, "length": 1_000_000}]

@@ -43,9 +43,7 @@ def as_user(connect: Connect, server: ServerProcess, user: str = "ada") -> RawCl
     return client
 
 
-def test_a_file_that_would_use_the_reserve_of_the_disk_is_refused(
-    start_server: Start, connect: Connect
-) -> None:
+def test_an_upload_into_the_disk_reserve_is_refused(start_server: Start, connect: Connect) -> None:
     reserve = {"type": "json", "free_bytes_min": 10**18}
     client = connect(start_server(histories=[{"id": "main", "backend": reserve}]))
     client.hello()
@@ -54,7 +52,7 @@ def test_a_file_that_would_use_the_reserve_of_the_disk_is_refused(
     assert "disk" in refusal.json["message"]
 
 
-def test_a_users_files_are_limited_and_another_users_are_not_counted(
+def test_the_file_quota_counts_only_the_users_own_files(
     start_server: Start, connect: Connect
 ) -> None:
     server = start_server(users=USERS, limits={"file_bytes_per_user_max": 50_000})
@@ -68,7 +66,7 @@ def test_a_users_files_are_limited_and_another_users_are_not_counted(
     assert stored(as_user(connect, server), 30_000).json["code"] == "too_large"
 
 
-def test_uploads_under_way_are_limited_over_all_connections_until_they_end(
+def test_the_quota_of_uploads_in_progress_spans_all_connections(
     start_server: Start, connect: Connect
 ) -> None:
     server = start_server(limits={"upload_bytes_per_user_max": 50_000})
@@ -84,9 +82,7 @@ def test_uploads_under_way_are_limited_over_all_connections_until_they_end(
     assert stored(second, 30_000).type == FILE_METADATA
 
 
-def test_an_upload_that_does_not_come_in_time_is_dropped(
-    start_server: Start, connect: Connect
-) -> None:
+def test_an_upload_that_times_out_is_dropped(start_server: Start, connect: Connect) -> None:
     server = start_server(limits={"upload_seconds_max": 0.1})
     client = connect(server)
     client.hello()
@@ -96,7 +92,7 @@ def test_an_upload_that_does_not_come_in_time_is_dropped(
     assert not [path for path in (server.data_dir / "files").rglob("*") if path.is_file()]
 
 
-def test_forks_imports_and_prompts_count_and_what_is_stored_can_be_read(
+def test_the_conversation_quota_counts_forks_imports_and_prompts_and_allows_reading(
     start_server: Start, connect: Connect
 ) -> None:
     server = start_server(users=USERS, limits={"conversation_bytes_per_user_max": 20_000})

@@ -69,7 +69,9 @@ def everything_told(client: RawClient, session_id: str) -> str:
     return "\n".join(told)
 
 
-def test_a_secret_is_nowhere_any_more(connect: Connect, server: ServerProcess) -> None:
+def test_a_redacted_secret_is_in_no_file_index_or_reply(
+    connect: Connect, server: ServerProcess
+) -> None:
     client, key = connect(), secret()
     here = client.hello()["session_id"]
     client.ask(f"my key is {key}\n" + "a long prompt with a gist of its own. " * 200)
@@ -88,7 +90,9 @@ def test_a_secret_is_nowhere_any_more(connect: Connect, server: ServerProcess) -
     assert account["epoch"] > 0, "what was sent before can't be sent again"
 
 
-def test_a_secret_in_a_name_or_a_file_goes_too(connect: Connect, server: ServerProcess) -> None:
+def test_a_secret_in_a_name_or_an_attachment_is_redacted(
+    connect: Connect, server: ServerProcess
+) -> None:
     client, key = connect(), secret()
     here = client.hello()["session_id"]
     client.ask("hello")
@@ -104,7 +108,7 @@ def test_a_secret_in_a_name_or_a_file_goes_too(connect: Connect, server: ServerP
     assert key not in everything_told(connect(), here)
 
 
-def test_a_secret_in_the_notebook_goes_from_every_live_screen(
+def test_a_secret_in_the_notebook_is_redacted_from_every_live_screen(
     connect: Connect, server: ServerProcess
 ) -> None:
     client, key = connect(), secret()
@@ -120,7 +124,7 @@ def test_a_secret_in_the_notebook_goes_from_every_live_screen(
     assert client.ask("still here?") == "still here?"
 
 
-def test_everyone_is_told_what_was_erased(connect: Connect) -> None:
+def test_a_redaction_is_an_event_for_every_attached_client(connect: Connect) -> None:
     client, other = connect(), connect()
     here = client.hello()["session_id"]
     other.hello()
@@ -135,7 +139,7 @@ def test_everyone_is_told_what_was_erased(connect: Connect) -> None:
     assert (event["seq"], event["seqs"]) == (1, [1])
 
 
-def test_what_runs_keeps_its_words_until_it_has_ended(connect: Connect) -> None:
+def test_a_redaction_is_refused_as_busy_while_the_turn_runs(connect: Connect) -> None:
     client = connect()
     client.hello()
     running = client.request(PROMPT, {"text": "!slow 30 wait for me"}).json
@@ -149,7 +153,7 @@ def test_what_runs_keeps_its_words_until_it_has_ended(connect: Connect) -> None:
 @pytest.mark.parametrize(
     ("asked", "code"), [({"seq": 99}, "not_found"), ({"seq": 3}, "malformed"), ({}, "malformed")]
 )
-def test_only_words_that_are_there_can_be_erased(
+def test_a_redaction_of_an_entry_without_content_is_refused(
     connect: Connect, asked: dict[str, int], code: str
 ) -> None:
     client = connect()

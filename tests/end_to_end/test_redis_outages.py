@@ -99,7 +99,7 @@ def ask_until_it_is_taken(client: RawClient, text: str) -> None:
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-def test_a_prompt_is_refused_as_unavailable_and_taken_when_redis_is_back(
+def test_a_prompt_is_refused_as_unavailable_and_accepted_when_redis_is_back(
     server: ServerProcess, redis: RedisServer, outage: Outage
 ) -> None:
     with RawClient(server.port) as client:
@@ -117,7 +117,7 @@ def test_a_prompt_is_refused_as_unavailable_and_taken_when_redis_is_back(
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-def test_a_turn_whose_answer_can_not_be_stored_fails_and_the_next_one_runs(
+def test_a_turn_whose_answer_redis_can_not_store_fails_and_the_next_one_runs(
     server: ServerProcess, redis: RedisServer, outage: Outage
 ) -> None:
     with RawClient(server.port) as client:
@@ -135,7 +135,7 @@ def test_a_turn_whose_answer_can_not_be_stored_fails_and_the_next_one_runs(
 
 
 @pytest.mark.slow
-def test_an_outage_longer_than_the_lease_is_survived_too(
+def test_a_redis_outage_longer_than_the_lease_is_survived(
     server: ServerProcess, redis: RedisServer
 ) -> None:
     with RawClient(server.port) as client:

@@ -242,7 +242,7 @@ def answers_of(client: RawClient, session_id: str) -> dict[str, list[dict[str, A
     }
 
 
-def test_when_the_owner_is_killed_the_edge_takes_over(cluster: Cluster) -> None:
+def test_when_the_owner_is_killed_the_edge_becomes_the_owner(cluster: Cluster) -> None:
     owner, edge = cluster.start("owner"), cluster.start("edge")
     _, session_id = cluster.begin(owner)
     client, _ = cluster.attach(edge, session_id)
@@ -393,7 +393,7 @@ def test_a_plain_client_of_an_overtaken_owner_gets_each_word_once(cluster: Clust
     assert words.startswith(cut["content"].rstrip())
 
 
-def test_cancelling_presence_and_looking_on_work_over_the_relay(cluster: Cluster) -> None:
+def test_cancel_presence_and_observers_work_over_the_relay(cluster: Cluster) -> None:
     owner, edge = cluster.start("owner"), cluster.start("edge")
     here, session_id = cluster.begin(owner)
     there, _ = cluster.attach(edge, session_id)
@@ -413,7 +413,7 @@ def test_cancelling_presence_and_looking_on_work_over_the_relay(cluster: Cluster
             break
 
 
-def test_a_tool_is_allowed_and_a_file_sent_over_the_relay(cluster: Cluster) -> None:
+def test_an_approval_and_an_upload_work_over_the_relay(cluster: Cluster) -> None:
     tools: dict[str, Any] = {"tools": {"now": "ask"}}
     owner, edge = cluster.start("owner", **tools), cluster.start("edge", **tools)
     here, session_id = cluster.begin(owner)
@@ -459,7 +459,7 @@ def test_a_conversation_is_changed_and_deleted_over_the_relay(cluster: Cluster) 
             break
 
 
-def test_a_client_goes_to_and_fro_between_conversations_of_both_servers(cluster: Cluster) -> None:
+def test_a_client_switches_between_conversations_of_both_servers(cluster: Cluster) -> None:
     owner, edge = cluster.start("owner"), cluster.start("edge")
     here, session_id = cluster.begin(owner)
     client, own_id = cluster.begin(edge)
@@ -475,7 +475,7 @@ def test_a_client_goes_to_and_fro_between_conversations_of_both_servers(cluster:
         )
 
 
-def test_a_server_that_does_not_know_the_secret_gets_no_link(cluster: Cluster) -> None:
+def test_a_server_with_a_wrong_cluster_secret_gets_no_link(cluster: Cluster) -> None:
     owner = cluster.start("owner")
     with cluster.connect(owner) as stranger:
         refusal = stranger.hello({"peer": "0123456789"})
@@ -494,7 +494,7 @@ def test_a_server_without_a_cluster_refuses_the_hello_of_another_server(cluster:
         assert "cluster.secret_file" in refusal["message"]
 
 
-def test_a_server_that_shuts_down_hands_over_what_is_idle_while_another_turn_runs(
+def test_a_draining_server_hands_over_idle_conversations_while_another_turn_runs(
     cluster: Cluster,
 ) -> None:
     limits = {"drain_seconds_max": 3600}
@@ -545,7 +545,7 @@ def test_an_owner_that_the_edge_cannot_reach_hands_over_through_redis(
 
 
 @pytest.mark.slow
-def test_an_answer_that_takes_long_is_cut_off_when_another_server_has_asked(
+def test_a_long_turn_is_interrupted_when_another_server_asks_for_the_conversation(
     cluster: Cluster,
 ) -> None:
     owner, edge = cluster.start("owner", advertise=UNREACHABLE), cluster.start("edge")
@@ -579,7 +579,7 @@ def test_an_answer_that_takes_long_is_cut_off_when_another_server_has_asked(
 
 
 @pytest.mark.slow
-def test_plain_clients_notice_only_a_pause_when_another_server_has_asked(cluster: Cluster) -> None:
+def test_plain_clients_notice_only_a_pause_during_a_handover(cluster: Cluster) -> None:
     sessions = {"create": True, "default": "common"}
     owner = cluster.start("owner", advertise=UNREACHABLE, sessions=sessions)
     edge = cluster.start("edge", sessions=sessions)
@@ -597,7 +597,7 @@ def test_plain_clients_notice_only_a_pause_when_another_server_has_asked(cluster
 
 
 @pytest.mark.slow
-def test_a_question_about_a_tool_stays_open_when_another_server_has_asked(cluster: Cluster) -> None:
+def test_an_open_approval_survives_a_handover(cluster: Cluster) -> None:
     tools: dict[str, Any] = {"tools": {"now": "ask"}}
     owner = cluster.start("owner", advertise=UNREACHABLE, **tools)
     edge = cluster.start("edge", **tools)
@@ -612,7 +612,7 @@ def test_a_question_about_a_tool_stays_open_when_another_server_has_asked(cluste
 
 
 @pytest.mark.slow
-def test_servers_that_cannot_reach_each_other_hand_over_once_for_each_request(
+def test_servers_that_cannot_reach_each_other_hand_over_once_per_request(
     cluster: Cluster, redis: RedisServer
 ) -> None:
     servers = [cluster.start(name, advertise=UNREACHABLE) for name in ("one", "two")]
@@ -632,7 +632,9 @@ def test_servers_that_cannot_reach_each_other_hand_over_once_for_each_request(
 
 
 @pytest.mark.slow
-def test_all_text_that_a_client_was_shown_is_in_the_record_after_a_kill(cluster: Cluster) -> None:
+def test_all_text_that_was_streamed_to_a_client_is_in_the_record_after_a_kill(
+    cluster: Cluster,
+) -> None:
     owner, edge = cluster.start("owner"), cluster.start("edge")
     text = " ".join(f"w{number}" for number in range(4_000))
     for attempt in range(5):
@@ -671,7 +673,7 @@ def certificate(tmp_path: Path) -> dict[str, str]:
     return {"cert": str(cert), "key": str(key)}
 
 
-def test_links_are_tls_where_servers_are_and_users_stay_apart(
+def test_links_use_tls_if_servers_do_and_keep_users_separate(
     cluster: Cluster, certificate: dict[str, str]
 ) -> None:
     users = [
@@ -699,7 +701,7 @@ def test_links_are_tls_where_servers_are_and_users_stay_apart(
     assert (refused.type, refused.json["code"]) == (ERROR, "not_found")
 
 
-def test_two_servers_that_make_the_same_id_have_one_conversation(cluster: Cluster) -> None:
+def test_two_servers_that_create_the_same_id_have_one_conversation(cluster: Cluster) -> None:
     one, two = cluster.start("one"), cluster.start("two")
     wanted = {"session_id": "user_123", "create": True}
     first, second = cluster.connect(one), cluster.connect(two)

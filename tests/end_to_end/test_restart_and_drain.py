@@ -58,7 +58,7 @@ def test_every_conversation_name_and_message_is_there_after_a_restart(
         assert client.ask("and on it goes") == "and on it goes"
 
 
-def test_files_are_valid_json_in_between(server: ServerProcess) -> None:
+def test_conversation_files_are_valid_json_between_turns(server: ServerProcess) -> None:
     with welcomed(server) as client:
         for number in range(10):
             client.ask(f"line {number}")
@@ -67,7 +67,7 @@ def test_files_are_valid_json_in_between(server: ServerProcess) -> None:
             assert [m["content"] for m in document["messages"]][-1] == f"line {number}"
 
 
-def test_sigterm_finishes_a_running_turn_within_its_patience(start_server: Start) -> None:
+def test_sigterm_lets_a_running_turn_finish_within_the_drain_time(start_server: Start) -> None:
     server = start_server(limits={"drain_seconds_max": 10})
     with welcomed(server) as client:
         client.request(PROMPT, {"text": "!slow 0.5 said to the end"})
@@ -79,7 +79,7 @@ def test_sigterm_finishes_a_running_turn_within_its_patience(start_server: Start
     assert server.terminate() == 0
 
 
-def test_sigterm_interrupts_what_takes_too_long_and_keeps_what_was_said(
+def test_sigterm_interrupts_a_turn_longer_than_the_drain_time_and_keeps_its_text(
     start_server: Start,
 ) -> None:
     server = start_server(limits={"drain_seconds_max": 0.1})
@@ -96,7 +96,7 @@ def test_sigterm_interrupts_what_takes_too_long_and_keeps_what_was_said(
     assert "a long story told slowly".startswith(answer["content"].strip())
 
 
-def test_a_second_sigterm_hurries(start_server: Start) -> None:
+def test_a_second_sigterm_interrupts_the_drain(start_server: Start) -> None:
     server = start_server(limits={"drain_seconds_max": 3_600})
     with welcomed(server) as client:
         client.request(PROMPT, {"text": "!slow 3600 a very long story"})
@@ -106,7 +106,7 @@ def test_a_second_sigterm_hurries(start_server: Start) -> None:
         assert server.terminate() == 0
 
 
-def test_two_signals_at_once_hurry_too(start_server: Start) -> None:
+def test_two_signals_at_once_interrupt_the_drain(start_server: Start) -> None:
     server = start_server(limits={"drain_seconds_max": 3_600})
     with welcomed(server) as client:
         client.request(PROMPT, {"text": "!slow 3600 a very long story"})
@@ -118,7 +118,7 @@ def test_two_signals_at_once_hurry_too(start_server: Start) -> None:
         client.until_closed()
 
 
-def test_prompts_are_refused_while_the_server_shuts_down(start_server: Start) -> None:
+def test_prompts_are_refused_while_the_server_drains(start_server: Start) -> None:
     server = start_server(limits={"drain_seconds_max": 20})
     with welcomed(server) as client, welcomed(server) as other:
         client.request(PROMPT, {"text": "!slow 1 still talking"})
@@ -128,7 +128,7 @@ def test_prompts_are_refused_while_the_server_shuts_down(start_server: Start) ->
         assert (refusal["code"], refusal["retryable"]) == ("shutting_down", True)
 
 
-def test_after_a_kill_the_turn_that_ran_is_interrupted_and_the_ones_that_waited_run(
+def test_after_a_kill_the_running_turn_is_interrupted_and_queued_prompts_run(
     server: ServerProcess,
 ) -> None:
     with welcomed(server) as client:
@@ -147,13 +147,13 @@ def test_after_a_kill_the_turn_that_ran_is_interrupted_and_the_ones_that_waited_
         assert answers == [("running", "interrupted"), ("I waited", "completed")]
 
 
-def test_a_second_server_on_the_same_data_refuses_to_start(server: ServerProcess) -> None:
+def test_a_second_server_on_the_same_data_directory_refuses_to_start(server: ServerProcess) -> None:
     second = run_nplt_server("--data-dir", str(server.data_dir), "--port", "0")
     assert second.returncode == 1
     assert "in use" in second.stderr
 
 
-def test_a_taken_port_is_a_sentence(server: ServerProcess, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_sentence(server: ServerProcess, tmp_path: Path) -> None:
     second = run_nplt_server("--data-dir", str(tmp_path / "other"), "--port", str(server.port))
     assert second.returncode == 1
     assert f":{server.port}" in second.stderr

@@ -49,7 +49,7 @@ def answered_by(client: RawClient, **how: str) -> str:
     return answerer
 
 
-def test_a_role_chooses_who_answers_and_status_counts_it(client: RawClient) -> None:
+def test_a_role_selects_the_model_and_status_counts_its_calls(client: RawClient) -> None:
     assert answered_by(client) == "first"
     assert answered_by(client, role="planner") == "second"
     providers = client.request(STATUS).json["providers"]
@@ -62,14 +62,14 @@ def test_a_role_chooses_who_answers_and_status_counts_it(client: RawClient) -> N
     assert metrics["cost"] == str(metrics["input_tokens"])
 
 
-def test_a_role_nobody_plays_is_refused_with_those_that_are(client: RawClient) -> None:
+def test_an_unknown_role_is_refused_and_the_error_names_the_known_ones(client: RawClient) -> None:
     refused = client.request(PROMPT, {"text": "x", "role": "reviewer"})
     assert refused.type == ERROR
     assert (refused.json["code"], refused.json["field"]) == ("not_found", "role")
     assert refused.json["candidates"] == ["planner"]
 
 
-def test_what_ask_is_told_of_a_prompt_reaches_the_model_of_the_role(tmp_path: Path) -> None:
+def test_the_prompt_options_of_ask_reach_the_model_of_the_role(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("a-key")
     (tmp_path / "key").chmod(0o600)
     with emulator_in_thread(key="a-key") as vendors:

@@ -25,7 +25,7 @@ def kinds(server: ServerProcess, session_id: str) -> list[str]:
         return [entry["kind"] for entry in page["messages"]]
 
 
-def test_the_same_system_text_again_writes_nothing_and_begins_no_epoch(
+def test_the_same_system_instruction_writes_no_entry_and_begins_no_epoch(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     url = f"nplt://127.0.0.1:{server.port}"
@@ -44,7 +44,7 @@ def test_the_same_system_text_again_writes_nothing_and_begins_no_epoch(
     assert kinds(server, session_id).count("system_instruction") == 2
 
 
-def test_nobody_is_told_of_an_instruction_that_did_not_change(
+def test_an_unchanged_system_instruction_emits_no_event(
     start_server: Callable[..., ServerProcess],
 ) -> None:
     server = start_server()

@@ -52,7 +52,7 @@ def ask(server: ServerProcess, home: Path, *arguments: str) -> tuple[str, str, i
     return done.stdout, done.stderr, done.returncode
 
 
-def test_only_the_json_goes_to_stdout(
+def test_ask_with_a_schema_prints_only_the_json(
     server: ServerProcess, tmp_path: Path, schema_file: str
 ) -> None:
     pretty = f"```json\n{ADA}\n```"
@@ -65,7 +65,7 @@ def test_only_the_json_goes_to_stdout(
     assert (orjson.loads(out), code) == ({"name": "who was Ada?", "age": 0}, 0)
 
 
-def test_of_an_answer_that_was_mended_only_the_second_is_printed(
+def test_ask_prints_only_the_second_answer_after_a_schema_retry(
     server: ServerProcess, tmp_path: Path, schema_file: str
 ) -> None:
     out, err, code = ask(server, tmp_path, "--schema", schema_file, '{"name": "Ada"}')
@@ -87,7 +87,7 @@ def test_of_an_answer_that_was_mended_only_the_second_is_printed(
         ('{"title": "' + "x" * 40_000 + '"}', 9, "at most 32,768 are taken"),
     ],
 )
-def test_a_file_without_a_schema_is_refused_before_anything_is_asked(
+def test_a_schema_file_without_a_schema_is_refused_before_any_call(
     server: ServerProcess, tmp_path: Path, content: str, code: int, says: str
 ) -> None:
     path = tmp_path / "schema.json"
@@ -139,7 +139,7 @@ def turn_of(client: RawClient, **prompt: Any) -> tuple[list[dict[str, Any]], dic
     raise AssertionError("the turn did not end")
 
 
-def test_every_vendor_gets_the_schema_in_its_own_way_and_a_fallback_gets_it_too(
+def test_every_vendor_and_a_fallback_get_the_schema_in_their_own_form(
     tmp_path: Path,
 ) -> None:
     def script(call: Call) -> Answer:
@@ -186,7 +186,7 @@ def test_every_vendor_gets_the_schema_in_its_own_way_and_a_fallback_gets_it_too(
         assert body["output_config"]["format"] == {"type": "json_schema", "schema": SCHEMA}
 
 
-def test_an_answer_that_never_fits_has_an_exit_code_and_a_sentence(
+def test_an_answer_that_never_matches_the_schema_has_an_exit_code_and_a_sentence(
     tmp_path: Path, schema_file: str
 ) -> None:
     (tmp_path / "key").write_text("a-key")

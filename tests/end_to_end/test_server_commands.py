@@ -69,14 +69,14 @@ def damage(data_dir: Path) -> Path:
 # doctor
 
 
-def test_the_doctor_is_content_with_what_is_in_order(data_dir: Path) -> None:
+def test_doctor_reports_a_sound_directory_as_sound(data_dir: Path) -> None:
     result = run(doctor, data_dir)
     assert result.exit_code == 0
     assert result.output.startswith("2 conversations, ")
     assert result.output.endswith(": nothing wrong, 0 notes\n")
 
 
-def test_the_doctor_says_what_is_wrong_one_line_each(data_dir: Path) -> None:
+def test_doctor_reports_each_damage_in_one_line(data_dir: Path) -> None:
     path = damage(data_dir)
     path.with_name(f"{path.name}.broken-1").write_bytes(b"x")
     result = run(doctor, data_dir)
@@ -88,7 +88,7 @@ def test_the_doctor_says_what_is_wrong_one_line_each(data_dir: Path) -> None:
     assert summary.endswith("1 wrong, 1 note")
 
 
-def test_the_doctor_speaks_json_to_scripts(data_dir: Path) -> None:
+def test_doctor_reports_as_json(data_dir: Path) -> None:
     path = damage(data_dir)
     result = run(doctor, "--json", data_dir)
     report = json.loads(result.output)
@@ -98,12 +98,12 @@ def test_the_doctor_speaks_json_to_scripts(data_dir: Path) -> None:
     assert (finding["code"], finding["seqs"]) == ("damaged", [3, 3])
 
 
-def test_names_of_files_can_not_play_with_the_terminal(data_dir: Path) -> None:
+def test_doctor_escapes_control_characters_in_file_names(data_dir: Path) -> None:
     (data_dir / "history" / "\x1b[2Jbell\x07").write_bytes(b"")
     assert "\x1b" not in run(doctor, data_dir).output
 
 
-def test_the_doctor_looks_where_the_settings_say(data_dir: Path, tmp_path: Path) -> None:
+def test_doctor_examines_the_data_directory_of_the_settings(data_dir: Path, tmp_path: Path) -> None:
     result = run(doctor, env={"NPLT_DATA_DIR": str(data_dir)})
     assert result.output.startswith("2 conversations")
     result = run(doctor, env={"NPLT_DATA_DIR": str(tmp_path / "none")})
@@ -111,7 +111,7 @@ def test_the_doctor_looks_where_the_settings_say(data_dir: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("what", ["nothing", "file", "directory"])
-def test_the_doctor_refuses_what_is_no_data_directory(tmp_path: Path, what: str) -> None:
+def test_doctor_refuses_a_directory_that_is_no_data_directory(tmp_path: Path, what: str) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "directory").mkdir()
     assert run(doctor, tmp_path / what).exit_code == 2
@@ -120,7 +120,7 @@ def test_the_doctor_refuses_what_is_no_data_directory(tmp_path: Path, what: str)
 # repair
 
 
-def test_a_repair_is_announced_and_then_done(data_dir: Path) -> None:
+def test_repair_with_dry_run_changes_nothing_and_then_repairs(data_dir: Path) -> None:
     path = damage(data_dir)
     original = path.read_bytes()
     preview = run(repair, "--dry-run", path)
@@ -147,13 +147,13 @@ def test_a_repaired_conversation_is_served_again(data_dir: Path) -> None:
     assert run(doctor, data_dir).exit_code == 0
 
 
-def test_nothing_to_repair_is_said_and_nothing_touched(data_dir: Path) -> None:
+def test_repair_of_a_sound_file_changes_nothing(data_dir: Path) -> None:
     result = run(repair, the_file(data_dir))
     assert (result.exit_code, result.output) == (0, "nothing to repair\n")
     assert not list((data_dir / "history").glob("*before-repair*"))
 
 
-def test_what_can_not_be_repaired_is_left_alone(data_dir: Path, tmp_path: Path) -> None:
+def test_repair_leaves_a_file_it_can_not_repair_unchanged(data_dir: Path, tmp_path: Path) -> None:
     path = the_file(data_dir)
     path.write_bytes(b"noise")
     result = run(repair, path)
@@ -168,7 +168,7 @@ def test_what_can_not_be_repaired_is_left_alone(data_dir: Path, tmp_path: Path) 
 # backup
 
 
-def test_a_back_up_beside_a_running_server_is_served_again(
+def test_a_backup_made_beside_a_running_server_can_be_served(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     with RawClient(server.port) as client:
@@ -185,7 +185,7 @@ def test_a_back_up_beside_a_running_server_is_served_again(
     assert len(json.loads(shown.stdout)["messages"]) == 2
 
 
-def test_what_a_killed_fork_left_behind_is_removed_at_the_next_start(
+def test_attachments_of_a_killed_fork_are_removed_at_the_next_start(
     server: ServerProcess,
 ) -> None:
     with RawClient(server.port) as client:
@@ -205,7 +205,7 @@ def test_what_a_killed_fork_left_behind_is_removed_at_the_next_start(
 # import and export
 
 
-def test_files_come_in_and_those_that_can_not_are_said(data_dir: Path, tmp_path: Path) -> None:
+def test_import_takes_sound_files_and_reports_the_others(data_dir: Path, tmp_path: Path) -> None:
     old, bad = tmp_path / "old.json", tmp_path / "bad.json"
     old.write_text(json.dumps(OLD))
     bad.write_text("{}")
@@ -220,7 +220,7 @@ def test_files_come_in_and_those_that_can_not_are_said(data_dir: Path, tmp_path:
     assert run(doctor, data_dir).output.startswith("4 conversations")
 
 
-def test_imported_files_can_be_given_to_a_user(tmp_path: Path) -> None:
+def test_import_can_assign_the_files_to_a_user(tmp_path: Path) -> None:
     old = tmp_path / "old.json"
     old.write_text(json.dumps(OLD))
     result = run(import_files, old, "--user", "eve", "--data-dir", tmp_path / "data")
@@ -228,7 +228,7 @@ def test_imported_files_can_be_given_to_a_user(tmp_path: Path) -> None:
     assert json.loads(the_file(tmp_path / "data", "old").read_bytes())["user"] == "eve"
 
 
-def test_an_export_holds_all_and_an_import_puts_it_back(data_dir: Path, tmp_path: Path) -> None:
+def test_import_restores_everything_that_export_wrote(data_dir: Path, tmp_path: Path) -> None:
     document = tmp_path / "document.json"
     assert run(export, "s2", "-o", document, "--data-dir", data_dir).exit_code == 0
     shown = run(export, "s2", "--data-dir", data_dir)
@@ -240,7 +240,9 @@ def test_an_export_holds_all_and_an_import_puts_it_back(data_dir: Path, tmp_path
     assert run(doctor, other).exit_code == 0
 
 
-def test_an_export_of_what_is_not_there_leaves_no_file(data_dir: Path, tmp_path: Path) -> None:
+def test_an_export_of_an_unknown_conversation_leaves_no_file(
+    data_dir: Path, tmp_path: Path
+) -> None:
     document = tmp_path / "document.json"
     result = run(export, "nobody", "-o", document, "--data-dir", data_dir)
     assert (result.exit_code, result.stderr) == (
@@ -250,7 +252,7 @@ def test_an_export_of_what_is_not_there_leaves_no_file(data_dir: Path, tmp_path:
     assert not list(tmp_path.glob("*document*"))
 
 
-def test_an_export_that_lacks_something_says_so(data_dir: Path) -> None:
+def test_an_export_with_missing_attachments_says_so(data_dir: Path) -> None:
     (data_dir / "files" / "s2" / FILE_ID).unlink()
     result = run(export, "s2", "--data-dir", data_dir)
     assert result.exit_code == 1
@@ -268,7 +270,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
     server.kill()
 
 
-def test_all_users_conversations_go_to_redis_and_back_unchanged(
+def test_migrate_to_redis_and_back_keeps_all_users_conversations_unchanged(
     data_dir: Path, tmp_path: Path, redis_server: RedisServer
 ) -> None:
     redis = f"{redis_server.url}?key_prefix=[odd]*prefix:"
@@ -283,7 +285,7 @@ def test_all_users_conversations_go_to_redis_and_back_unchanged(
     assert (again.exit_code, again.output) == (0, "0 copied, 2 there already, 0 left\n")
 
 
-def test_a_trimmed_conversation_can_be_moved_to_files(
+def test_migrate_moves_a_trimmed_conversation_to_files(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
     async def furnish() -> list[Entry]:
@@ -307,7 +309,7 @@ def test_a_trimmed_conversation_can_be_moved_to_files(
     assert run(doctor, tmp_path / "data").exit_code == 0
 
 
-def test_attachments_and_blobs_move_from_directory_to_directory(
+def test_migrate_copies_attachments_and_blobs_between_directories(
     data_dir: Path, tmp_path: Path
 ) -> None:
     assert run(migrate, data_dir, tmp_path / "new").exit_code == 0
@@ -315,7 +317,7 @@ def test_attachments_and_blobs_move_from_directory_to_directory(
     assert (tmp_path / "new" / "files" / "s2" / FILE_ID).read_bytes() == b"bytes"
 
 
-def test_what_can_not_be_moved_is_left_and_said(data_dir: Path, tmp_path: Path) -> None:
+def test_migrate_leaves_and_reports_what_it_can_not_copy(data_dir: Path, tmp_path: Path) -> None:
     path = damage(data_dir)
     before = path.read_bytes()
     result = run(migrate, data_dir, tmp_path / "new")
@@ -325,7 +327,9 @@ def test_what_can_not_be_moved_is_left_and_said(data_dir: Path, tmp_path: Path) 
     assert path.read_bytes() == before
 
 
-def test_another_conversation_of_that_id_is_not_overwritten(data_dir: Path, tmp_path: Path) -> None:
+def test_import_does_not_overwrite_another_conversation_with_the_same_id(
+    data_dir: Path, tmp_path: Path
+) -> None:
     async def furnish() -> None:
         async with file_store(tmp_path / "new") as store:
             await put(store, chat(2))
@@ -337,7 +341,9 @@ def test_another_conversation_of_that_id_is_not_overwritten(data_dir: Path, tmp_
     assert the_file(tmp_path / "new").read_bytes() == before
 
 
-def test_places_that_are_none_are_refused(data_dir: Path, tmp_path: Path) -> None:
+def test_migrate_refuses_places_that_do_not_exist_or_are_the_same(
+    data_dir: Path, tmp_path: Path
+) -> None:
     assert run(migrate, data_dir, data_dir).exit_code == 2
     assert run(migrate, tmp_path / "nothing", tmp_path / "new").exit_code == 1
     assert run(migrate, data_dir, f"unix://{tmp_path}/no.sock").exit_code == 1
@@ -346,7 +352,7 @@ def test_places_that_are_none_are_refused(data_dir: Path, tmp_path: Path) -> Non
 # While a server runs
 
 
-def test_beside_a_running_server_one_may_look_but_not_touch(
+def test_beside_a_running_server_only_reading_commands_are_allowed(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     with RawClient(server.port) as client:

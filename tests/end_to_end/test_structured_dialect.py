@@ -65,7 +65,7 @@ def until_finished(client: RawClient) -> list[Frame]:
     raise AssertionError("unreachable")
 
 
-def test_an_empty_hello_is_welcomed(connect: Connect) -> None:
+def test_an_empty_hello_gets_a_welcome(connect: Connect) -> None:
     welcome = connect().hello()
     assert welcome["version"] == 3
     assert welcome["server"].startswith("nplt/")
@@ -122,7 +122,7 @@ def test_a_second_hello_is_a_conflict_and_the_connection_lives(client: RawClient
     assert client.ask("still here") == "still here"
 
 
-def test_reasoning_and_tools_are_told_as_they_happen(client: RawClient) -> None:
+def test_reasoning_and_tool_calls_are_events_in_their_order(client: RawClient) -> None:
     client.request(PROMPT, {"text": '!tool now {"timezone": "Asia/Tokyo"}'})
     frames = client.pushed + until_finished(client)
     started = next(frame.json for frame in frames if frame.type == TOOL_STARTED)
@@ -172,7 +172,9 @@ def test_a_prompt_of_300_kilobytes_arrives_in_fragments(client: RawClient) -> No
     assert [message["content"] for message in page["messages"]] == [text, text]
 
 
-def test_what_is_too_large_for_a_page_travels_cut_and_is_read_on(client: RawClient) -> None:
+def test_a_message_too_large_for_a_page_is_truncated_and_can_be_read_in_ranges(
+    client: RawClient,
+) -> None:
     text = " ".join(f"word{number}" for number in range(20_000))
     client.ask(text)
     cut = client.request(HISTORY_REQUEST, {"limit": 1}).json["messages"][0]
@@ -185,14 +187,16 @@ def test_what_is_too_large_for_a_page_travels_cut_and_is_read_on(client: RawClie
     assert read == text
 
 
-def test_a_message_beyond_the_limit_is_refused_and_nothing_is_lost(client: RawClient) -> None:
+def test_a_message_beyond_the_size_limit_is_refused_and_the_connection_lives(
+    client: RawClient,
+) -> None:
     client.ask("before")
     refusal = client.request(PROMPT, {"text": "x" * 1_100_000})
     assert (refusal.type, refusal.json["code"]) == (ERROR, "too_large")
     assert client.ask("after") == "after"
 
 
-def test_the_same_message_id_gives_the_same_receipt(client: RawClient) -> None:
+def test_a_duplicate_message_id_gets_the_same_receipt(client: RawClient) -> None:
     first = client.request(PROMPT, {"text": "once", "message_id": "m1"}).json
     until_finished(client)
     second = client.request(PROMPT, {"text": "once", "message_id": "m1"}).json
@@ -216,7 +220,7 @@ def test_prompts_queue_in_order_and_the_seventeenth_is_busy(client: RawClient) -
     assert finished == [first["turn_id"], *(receipt["turn_id"] for receipt in waiting)]
 
 
-def test_a_waiting_prompt_can_be_cancelled(client: RawClient) -> None:
+def test_a_queued_prompt_can_be_cancelled(client: RawClient) -> None:
     first = client.request(PROMPT, {"text": "!slow 30 slow"}).json
     second = client.request(PROMPT, {"text": "never mind"}).json
     assert client.request(CANCEL, {"turn_id": second["turn_id"]}).json == {"cancelled": True}
@@ -229,7 +233,7 @@ def test_a_waiting_prompt_can_be_cancelled(client: RawClient) -> None:
     assert reasons[second["seq"]] == "cancelled"
 
 
-def test_pages_give_every_message_once_while_another_client_appends(
+def test_history_pages_give_every_message_once_while_another_client_appends(
     client: RawClient, connect: Connect
 ) -> None:
     session_id = client.request(SESSION_NEW, {"name": "long"}).json["session_id"]
@@ -304,7 +308,7 @@ def test_lists_are_paged_newest_first(client: RawClient) -> None:
 
 
 @pytest.mark.alone
-def test_switching_takes_id_name_or_unique_prefix(client: RawClient) -> None:
+def test_session_switch_takes_an_id_a_name_or_a_unique_prefix(client: RawClient) -> None:
     first = client.request(SESSION_NEW, {"name": "one"}).json["session_id"]
     client.request(SESSION_NEW, {"name": "twin"})
     client.request(SESSION_NEW, {"name": "twin"})
@@ -332,7 +336,9 @@ def test_a_fresh_conversation_is_listed_with_its_first_message(connect: Connect)
 
 
 @pytest.mark.alone
-def test_renaming_is_seen_by_everyone_attached(client: RawClient, connect: Connect) -> None:
+def test_a_rename_is_an_event_for_every_attached_client(
+    client: RawClient, connect: Connect
+) -> None:
     client.ask("hello")
     session_id = (
         client.request(STATUS).json
@@ -357,7 +363,9 @@ def test_clear_hides_the_past_from_the_model_and_keeps_the_record(client: RawCli
     assert page["messages"][0]["content"] == "a secret"
 
 
-def test_clear_waits_for_the_running_turn_but_nobody_else_does(client: RawClient) -> None:
+def test_clear_waits_for_the_running_turn_without_blocking_other_requests(
+    client: RawClient,
+) -> None:
     client.request(PROMPT, {"text": "!slow 0.5 take your time"})
     client.send(CLEAR_REQUEST, 50)
     client.send(PING, 51, b"x")
@@ -367,7 +375,7 @@ def test_clear_waits_for_the_running_turn_but_nobody_else_does(client: RawClient
     assert client.reply_to(50).type == CLEAR_REQUEST
 
 
-def test_a_model_switch_is_kept_and_told(
+def test_a_model_switch_is_stored_and_broadcast(
     start_server: Callable[..., ServerProcess], connect: Connect
 ) -> None:
     server = start_server(
@@ -398,7 +406,7 @@ def test_a_model_switch_is_kept_and_told(
 
 
 @pytest.mark.alone
-def test_deleting_moves_everyone_to_a_fresh_conversation(
+def test_deleting_moves_every_attached_client_to_a_fresh_conversation(
     client: RawClient, connect: Connect, server: ServerProcess
 ) -> None:
     client.ask("goodbye")
@@ -417,7 +425,7 @@ def test_deleting_moves_everyone_to_a_fresh_conversation(
 
 
 @pytest.mark.alone
-def test_status_says_how_it_is_going(client: RawClient) -> None:
+def test_status_reports_uptime_connections_and_turns(client: RawClient) -> None:
     client.ask("hello")
     status = client.request(STATUS).json
     assert status["connections"] == 1

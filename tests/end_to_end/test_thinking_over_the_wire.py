@@ -30,7 +30,7 @@ def client(connect: Connect) -> RawClient:
     return raw
 
 
-def test_a_context_is_accounted_for_entry_by_entry(client: RawClient) -> None:
+def test_a_context_report_accounts_for_every_entry(client: RawClient) -> None:
     client.ask("hello there")
     account = client.request(CONTEXT_REQUEST, {"text": "and now?"}).json
     shown = [row for row in account["entries"] if "detail" in row]
@@ -43,7 +43,7 @@ def test_a_context_is_accounted_for_entry_by_entry(client: RawClient) -> None:
     assert account["budget_tokens"] > account["totals"]["tokens"]
 
 
-def test_a_notebook_is_kept_shown_and_taken_back(client: RawClient) -> None:
+def test_a_notebook_is_stored_shown_and_rolled_back(client: RawClient) -> None:
     client.ask('!tool notebook {"action": "write", "text": "milk"}')
     client.ask("what is in it?")
     account = client.request(CONTEXT_REQUEST).json
@@ -55,7 +55,7 @@ def test_a_notebook_is_kept_shown_and_taken_back(client: RawClient) -> None:
     assert "milk" not in str([row.get("content") for row in account["entries"]])
 
 
-def test_a_rollback_takes_the_later_turns_out_of_what_a_model_sees(client: RawClient) -> None:
+def test_a_rollback_hides_the_later_turns_from_the_model(client: RawClient) -> None:
     client.ask("one")
     client.ask("two")
     done = client.request(ROLLBACK, {"to_seq": 2}).json
@@ -85,7 +85,7 @@ def test_tools_are_listed_with_schema_class_and_policy(client: RawClient) -> Non
     ]
 
 
-def test_usage_tells_billed_occupied_and_estimated_apart(client: RawClient) -> None:
+def test_usage_separates_billed_occupancy_and_estimate(client: RawClient) -> None:
     client.ask("three small words")
     client.ask("again")
     usage = client.request(USAGE).json
@@ -96,7 +96,7 @@ def test_usage_tells_billed_occupied_and_estimated_apart(client: RawClient) -> N
     assert "cost" not in usage
 
 
-def test_compacting_tells_what_it_freed_and_an_empty_conversation_has_nothing_to(
+def test_compact_reports_the_tokens_it_freed_and_refuses_an_empty_conversation(
     client: RawClient,
 ) -> None:
     assert client.request(COMPACT).json["code"] == "conflict"
@@ -110,7 +110,7 @@ def test_compacting_tells_what_it_freed_and_an_empty_conversation_has_nothing_to
     assert "live" not in {row.get("detail") for row in account["entries"][:3]}
 
 
-def test_a_context_survives_a_restart_word_for_word(
+def test_a_context_is_identical_after_a_restart(
     start_server: Callable[..., ServerProcess], connect: Connect
 ) -> None:
     small = {"offline/echo": {"context_tokens": 2048, "output_tokens": 512}}

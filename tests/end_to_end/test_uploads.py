@@ -75,7 +75,9 @@ def test_a_plain_upload_in_small_frames_is_acknowledged_with_one_text(
     assert client.chat("next")[-1].payload == b""
 
 
-def test_more_bytes_than_announced_are_refused(connect: Connect, server: ServerProcess) -> None:
+def test_an_upload_longer_than_announced_is_refused(
+    connect: Connect, server: ServerProcess
+) -> None:
     client = connect()
     client.hello()
     announce(client, 9, b"abc")
@@ -86,7 +88,7 @@ def test_more_bytes_than_announced_are_refused(connect: Connect, server: ServerP
 
 
 @pytest.mark.parametrize("name", ["", "..", "/", "a\nb", "n" * 300])
-def test_a_bad_name_is_refused_once_and_its_bytes_are_swallowed(
+def test_a_bad_filename_is_refused_once_and_its_bytes_are_discarded(
     connect: Connect, server: ServerProcess, name: str
 ) -> None:
     client = connect()
@@ -99,7 +101,9 @@ def test_a_bad_name_is_refused_once_and_its_bytes_are_swallowed(
     assert stored_files(server) == []
 
 
-def test_a_path_as_a_name_keeps_its_last_part_only(connect: Connect, server: ServerProcess) -> None:
+def test_a_path_as_a_filename_is_reduced_to_its_last_part(
+    connect: Connect, server: ServerProcess
+) -> None:
     client = connect()
     client.hello()
     announce(client, 9, b"abc", "../../../etc/passwd")
@@ -110,7 +114,9 @@ def test_a_path_as_a_name_keeps_its_last_part_only(connect: Connect, server: Ser
     assert len(stored_files(server)) == 1
 
 
-def test_a_file_that_is_too_large_is_refused_before_a_byte_is_taken(connect: Connect) -> None:
+def test_an_upload_that_is_too_large_is_refused_before_its_bytes_are_received(
+    connect: Connect,
+) -> None:
     client = connect()
     client.hello()
     client.send(FILE_METADATA, 9, {"filename": "huge", "size": 1 << 40})

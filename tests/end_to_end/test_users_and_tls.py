@@ -39,7 +39,7 @@ USERS = [
 ]
 
 
-def test_a_token_lets_its_user_in(start_server: Start, connect: Connect) -> None:
+def test_a_token_authenticates_its_user(start_server: Start, connect: Connect) -> None:
     server = start_server(users=USERS)
     client = connect(server)
     assert client.hello({"token": TOKENS["ada"]})["user"] == "ada"
@@ -58,7 +58,7 @@ def test_a_wrong_token_is_refused_three_times_and_then_closed(
     assert client.until_closed() == []
 
 
-def test_who_gave_no_token_is_told_to_set_one_and_who_gave_a_wrong_one_to_check_it(
+def test_the_client_explains_a_missing_token_and_a_wrong_token_differently(
     start_server: Start, tmp_path: Path
 ) -> None:
     server = f"nplt://127.0.0.1:{start_server(users=USERS).port}"
@@ -72,13 +72,15 @@ def test_who_gave_no_token_is_told_to_set_one_and_who_gave_a_wrong_one_to_check_
     assert "does not know the token it was given" in wrong.stderr
 
 
-def test_a_right_token_after_a_wrong_one_is_welcome(start_server: Start, connect: Connect) -> None:
+def test_a_right_token_after_a_wrong_one_is_accepted(start_server: Start, connect: Connect) -> None:
     client = connect(start_server(users=USERS))
     assert client.hello({"token": "wrong"})["code"] == "unauthorized"
     assert client.hello({"token": TOKENS["bob"]})["user"] == "bob"
 
 
-def test_who_says_nothing_is_sent_away(start_server: Start, connect: Connect) -> None:
+def test_a_client_that_sends_no_hello_in_time_is_disconnected(
+    start_server: Start, connect: Connect
+) -> None:
     client = connect(start_server(users=USERS, limits={"hello_seconds_max": 0.2}))
     client.greeting()
     assert "HELLO" in client.until_closed()[0].text
@@ -94,7 +96,7 @@ def test_large_frames_are_refused_before_the_token(start_server: Start, connect:
     assert allowed.ask("x" * 60_000) == "x" * 60_000
 
 
-def test_what_is_not_yours_is_answered_like_what_is_not_there(
+def test_another_users_conversation_gets_the_same_error_as_an_unknown_one(
     start_server: Start, connect: Connect
 ) -> None:
     server = start_server(users=USERS)
@@ -114,7 +116,7 @@ def test_what_is_not_yours_is_answered_like_what_is_not_there(
     assert ada.ask("still mine") == "still mine"
 
 
-def test_the_trash_of_another_is_not_listed_and_nothing_comes_back_from_it(
+def test_the_trash_of_another_user_is_neither_listed_nor_undeleted(
     start_server: Start, connect: Connect
 ) -> None:
     server = start_server(users=USERS)
@@ -131,7 +133,7 @@ def test_the_trash_of_another_is_not_listed_and_nothing_comes_back_from_it(
     assert row["name"] == "words of mine"
 
 
-def test_prompting_too_fast_is_refused_with_a_time_to_wait(
+def test_prompts_above_the_rate_limit_are_refused_with_retry_after(
     start_server: Start, connect: Connect
 ) -> None:
     client = connect(start_server(users=USERS, limits={"prompts_per_minute_max": 2}))
@@ -144,7 +146,7 @@ def test_prompting_too_fast_is_refused_with_a_time_to_wait(
     assert client.request(PING, b"x").payload == b"x"
 
 
-def test_a_new_token_is_printed_once_with_its_line() -> None:
+def test_the_token_command_prints_a_token_once_with_its_settings_line() -> None:
     made = run_nplt_server("token", "ada")
     assert made.returncode == 0
     token = made.stdout.strip()
@@ -152,7 +154,7 @@ def test_a_new_token_is_printed_once_with_its_line() -> None:
     assert "name: ada" in made.stderr
 
 
-def test_a_token_for_a_name_that_settings_would_refuse_is_not_made() -> None:
+def test_the_token_command_refuses_a_name_that_settings_would_refuse() -> None:
     refused = run_nplt_server("token", "a b")
     assert (refused.returncode, refused.stdout) == (2, "")
 
@@ -183,7 +185,7 @@ def tls_client(server: ServerProcess, certificate: dict[str, str]) -> RawClient:
     return client
 
 
-def test_silent_connections_to_a_tls_port_keep_nobody_out(
+def test_silent_connections_to_a_tls_port_do_not_exhaust_the_connection_limit(
     start_server: Start, certificate: dict[str, str]
 ) -> None:
     limits = {"connections_max": 20, "hello_seconds_max": 60}
@@ -199,7 +201,7 @@ def test_silent_connections_to_a_tls_port_keep_nobody_out(
 
 
 @pytest.mark.slow
-def test_connections_with_a_wrong_token_keep_nobody_out(
+def test_connections_with_a_wrong_token_do_not_exhaust_the_connection_limit(
     start_server: Start, connect: Connect
 ) -> None:
     server = start_server(users=USERS, limits={"connections_max": 4, "hello_seconds_max": 60})
@@ -215,7 +217,7 @@ def test_connections_with_a_wrong_token_keep_nobody_out(
     assert "its token is not known" in refusals[0]
 
 
-def test_those_who_were_admitted_stay_when_the_server_is_full(
+def test_authenticated_connections_stay_when_the_server_is_full(
     start_server: Start, connect: Connect
 ) -> None:
     server = start_server(users=USERS, limits={"connections_max": 3})
@@ -245,12 +247,12 @@ def test_with_tls_the_whole_port_is_tls(
         assert again.recv(1)
 
 
-def test_listening_to_everybody_is_warned_of(start_server: Start) -> None:
+def test_an_insecure_listener_is_logged_as_a_warning(start_server: Start) -> None:
     server = start_server("--host", "0.0.0.0", "--insecure")
     assert "whoever reaches the port can read and write every conversation" in server.log
 
 
-def test_status_tells_an_operator_of_everybody_and_others_of_themselves(
+def test_status_shows_an_operator_all_users_and_others_only_themselves(
     start_server: Start, connect: Connect
 ) -> None:
     operator = {**USERS[0], "operator": True}

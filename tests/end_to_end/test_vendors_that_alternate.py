@@ -18,7 +18,7 @@ from tests.vendors import emulator_in_thread
 TURNS = 12
 
 
-def test_no_vendor_refuses_what_the_others_said_in_a_conversation_they_share(
+def test_no_vendor_refuses_the_output_of_another_in_a_shared_conversation(
     tmp_path: Path,
 ) -> None:
     key_file = tmp_path / "key"

@@ -24,7 +24,7 @@ PATIENCE = {"first_token_seconds_max": 60, "gap_seconds_max": 4, "turns_per_user
 """Enough for a busy machine; one that stalls is waited for that long, all of them at once."""
 
 
-def test_a_vendor_that_fails_ends_a_turn_once_and_no_cut_answer_is_taken_for_a_whole_one(
+def test_a_failing_vendor_ends_a_turn_once_and_a_truncated_answer_is_not_complete(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

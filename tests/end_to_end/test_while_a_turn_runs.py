@@ -46,7 +46,7 @@ def test_ping_history_and_cancel_are_answered_in_the_middle_of_a_slow_answer(
     assert finished["state"] == "interrupted"
 
 
-def test_a_cancelled_answer_keeps_what_was_said(connect: Connect) -> None:
+def test_a_cancelled_answer_keeps_its_partial_text(connect: Connect) -> None:
     client = connect()
     client.hello()
     in_mid_answer(client)
@@ -58,7 +58,7 @@ def test_a_cancelled_answer_keeps_what_was_said(connect: Connect) -> None:
     assert answer["content"]
 
 
-def test_two_conversations_do_not_wait_for_each_other(connect: Connect) -> None:
+def test_turns_of_two_conversations_run_concurrently(connect: Connect) -> None:
     slow, quick = connect(), connect()
     slow.hello()
     quick.hello()
@@ -68,7 +68,7 @@ def test_two_conversations_do_not_wait_for_each_other(connect: Connect) -> None:
     assert slow.request(CANCEL).json == {"cancelled": True}
 
 
-def test_switching_is_per_connection_and_stops_nothing(connect: Connect) -> None:
+def test_switching_is_per_connection_and_stops_no_turn(connect: Connect) -> None:
     here, there = connect(), connect()
     session_id = here.hello()["session_id"]
     there.hello()
@@ -93,7 +93,7 @@ def test_closing_the_connection_stops_no_turn(connect: Connect) -> None:
     assert page["messages"][-1]["content"] == "said to the end although nobody asked again"
 
 
-def test_everyone_attached_sees_the_same_events_in_the_same_order(connect: Connect) -> None:
+def test_all_attached_clients_get_the_same_events_in_the_same_order(connect: Connect) -> None:
     first, second, third = connect(), connect(), connect()
     session_id = first.hello()["session_id"]
     for client in (second, third):
@@ -119,7 +119,7 @@ def events_until(client: RawClient, turn_id: str) -> list[tuple[int, bytes]]:
     raise AssertionError("unreachable")
 
 
-def test_who_attaches_in_mid_answer_gets_what_was_said_and_the_rest(connect: Connect) -> None:
+def test_attaching_in_mid_answer_replays_the_deltas_and_streams_the_rest(connect: Connect) -> None:
     prompter, late = connect(), connect()
     session_id = prompter.hello()["session_id"]
     late.hello()
@@ -139,7 +139,7 @@ def test_who_attaches_in_mid_answer_gets_what_was_said_and_the_rest(connect: Con
     assert entries[0] == "!slow 1 what you say to one you say to all"
 
 
-def test_a_client_that_comes_back_reads_on_where_it_stood(connect: Connect) -> None:
+def test_a_reconnecting_client_resumes_at_its_delta_offset(connect: Connect) -> None:
     client = connect()
     session_id = client.hello()["session_id"]
     turn_id = in_mid_answer(client, "!slow 1 a rolling stone gathers no moss")
@@ -158,7 +158,7 @@ def test_a_client_that_comes_back_reads_on_where_it_stood(connect: Connect) -> N
     assert said == "a rolling stone gathers no moss"
 
 
-def test_an_observer_hears_but_may_not_speak(connect: Connect) -> None:
+def test_an_observer_gets_events_but_may_not_prompt(connect: Connect) -> None:
     speaker, observer = connect(), connect()
     session_id = speaker.hello()["session_id"]
     observer.hello()
@@ -168,7 +168,7 @@ def test_an_observer_hears_but_may_not_speak(connect: Connect) -> None:
     assert observer.event(TURN_STARTED)
 
 
-def test_a_prompt_to_a_foreign_conversation_gets_its_receipt_only(connect: Connect) -> None:
+def test_a_prompt_to_a_conversation_not_attached_to_gets_only_its_receipt(connect: Connect) -> None:
     here, there = connect(), connect()
     here.hello()
     session_id = there.hello()["session_id"]

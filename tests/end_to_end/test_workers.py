@@ -88,7 +88,7 @@ def test_workers_share_one_port_and_each_has_an_address_of_its_own(server: Serve
 
 
 @pytest.mark.slow
-def test_all_workers_list_what_was_said_to_one(server: ServerProcess) -> None:
+def test_all_workers_list_the_conversations_of_one(server: ServerProcess) -> None:
     with RawClient(server.port) as client:
         client.hello()
         assert client.ask("hello") == "hello"
@@ -99,7 +99,7 @@ def test_all_workers_list_what_was_said_to_one(server: ServerProcess) -> None:
 
 
 @pytest.mark.slow
-def test_what_one_worker_owns_can_be_prompted_through_any(server: ServerProcess) -> None:
+def test_a_conversation_of_one_worker_can_be_prompted_through_any(server: ServerProcess) -> None:
     ports = [int(m["address"].rpartition(":")[2]) for m in meet_all(server.port, 2).values()]
     with RawClient(ports[0]) as client, RawClient(ports[1]) as other:
         session_id = client.hello()["session_id"]
@@ -111,7 +111,7 @@ def test_what_one_worker_owns_can_be_prompted_through_any(server: ServerProcess)
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_is_started_again_and_the_log_says_so(server: ServerProcess) -> None:
+def test_a_worker_that_dies_is_restarted_and_logged(server: ServerProcess) -> None:
     meet_all(server.port, 2)
     dead, other = workers_of(server)
     os.kill(dead, signal.SIGKILL)
@@ -149,7 +149,7 @@ def test_sigterm_drains_all_workers(server: ServerProcess) -> None:
 
 
 @pytest.mark.slow
-def test_workers_stop_when_the_process_that_started_them_is_killed(server: ServerProcess) -> None:
+def test_workers_stop_when_their_parent_process_is_killed(server: ServerProcess) -> None:
     workers = workers_of(server)
     server.kill()
     wait_until_gone(workers)
@@ -157,7 +157,7 @@ def test_workers_stop_when_the_process_that_started_them_is_killed(server: Serve
 
 
 @pytest.mark.slow
-def test_a_port_that_others_share_already_is_taken(
+def test_a_port_shared_by_other_workers_counts_as_in_use(
     server: ServerProcess, tmp_path: Path, redis: RedisServer
 ) -> None:
     other = ServerProcess(
@@ -173,7 +173,7 @@ def test_a_port_that_others_share_already_is_taken(
 
 
 @pytest.mark.slow
-def test_a_worker_that_can_not_serve_ends_them_all(tmp_path: Path, redis: RedisServer) -> None:
+def test_a_worker_that_fails_to_start_ends_all_workers(tmp_path: Path, redis: RedisServer) -> None:
     settings = settings_of(redis)
     redis.kill()
     server = ServerProcess(tmp_path / "server", "--workers", "2", settings=settings)
@@ -183,7 +183,7 @@ def test_a_worker_that_can_not_serve_ends_them_all(tmp_path: Path, redis: RedisS
 
 @pytest.mark.parametrize("flags", [(), ("--check",)])
 @pytest.mark.parametrize("kind", ["json", "memory"])
-def test_without_redis_there_is_a_sentence_and_exit_code_2(
+def test_workers_without_redis_exit_with_code_2_and_a_sentence(
     tmp_path: Path, flags: tuple[str, ...], kind: str
 ) -> None:
     config = tmp_path / "server.yaml"
@@ -205,7 +205,7 @@ def test_without_redis_there_is_a_sentence_and_exit_code_2(
         ("listen: {tls: {cert: c.pem, key: k.pem}}", "needs cluster.advertise"),
     ],
 )
-def test_what_else_workers_need_is_said(
+def test_workers_with_missing_cluster_settings_exit_with_code_2_and_a_sentence(
     tmp_path: Path, redis: RedisServer, more: str, sentence: str
 ) -> None:
     config = tmp_path / "server.yaml"
@@ -217,7 +217,7 @@ def test_what_else_workers_need_is_said(
 
 
 @pytest.mark.slow
-def test_check_knows_workers(tmp_path: Path, redis: RedisServer) -> None:
+def test_check_accepts_the_workers_option(tmp_path: Path, redis: RedisServer) -> None:
     config = tmp_path / "server.yaml"
     config.write_text(f"histories: [{{id: main, backend: {{type: redis, url: '{redis.url}'}}}}]\n")
     ended = run_nplt_server("--config", str(config), "--workers", "2", "--check")

@@ -1,15 +1,13 @@
 """Admits connections: users and tokens, connection limits, rate limits, idle time-outs.
 
-Without configured users there is one, `local`, without a token. A connection that comes from
-this machine is looked up from its other end: the kernel knows the user who opened it
-(`nplt_protocol.peer_user`), so that no other user of the machine gets in. One from elsewhere is
-not looked up; tokens are for those.
+If no users are configured there is one, `local`, without a token. For a connection from this
+machine the kernel knows the user who opened it (`nplt_protocol.peer_user`), so other users of the
+machine can be refused. Connections from other machines are authenticated by tokens.
 
-A connection counts from the moment it is accepted. It is undecided until its token was
-accepted, or, where none is needed, until its first frame; when the server is full, the oldest
-undecided connection makes room. One sweep a second checks all connections together; no
-connection has a timer of its own. Frames above the rate are delayed, prompts above the rate are
-refused.
+A connection counts from the moment it is accepted. It is undecided until its token is accepted or,
+if tokens are not needed, until its first frame; when the server is full, the oldest undecided
+connection is closed to make room. One sweep a second checks all connections; no connection has a
+timer of its own. Frames above the rate limit are delayed, prompts above it are refused.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class RateLimit:
-    """A token bucket: holds at most `size` and gains `size` every `seconds`."""
+    """A token bucket that holds at most `size` tokens and gains `size` every `seconds`."""
 
     __slots__ = ("_filled_at", "_rate", "_size", "tokens")
 
@@ -52,8 +50,8 @@ class RateLimit:
         self._filled_at = anyio.current_time()
 
     def take(self, *, on_credit: bool = False) -> float:
-        """Gives the seconds until there is one, in whole milliseconds. Takes it if there is one
-        now, or on credit."""
+        """Returns the seconds until a token is available, in whole milliseconds. Takes one if it is
+        available now, or on credit."""
         now = anyio.current_time()
         self.tokens = min(self._size, self.tokens + (now - self._filled_at) * self._rate)
         self._filled_at = now
@@ -68,8 +66,8 @@ def token_digest(token: str) -> str:
 
 
 def _local_token() -> str:
-    """The token of this user's programs, for systems that don't know whose a local connection
-    is; made at the first start, in a file of its own."""
+    """Returns the token of this user's programs, for systems that can't look up the user of a local
+    connection. It is created at the first start, in a file of its own."""
     path = user_dir("state") / "token"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -90,7 +88,7 @@ def _name_of(user: int) -> str:
 
 
 class Connection(Protocol):
-    """A connection that counts: an `Arrival`, later its session."""
+    """An accepted connection: an `Arrival`, later its session."""
 
     @property
     def address(self) -> str: ...
@@ -100,16 +98,16 @@ class Connection(Protocol):
     def is_authenticated(self) -> bool: ...
     @property
     def is_undecided(self) -> bool:
-        """Whether it may be closed when others need the place."""
+        """Whether it may be closed to make room for others."""
         ...
 
     def send_away(self, reason: str) -> None:
-        """Sends the reason if it can, and closes the connection."""
+        """Closes the connection, after sending the reason if possible."""
         ...
 
 
 class Arrival:
-    """An accepted connection that has no session yet: its TLS handshake may be under way."""
+    """An accepted connection that has no session yet; its TLS handshake may be in progress."""
 
     __slots__ = ("address", "scope")
 
@@ -122,8 +120,7 @@ class Arrival:
         self.scope = anyio.CancelScope()
 
     def send_away(self, reason: str) -> None:
-        """Nothing can be sent before the handshake, which the peer may never finish."""
-        self.scope.cancel()
+        self.scope.cancel()  # the reason can't be sent before the TLS handshake
 
 
 KEEPALIVE_FACTOR = 1.5
@@ -140,7 +137,7 @@ class Admission:
         self._token_sums = {user.name: user.token_sha256 for user in settings.users}
         self._operators = {user.name for user in settings.users if user.operator}
         self._may_all = settings.local_users == "any" or not can_look_up()
-        """Whether all users of this machine may connect, not only these, by number."""
+        """Whether all users of this machine may connect, not only `_local_users`."""
         named = () if isinstance(settings.local_users, str) else settings.local_users
         self._local_users = {0, os.geteuid(), *(pwd.getpwnam(name).pw_uid for name in named)}
         if not self._token_sums and settings.local_users != "any" and not can_look_up():
@@ -148,13 +145,13 @@ class Admission:
         self.need_tokens = bool(self._token_sums)
         self.connected = Activity()
         self._connections: dict[int, Connection] = {}
-        """By number, in order of arrival, so that the oldest is found first."""
+        """The connections by number, in order of arrival, so that the oldest is found first."""
         self._numbers = count(1)
         self._by_address: Counter[str] = Counter()
         self._wrong_tokens: Counter[str] = Counter()
         self._forgave_at = anyio.current_time()
         self._refusals: dict[str, tuple[float, int]] = {}
-        """Of an address: when one was logged last, and how many were not since then."""
+        """The time of the last logged refusal of each address, and the number not logged since."""
         self.frames: dict[str, RateLimit] = defaultdict(
             lambda: RateLimit(limits.frames_per_second_max, seconds=1.0)
         )
@@ -162,14 +159,15 @@ class Admission:
             lambda: RateLimit(limits.prompts_per_minute_max, seconds=60.0)
         )
         self.unfinished = ByteBudget(limits.unfinished_bytes_max)
-        """What unfinished messages may take, of all users and of those not known yet."""
+        """The memory for unfinished messages of all connections, authenticated or not."""
         self.unfinished_of_user: dict[str, ByteBudget] = defaultdict(
             lambda: ByteBudget(limits.unfinished_bytes_per_user_max, self.unfinished)
         )
 
     def reason_to_refuse(self, address: str) -> str | None:
-        """Makes room by sending away the oldest undecided connection: slow senders and
-        strangers must not keep anybody out."""
+        """Returns why a connection from this address can't be accepted, or None. A full server
+        closes its oldest undecided connection to make room, so that slow or unauthenticated clients
+        can't keep others out."""
         per_address = self.limits.connections_per_address_max
         is_loopback = address.startswith("127.") or address in ("::1", "")
         if not is_loopback and self._by_address[address] >= per_address:
@@ -188,7 +186,8 @@ class Admission:
         return f"The server is full ({self.limits.connections_max} connections). Try again later."
 
     def reason_to_refuse_user(self, accepted: socket.socket) -> str | None:
-        """Of this machine; others are not looked up."""
+        """Returns why a user of this machine is refused, or None. Users of other machines are not
+        looked up."""
         if self._may_all:
             return None
         try:
@@ -209,8 +208,8 @@ class Admission:
         return len(self._token_sums) <= 1 or user in self._operators
 
     def authenticate(self, token: str | None) -> str | None:
-        """The user's name; `None` is a no. All sums are compared, in constant time, so that
-        nothing can be learned from how long a no takes."""
+        """Returns the user's name, or `None` for a wrong token. All digests are compared in
+        constant time, so that the duration reveals nothing."""
         if not self.need_tokens:
             return LOCAL_USER
         given = token_digest(token or "")
@@ -228,7 +227,7 @@ class Admission:
         return mine < self.limits.connections_per_user_max
 
     def arrive(self, arrival: Arrival) -> int:
-        """A connection was accepted; gives its number."""
+        """Registers an accepted connection, and returns its number."""
         number = next(self._numbers)
         self._connections[number] = arrival
         self.connected.begin()
@@ -236,7 +235,7 @@ class Admission:
         return number
 
     def sign_in(self, number: int, session: Connection) -> bool:
-        """Puts the session in the place of its arrival. False: others needed the place."""
+        """Replaces the arrival by its session. Returns False if it was closed to make room."""
         if number not in self._connections:
             return False
         self._connections[number] = session
@@ -250,7 +249,7 @@ class Admission:
                 del self._by_address[connection.address]
 
     def log_refusal(self, address: str, reason: str) -> None:
-        """One line per address and minute: an attacker must not fill the disk."""
+        """Logs at most one line per address and minute, so that an attacker can't fill the disk."""
         now = anyio.current_time()
         logged_at, unlogged = self._refusals.get(address, (-math.inf, 0))
         if now - logged_at < _LOG_SECONDS:
@@ -261,20 +260,22 @@ class Admission:
         self._refusals[address] = (now, 0)
 
     def penalty_for(self, address: str) -> float:
-        """Seconds a wrong token costs: more each time from the same address."""
+        """Returns the seconds to wait after a wrong token, more each time for the same address."""
         self._wrong_tokens[address] += 1
         return float(min(0.05 * 2 ** min(self._wrong_tokens[address], 7), 5.0))
 
     def forgive(self, now: float) -> None:
-        """Forgets wrong tokens and refusals after a while, or when they are too many."""
+        """Clears the counts of wrong tokens and refusals after a while, or if there are too
+        many."""
         if now - self._forgave_at > _FORGIVE_SECONDS or len(self._wrong_tokens) > _ADDRESSES_MAX:
             self._forgave_at = now
             self._wrong_tokens.clear()
             self._refusals.clear()
 
     async def count_prompt(self, user: str, shared: Shared) -> None:
-        """Counts a prompt in the store that other servers share, and learns of theirs. Nobody
-        waits for it: what is sent elsewhere counts here from this user's next prompt on."""
+        """Counts a prompt in the shared store, and updates the local limit with the prompts at
+        other servers. This runs in the background: prompts sent elsewhere count here from the
+        user's next prompt on."""
         with suppress(StorageUnavailable):
             left = await shared.count_prompt(user, self.limits.prompts_per_minute_max)
             self.prompts[user].tokens = min(self.prompts[user].tokens, left)

@@ -1,12 +1,11 @@
 """Holds the state of one connection: its user, its dialect, the conversation it is in.
 
-Requests are taken up in the order in which they came. A session reads frames, gives each
-request to `requests` and subscribes to one conversation at a time. It never writes to a
-conversation's record itself.
+A session reads frames, passes each request to its handler in `requests`, in order, and subscribes
+to one conversation at a time. It never writes to a conversation's record itself.
 
-A conversation may be at another server of a cluster. `Peers` and `Relay` are what a session needs
-to reach it, and the package `relay` implements them; `NoPeers` and `NoRelay` are for a server
-that runs by itself.
+Another server of the cluster may own a conversation. A session reaches it through the interfaces
+`Peers` and `Relay`, which the package `relay` implements; a server without a cluster uses `NoPeers`
+and `NoRelay`.
 """
 
 from __future__ import annotations
@@ -69,20 +68,19 @@ RequestHandler = Callable[["Session", Any, Answer], Awaitable[None]]
 
 
 class Relay(Protocol):
-    """What one client has at other servers."""
+    """One client's access to conversations that other servers own."""
 
     @property
     def cursor(self) -> Cursor | None:
-        """How far the client has followed the conversation it is in, if another server owns
-        that."""
+        """The client's position in the conversation it is in, if another server owns that."""
         ...
 
     def concerns(self, request: Request, seq: int) -> bool:
-        """Whether the request is for the owner of that conversation."""
+        """Whether the owner of that conversation must handle the request."""
         ...
 
     async def forward(self, request: Request, answer: Answer) -> None:
-        """Has the owner handle such a request. Returns when it is answered, or will be."""
+        """Forwards such a request to the owner. Returns when the reply is sent, or will be."""
         ...
 
     async def ask_owner(
@@ -92,8 +90,8 @@ class Relay(Protocol):
         answer: Answer,
         current_id: str | None,
     ) -> None:
-        """Has the owner handle a request that failed here, because another server has the
-        conversation or has written to it; `current_id` is the one that the client was in.
+        """Forwards to the owner a request that failed here because another server holds the
+        conversation or has written to it; `current_id` is the conversation that the client was in.
         Raises the error if there is no server to ask."""
         ...
 
@@ -103,19 +101,19 @@ class Relay(Protocol):
         ...
 
     def resume(self, cursor: Cursor, turns: Mapping[str, int]) -> None:
-        """Attaches the client again, where it was, because it can't do so by itself. It gets
-        the rest of these turns."""
+        """Attaches a client again at its cursor, because it can't do so itself, and sends it the
+        rest of these turns."""
         ...
 
     def leave(self) -> None:
-        """The client goes to another conversation."""
+        """Detaches the client from the conversation."""
         ...
 
     def close(self) -> None: ...
 
 
 class NoRelay:
-    """For a session that has met no conversation of another server, and can't."""
+    """The relay of a session that has used no conversation of another server."""
 
     cursor: Cursor | None = None
 
@@ -155,23 +153,23 @@ class Peers(Protocol):
 
     @property
     def can_take_over(self) -> bool:
-        """Whether there may be servers that open what this one releases."""
+        """Whether other servers may open the conversations that this one releases."""
         ...
 
     @property
     def sessions(self) -> Collection[Session]:
-        """Those of clients of other servers."""
+        """The sessions of clients of other servers."""
         ...
 
     def relay_for(self, session: Session) -> Relay: ...
 
     async def accept(self, session: Session, hello: Hello, answer: Answer) -> None:
-        """Handles the HELLO of another server. Returns when its link ends."""
+        """Handles the HELLO of another server. Returns when the link ends."""
         ...
 
 
 class NoPeers:
-    """For a server that runs by itself."""
+    """The peers of a server that has no cluster."""
 
     can_take_over = False
     sessions: Collection[Session] = ()
@@ -185,14 +183,14 @@ class NoPeers:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ServerState:
-    """What requests may look at: the server as a whole."""
+    """The state of the server that request handlers use."""
 
     services: Services
     registry: Registry
     admission: Admission
     peers: Peers = field(default_factory=NoPeers)
     sessions: set[Session] = field(default_factory=set)
-    """Those of this server's own clients."""
+    """The sessions of this server's own clients."""
     started_at: float = field(default_factory=monotonic)
 
 
@@ -216,12 +214,12 @@ class Session:
     """The challenge that another server must answer to open a link."""
     conversation: Conversation | FreshConversation | None = None
     relay: Relay = NO_RELAY
-    """What it has at other servers, once it has met one of their conversations."""
+    """Replaces `NO_RELAY` when a request first needs a conversation of another server."""
     own_turns: dict[str, int] = field(default_factory=dict)
-    """The turns this session started and still gets events of, oldest first; the number
-    of each prompt."""
+    """The turns this session started and still gets events of, oldest first, with the seq of each
+    prompt."""
     _last_delta: BroadcastEvent | None = None
-    """Of the conversation here that it is in."""
+    """The last text delta sent to this client, for its cursor."""
     _presenter: Presenter | None = None
     _last_left_turn: str | None = None
     _settled: anyio.Event | None = None
@@ -232,18 +230,18 @@ class Session:
         self.address = self.stream.peer[0] if self.stream.peer else ""
         self.uploads = Uploads(self.server.services, self.server.registry)
 
-    # What other parts of the server may ask
+    # Properties for other parts of the server
 
     @property
     def is_undecided(self) -> bool:
-        """Whether it may be closed when others need the place."""
+        """Whether it may be closed to make room for others."""
         if self.server.admission.need_tokens:
             return not self.is_authenticated
         return self.connection.dialect is None
 
     @property
     def can_decide(self) -> bool:
-        """Whether people there can be asked whether a tool may be run."""
+        """Whether the client can decide approvals of tool calls."""
         return self._presenter is not None and self._presenter.can_decide
 
     @property
@@ -258,13 +256,13 @@ class Session:
 
     @property
     def current_id(self) -> str | None:
-        """Of the conversation it is in, here or at another server."""
+        """The id of the conversation it is in, owned here or by another server."""
         if self.conversation is not None:
             return self.conversation.session_id
         cursor = self.relay.cursor
         return None if cursor is None else cursor.session_id
 
-    # The connection's life
+    # Requests
 
     async def run(self) -> None:
         self.greet()
@@ -272,13 +270,13 @@ class Session:
             while batch := await self.stream.receive():
                 began = monotonic()
                 for received in batch:
-                    await self._take(received)
+                    await self._receive(received)
                     if self.stream.replies_pile_up:
                         await self.stream.drain()
                     if received is batch[-1] and not self.stream.has_received:
-                        break  # waiting for more lets the others in
+                        break  # waiting for more input lets other tasks run
                     if monotonic() - began > _BATCH_SECONDS_MAX:
-                        await anyio.lowlevel.checkpoint()  # others want to be served too
+                        await anyio.lowlevel.checkpoint()  # lets other connections run
                         began = monotonic()
             await self._wait_for_own_turns()
         finally:
@@ -291,7 +289,7 @@ class Session:
     def greet(self) -> None:
         self.stream.send(self.connection.send_text(self.server.admission.greeting))
 
-    async def _take(self, received: Received) -> None:
+    async def _receive(self, received: Received) -> None:
         if isinstance(received, ConnectionRefused):
             self.send_away(received.reason, ErrorCode.MALFORMED)
             return
@@ -348,7 +346,8 @@ class Session:
         return self.relay
 
     async def _enter_first(self) -> None:
-        """Of a client that can't name one: a fresh one, or the default of the settings."""
+        """Attaches a client that can't name a conversation to a fresh one, or to the default one of
+        the settings."""
         rules = self.server.services.sessions
         if not rules.create:
             self.enter_fresh()
@@ -359,8 +358,8 @@ class Session:
             await self.use_relay().enter(held, lambda session_id, model: None)
 
     async def _wait_for_own_turns(self) -> None:
-        """The client has closed its side. Answers to its requests are still sent, since the
-        client may read them (`nc -N` does)."""
+        """Sends the outstanding replies and events after the client has closed its side, because it
+        may still read them (`nc -N` does)."""
         if self.conversation is not None:
             self.conversation.broadcast.stay_unseen(self)
         self.input_closed = True
@@ -383,7 +382,7 @@ class Session:
         conversation.broadcast.join(self, client_of(self, observer=observer))
 
     def enter_fresh(self) -> None:
-        """It was in none, or that one is gone."""
+        """Attaches the client to a fresh conversation, if it is in none or its own was deleted."""
         self.enter(self.server.registry.fresh(self.user))
 
     def depart(self) -> None:
@@ -402,7 +401,7 @@ class Session:
         self.relay.leave()
 
     def here(self) -> Conversation:
-        """The conversation it is in, which begins if it was fresh."""
+        """Returns the conversation it is in; a fresh one becomes a real one."""
         if self.conversation is None:
             raise RequestError(
                 ErrorCode.NOT_FOUND,
@@ -419,7 +418,7 @@ class Session:
         )
 
     async def id_of(self, wanted: str | None) -> str:
-        """Of the conversation that a request names by its id or name, or of the one this
+        """Returns the id of the conversation that a request names by id or name, or of the one this
         session is attached to."""
         if wanted is None:
             return self.current_id or self.here().session_id
@@ -436,9 +435,10 @@ class Session:
         history: str | None = None,
         by_prefix: bool = False,
     ) -> Conversation:
-        """The conversation that a request names by its id or name, or the one this session
-        is attached to. `create`: it is made if it is not there; `None`: as the settings say.
-        Who names none and is attached to none gets the default one of the settings."""
+        """Returns the conversation that a request names by id or name, or the one this session is
+        attached to. With `create` it is created if it does not exist; `None` leaves that to the
+        settings. A request that names none, of a session that is attached to none, gets the default
+        conversation of the settings."""
         registry, here = self.server.registry, self.conversation
         rules = self.server.services.sessions
         create = rules.create if create is None else create
@@ -447,7 +447,7 @@ class Session:
         if wanted is None or (here is not None and here.session_id == wanted):
             conversation = self.here()
         elif create:
-            # Not by a prefix: `user_1` is not `user_12`, whether it is there or not.
+            # A prefix is not resolved here: `user_1` never means `user_12`.
             conversation = await find_or_create(registry, wanted, self.user, history=history)
         else:
             session_id = await registry.resolve(wanted, self.user, by_prefix=by_prefix)
@@ -459,7 +459,7 @@ class Session:
     def answer_later(
         self, conversation: Conversation, work: Callable[[], Awaitable[Reply]], answer: Answer
     ) -> None:
-        """Queues a job, which takes its place among the turns, and answers with its result."""
+        """Queues a job among the turns, and replies with its result."""
         conversation.add_job(
             work, done=answer.give, failed=lambda error: self.refuse(answer, error)
         )
@@ -504,7 +504,7 @@ class Session:
             self._presenter.lagged(cursor.session_id, cursor.seq)
 
     def _cursor(self) -> Cursor | None:
-        """How far this client has followed the conversation it is in."""
+        """Returns the client's position in the conversation it is in."""
         if self.conversation is None:
             return self.relay.cursor
         cursor = Cursor(self.conversation.session_id, self.conversation.head_seq)
@@ -528,7 +528,7 @@ class Session:
             )
 
     def count_failed_hello(self) -> None:
-        """Strangers may try a few times, not for ever."""
+        """Closes the connection after a few failed attempts."""
         self.failed_hellos += 1
         if self.failed_hellos >= FAILED_TOKENS_MAX:
             self.stream.close_soon()
@@ -540,7 +540,7 @@ class Session:
 
     def send_away(self, reason: str, code: ErrorCode = ErrorCode.UNAVAILABLE) -> None:
         """Sends the reason, then closes the connection."""
-        with suppress(ProtocolError):  # nothing can be sent any more: just close
+        with suppress(ProtocolError):  # the connection can't send any more
             if self._presenter is not None:
                 self._presenter.last_words(RequestError(code, reason))
             else:
@@ -548,12 +548,12 @@ class Session:
         self.stream.close_soon()
 
     def hand_over(self) -> None:
-        """Another server may have the conversation now: the client finds it there."""
+        """Disconnects the client, which reconnects and finds the conversation at another server."""
         self.send_away("The server is shutting down.", ErrorCode.SHUTTING_DOWN)
 
     def check_timeouts(self, now: float) -> None:
         if self._presenter is not None and not self._presenter.is_ready:
-            # The client waits for an answer, and sends nothing meanwhile.
+            # The client sends nothing while it waits for a reply.
             self._awaited_at = now
         silence = now - max(self.stream.last_received, self._awaited_at)
         if self.uploads.are_late(now):
@@ -592,7 +592,7 @@ def client_of(session: Session, *, observer: bool) -> ConnectedClient:
 async def _unless_closed(
     stream: FrameStream[Received], wait: Callable[[], Awaitable[object]]
 ) -> None:
-    """Waits, but not longer than the connection lasts."""
+    """Calls `wait`, and cancels it if the connection closes."""
     async with anyio.create_task_group() as race:
 
         async def watch() -> None:

@@ -1,8 +1,8 @@
-"""Files on their way in over one connection.
+"""Uploads in progress over one connection.
 
-A file becomes an attachment of the conversation the session was in when
-it was announced. If something goes wrong its remaining bytes are swallowed, so
-that one mistake gives one error and not hundreds.
+A file becomes an attachment of the conversation that the session was in when it was announced. If
+an upload fails, its remaining bytes are discarded, so that one mistake gives one error and not
+hundreds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nplt_storage.entries import AttachmentEntry
 log = logging.getLogger(__name__)
 
 _FAILED_MAX = 64
-"""Failed uploads whose bytes are still expected."""
+"""The number of failed uploads whose remaining bytes are discarded silently."""
 _AT_ONCE_MAX = 8
 
 
@@ -50,9 +50,9 @@ class Uploads:
     _registry: Registry
     _incoming: dict[int, _Incoming] = field(default_factory=dict)
     _failed: dict[int, None] | None = None
-    """Those that were refused, oldest first: their bytes may come all the same."""
+    """The uploads that were refused, oldest first; their bytes may still arrive."""
     _imports: dict[str, _Incoming] | None = None
-    """Those that are whole, belong to no conversation and wait for IMPORT."""
+    """The complete uploads that belong to no conversation and wait for IMPORT."""
 
     async def begin(
         self, announced: FileMetadata, answer: Answer, *, session_id: str, user: str
@@ -91,7 +91,7 @@ class Uploads:
         key = answer.seq
         incoming = self._incoming.get(key)
         if incoming is None:
-            if key not in (self._failed or ()):  # else it is the rest of one that was refused
+            if key not in (self._failed or ()):  # else it is the rest of a refused upload
                 self.swallow(key)
                 before = "FILE_METADATA must come before FILE_DATA"
                 answer.complain(RequestError(ErrorCode.MALFORMED, before, field="seq"))
@@ -111,7 +111,7 @@ class Uploads:
             await self._finish(key, incoming)
 
     async def give_up(self) -> None:
-        """The rest of what was announced can't come any more."""
+        """Fails all uploads in progress, because the client has closed its side."""
         shorter = "the file is shorter than the size that was announced; send it again"
         for key, incoming in tuple(self._incoming.items()):
             cut = RequestError(ErrorCode.MALFORMED, shorter, field="size")
@@ -133,7 +133,7 @@ class Uploads:
 
     def swallow(self, key: int) -> None:
         if key in self._incoming:
-            return  # whoever took its number did not announce it
+            return  # another request used the number of this upload
         self._failed = self._failed or {}
         self._failed[key] = None
         if len(self._failed) > _FAILED_MAX:
@@ -154,7 +154,7 @@ class Uploads:
 
     async def _finish(self, key: int, incoming: _Incoming) -> None:
         if incoming.announced.purpose == "import":
-            # Without a name, so that nothing is left of it, whatever ends this process.
+            # The file has no name on disk, so that nothing remains of it if this process dies.
             stored = incoming.upload.as_it_is
             self._imports = self._imports or {}
             self._imports[stored.file_id] = self._incoming.pop(key)
@@ -169,9 +169,9 @@ class Uploads:
         incoming.answer.give(reply)
 
     async def _attach(self, incoming: _Incoming) -> StoredFile:
-        # By its id: it may have been closed and opened again meanwhile, or deleted.
+        # Looked up by id, because it may have been closed and reopened meanwhile, or deleted.
         conversation = await self._registry.get(incoming.session_id, incoming.user)
-        conversation.activity.begin()  # whoever deletes it now waits
+        conversation.activity.begin()  # a deletion waits for this
         try:
             stored = await incoming.upload.finish()
             fact = AttachmentEntry(
@@ -183,7 +183,7 @@ class Uploads:
             )
             try:
                 await conversation.append_entry(fact)
-            except RequestError:  # it is not written: what no entry names is not kept
+            except RequestError:  # the entry was not written, so nothing refers to the file
                 await self._services.files.remove(incoming.session_id, stored.file_id)
                 raise
             self._services.quotas.file_stored(incoming.user, stored.size)
@@ -202,8 +202,8 @@ class Uploads:
             await incoming.stack.aclose()
 
     def _checked(self, announced: FileMetadata) -> FileMetadata:
-        """With the last part of its name: where a file lay on someone else's disk is not our
-        business."""
+        """Validates the announcement, and reduces the file name to its last part: the path on the
+        client's disk is private."""
         last = PurePosixPath(PureWindowsPath(announced.filename).name).name
         if not last or last in (".", "..") or len(last) > 255 or not last.isprintable():
             raise RequestError(

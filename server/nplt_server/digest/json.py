@@ -1,4 +1,8 @@
-"""Digests JSON: keys in order, types, lengths, first values; also of JSON that breaks off."""
+"""Digests JSON: keys in order, types, lengths, first values. Truncated JSON is digested too.
+
+Only a bounded beginning of the text is parsed; brackets that are open at its end, or nested too
+deeply, are closed. Numbers keep their digits. A shape is rendered with as much detail as fits.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,6 @@ from typing import Final, TypeAlias
 from msgspec import Struct, field
 
 from nplt_server.digest.text import clean_text, counted, cut, cut_to_size, one_line, size_of
-
-# ------------------------------------------------------------------------------
-# The beginning of a JSON text as a value, also if it is cut off
-#
-# A bounded beginning is read; brackets that are open at its end, or nested too deeply, are
-# closed. Numbers keep their digits.
 
 JSON_CHARACTERS_MAX: Final = 128 * 1024
 JSON_DEPTH_MAX: Final = 40
@@ -38,7 +36,7 @@ JsonPart: TypeAlias = "dict[str, JsonPart] | list[JsonPart] | str | NumberAsWrit
 
 
 def read_json(text: str) -> JsonShape | None:
-    """None where it is no JSON object or list, or an empty one."""
+    """Returns None if the text is no JSON object or list, or an empty one."""
     if not text[:1_000].lstrip().startswith(("{", "[")):
         return None
     head = text[:JSON_CHARACTERS_MAX]
@@ -64,7 +62,7 @@ def read_json(text: str) -> JsonShape | None:
 
 
 def _closed(head: str, *, is_whole: bool) -> Iterator[tuple[str, bool]]:
-    """The text with its open brackets closed, likeliest first."""
+    """Yields candidates for the text with its open brackets closed, the likeliest first."""
     if is_whole:
         yield head, False
     to_close: list[str] = []
@@ -84,17 +82,12 @@ def _closed(head: str, *, is_whole: bool) -> Iterator[tuple[str, bool]]:
                 return
             closed_since.append(sign)
         elif sign == '"':
-            # The text ends inside a string, perhaps inside an escape of it.
+            # The text ends inside a string, perhaps inside an escape sequence.
             for drop in range(_HALF_AN_ESCAPE_MAX):
                 yield f'{head[: len(head) - drop]}"{"".join(reversed(to_close))}', True
             break
     yield head[:good_end] + "".join(closed_since) + "".join(reversed(to_close)), True
 
-
-# ------------------------------------------------------------------------------
-# The shape: keys in order, types, lengths, first values
-#
-# At the richest of a few degrees that fits.
 
 _NUMBER_CHARACTERS_MAX: Final = 40
 _SAYS_WHAT_WENT_WRONG: Final = ("error", "errors", "message", "detail", "status", "reason")
@@ -172,7 +165,7 @@ class _Page(Struct, kw_only=True):
             raise _Full
 
     def write_summary(self, shape: JsonShape) -> None:
-        """One line for each key, or for each of the first items and the last one."""
+        """Writes one line for each key, or for each of the first items and the last one."""
         for trouble in shape.troubles:
             self.write(f"\n{trouble}")
         value, keys_max = shape.value, self.degree.keys
@@ -235,7 +228,7 @@ class _Page(Struct, kw_only=True):
         self.write("}" if value else "{}")
 
     def _string(self, text: str) -> str:
-        """As JSON writes it, so that it stays in its line; half a surrogate pair, which
-        an escape can hold, is no text."""
+        """Encodes a string as JSON, so that it stays in its line. Lone surrogates, which an escape
+        can contain, are replaced."""
         most = self.degree.string_characters
         return json.dumps(cut(clean_text(text[: most + 1_000]), most), ensure_ascii=False)

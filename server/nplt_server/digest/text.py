@@ -1,7 +1,7 @@
 """Cuts, cleans and samples text, and fits the best passages of it into a size.
 
-A text is never cut inside what is seen as one character. Of a very long text only the
-beginning and the end are read. All shortening in the server goes through here.
+A text is never cut inside a grapheme. Only the beginning and the end of a very long text are
+read. All shortening in the server goes through here.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from msgspec import Struct, field
 MARK_OF_A_CUT: Final = "…"
 
 _JOINER: Final = "\u200d"
-_CLINGING_CATEGORIES: Final = ("Mn", "Me", "Mc")
-_CLINGING_RANGES: Final = (
+_COMBINING_CATEGORIES: Final = ("Mn", "Me", "Mc")
+_COMBINING_RANGES: Final = (
     ("\u200c", "\u200d"),  # joiners
     ("\u1160", "\u11ff"),  # vowels and endings of Hangul
     ("\ud7b0", "\ud7ff"),
-    ("\U0001f3fb", "\U0001f3ff"),  # tones of skin
-    ("\U000e0020", "\U000e007f"),  # tags: the flags of regions
+    ("\U0001f3fb", "\U0001f3ff"),  # skin tones
+    ("\U000e0020", "\U000e007f"),  # tags, in flags of regions
 )
 _FLAG_LETTERS: Final = "".join(map(chr, range(0x1F1E6, 0x1F200)))
 _FLAG_LETTERS_MAX: Final = 512
-"""How far one looks back for where a row of flags begins; deep inside a longer one,
-where nobody knows which two belong together, nothing is cut."""
+"""How far back the start of a row of flags is searched. Deep inside a longer row it is unknown
+which two letters form a flag, so nothing is cut there."""
 _SOUGHT_CHARACTERS_MAX: Final = 1_024
 _VIRAMA: Final = 9
-"""The combining class of signs that melt the next consonant into this one."""
+"""The combining class of signs that join the next consonant to this one."""
 
 
 def cut(text: str, characters_max: int) -> str:
-    """The text, or as much of its beginning as fits with a mark that there was more."""
+    """Shortens a text to its beginning and a mark, if it is too long."""
     if len(text) <= characters_max:
         return text
     if characters_max < 1:
@@ -44,12 +44,12 @@ def cut(text: str, characters_max: int) -> str:
 
 
 def size_of(text: str) -> int:
-    """Bytes of UTF-8: four of them are about a token, in every script."""
+    """Returns the size in bytes of UTF-8, of which about four make a token in every script."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def characters_within(text: str, start: int, size_max: int) -> int:
-    """How many characters from `start` on have at most that size together."""
+    """Returns how many characters from `start` on fit into that size."""
     beginning = text[start : start + max(0, size_max)]
     if beginning.isascii():
         return len(beginning)
@@ -58,7 +58,7 @@ def characters_within(text: str, start: int, size_max: int) -> int:
 
 
 def cut_to_size(text: str, size_max: int) -> str:
-    """As `cut`, for a limit in bytes of UTF-8."""
+    """Shortens a text like `cut`, to a limit in bytes of UTF-8."""
     if size_of(text) <= size_max:
         return text
     room = characters_within(text, 0, size_max - size_of(MARK_OF_A_CUT))
@@ -66,8 +66,8 @@ def cut_to_size(text: str, size_max: int) -> str:
 
 
 def place_to_stop(text: str, start: int, characters_max: int) -> int:
-    """The best place to end what begins at `start`; `start` itself where a single
-    character, with all that clings to it, is already too long."""
+    """Returns the best place to end a passage that begins at `start`; `start` itself if even the
+    first grapheme is too long."""
     limit = start + characters_max
     if limit >= len(text):
         return len(text)
@@ -80,7 +80,7 @@ def place_to_stop(text: str, start: int, characters_max: int) -> int:
 
 
 def place_to_resume(text: str, start: int, end: int) -> int:
-    """The first good place from `start` on to begin a passage; `end` if there is none."""
+    """Returns the first good place from `start` on to begin a passage; `end` if there is none."""
     middle = start + (end - start) // 2
     if start > 0 and not text[start - 1].isspace():
         middle = min(middle, start + _SOUGHT_CHARACTERS_MAX)
@@ -92,15 +92,15 @@ def place_to_resume(text: str, start: int, end: int) -> int:
 
 
 def may_cut(text: str, place: int) -> bool:
-    """Whether nothing is torn between the characters before and after `place`."""
+    """Whether a cut at `place` splits no grapheme."""
     if place <= 0 or place >= len(text):
         return True
     before, after = text[place - 1], text[place]
     if before < "\u0300" and after < "\u0300":
         return not (before == "\r" and after == "\n")
-    if before == _JOINER or unicodedata.category(after) in _CLINGING_CATEGORIES:
+    if before == _JOINER or unicodedata.category(after) in _COMBINING_CATEGORIES:
         return False
-    if any(first <= after <= last for first, last in _CLINGING_RANGES):
+    if any(first <= after <= last for first, last in _COMBINING_RANGES):
         return False
     if unicodedata.combining(before) == _VIRAMA:
         return unicodedata.category(after) != "Lo"
@@ -112,14 +112,12 @@ def may_cut(text: str, place: int) -> bool:
 
 
 def one_line(text: str) -> str:
-    """Every run of white space, line ends above all, as one space."""
+    """Replaces every run of white space, line ends included, by one space."""
     return " ".join(text.split())
 
 
-# ------------------------------------------------------------------------------
-# Bounded reading: all of a text, or its beginning and its end
-#
-# Ten megabytes cost as much as a tenth of one. Only `str.find` and `str.count` see the whole.
+# Reading is bounded: a long text is sampled at its beginning and its end, so ten megabytes cost as
+# much as a tenth of one. Only `str.find` and `str.count` scan the whole text.
 
 HEAD_CHARACTERS: Final = 96 * 1024
 TAIL_CHARACTERS: Final = 32 * 1024
@@ -132,7 +130,7 @@ _TO_A_GOOD_PLACE: Final = 512
 
 
 class TextLine(Struct, frozen=True, kw_only=True):
-    """One that is not blank, without its end; the indentation belongs to it."""
+    """A line that is not blank, with its indentation and without its line end."""
 
     start: int
     end: int
@@ -178,7 +176,7 @@ def counted(number: int, name: str) -> str:
 
 
 def clean_text(text: str) -> str:
-    """The same text; lone surrogates, which no UTF-8 can hold, become U+FFFD."""
+    """Replaces lone surrogates, which UTF-8 can't encode, by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -186,24 +184,24 @@ def clean_text(text: str) -> str:
     return text
 
 
-# ------------------------------------------------------------------------------
-# Passages, and the best of them that fit
-#
-# A passage is a place in the text and a weight. The heaviest are taken first and shown in the
-# text's order, with a mark where something was left out: a summary has only the text's own
+# A passage is a range of the text with a weight. The heaviest are selected first and shown in the
+# text's order, with a mark where something was left out: a summary contains only the text's own
 # words.
 
 LONG_GAP_CHARACTERS: Final = 1_000
-"""A gap of this size is worth saying how large it is."""
+"""The mark of a gap of this size or more states how large it is."""
 TELLING_WEIGHT: Final = 50
-"""Passages from here on say what the text is about; the others fill up."""
+"""Passages of at least this weight say what the text is about; the others fill remaining space."""
+
+REST_WEIGHT: Final = 10
+"""The weight of an ordinary line or sentence."""
 
 _BLANK_GAP_CHARACTERS: Final = 64
 _WORTH_CUTTING_SIZE: Final = 40
 _SEAMS_DIFFER_BY: Final = 2
 _MISSES_MAX: Final = 40
-"""Telling passages that do not fit, until the shorter ones behind them are given up.
-What only fills up ends with the first that does not: no crumbs."""
+"""How many telling passages may fail to fit before the search for shorter ones stops. Passages that
+only fill space stop at the first that does not fit."""
 _ENDS_OF_SENTENCES: Final = ".!?。！？؟।:;…"
 
 
@@ -211,17 +209,17 @@ class Passage(Struct, frozen=True, kw_only=True):
     start: int
     end: int
     weight: int
-    """0: to be shown only where there is nothing else."""
+    """How much the passage is worth; 0 if it is shown only when there is nothing else."""
     order: int = 0
-    """Among passages of one weight the lower comes first."""
+    """The rank among passages of the same weight; the lowest is selected first."""
     is_heading: bool = False
-    """Tells where something is said, and little of what."""
+    """Whether it names a topic without saying much about it."""
     closing: tuple[int, int] | None = None
-    """A piece that must be there too, as a fence that was opened must be closed."""
+    """A second range that must be shown too, like the end of an opened code fence."""
 
 
 def passage_of(text: str, line: TextLine, weight: int, characters_max: int) -> Passage:
-    """The beginning of a line."""
+    """Returns the beginning of a line as a passage."""
     end = line.end
     if end - line.start > characters_max:
         end = min(end, place_to_stop(text, line.start, characters_max))
@@ -231,8 +229,8 @@ def passage_of(text: str, line: TextLine, weight: int, characters_max: int) -> P
 def fit_passages(
     text: str, passages: Sequence[Passage], size_max: int, *, seam: Callable[[str, int, int], str]
 ) -> str:
-    """What those passages say that are worth most, within `size_max`. `seam`: what stands
-    between two passages instead of what lies there, of the text and two places."""
+    """Joins the heaviest passages that fit into `size_max`. `seam` returns the text that replaces
+    the gap between two places."""
     selection = _Selection(text=text, seam=seam, room=size_max - size_of(seam(text, 0, len(text))))
     misses = 0
     worthy = [passage for passage in passages if passage.weight] or passages
@@ -255,16 +253,17 @@ class _Selection(Struct, kw_only=True):
     seam: Callable[[str, int, int], str]
     room: int
     taken: list[tuple[int, int]] = field(default_factory=list)
-    """The places of what is shown, in the text's order."""
+    """The selected ranges, in the text's order."""
 
     def take(self, passage: Passage) -> bool:
-        """All of it if there is room, else a beginning that is worth it."""
+        """Adds the passage, or its beginning if there is no room for all of it and the beginning is
+        long enough to be useful."""
         start, end, closing = passage.start, passage.end, passage.closing
         before = (self.taken[:], self.room) if closing else None
         if self._insert(start, end) and (closing is None or self._insert(*closing)):
             return True
         if before is not None:
-            # What is open must not stay so.
+            # An opened fence without its end must not stay.
             self.taken, self.room = before
             return False
         _, left, right = self._gap(start)
@@ -289,7 +288,8 @@ class _Selection(Struct, kw_only=True):
         return True
 
     def _gap(self, start: int) -> tuple[int, int, int]:
-        """Which place among those taken it has, where the one before ends and the next begins."""
+        """Returns the index among the selected ranges, the end of the one before and the start of
+        the next."""
         place = bisect(self.taken, start, key=itemgetter(0))
         left = self.taken[place - 1][1] if place else 0
         right = self.taken[place][0] if place < len(self.taken) else len(self.text)
@@ -302,7 +302,7 @@ class _Selection(Struct, kw_only=True):
 
 
 def summary_separator(text: str, start: int, end: int) -> str:
-    """Says what is missing, and keeps lines apart that were apart."""
+    """Marks what is left out of a summary, and keeps separate lines separate."""
     length = end - start
     gap = text[start:end] if length <= _BLANK_GAP_CHARACTERS else ""
     if length <= _BLANK_GAP_CHARACTERS and not gap.strip():
@@ -318,7 +318,7 @@ def summary_separator(text: str, start: int, end: int) -> str:
 
 
 def gist_separator(text: str, start: int, end: int) -> str:
-    """Short, and silent where the text begins or a sentence was said to its end."""
+    """Marks what is left out of a gist briefly; not at its start, nor after a complete sentence."""
     if start == 0:
         return ""
     gap = text[start : min(end, start + _BLANK_GAP_CHARACTERS)]
@@ -333,9 +333,9 @@ class PassageOutline(Struct, frozen=True, kw_only=True):
     text: str
     passages: Sequence[Passage]
     of_gist: Sequence[Passage] = ()
-    """What a gist is made of, if not of the passages that tell most."""
+    """The passages of the gist; if empty, the telling ones of `passages`."""
     label: str = ""
-    """What a look at the whole tells, in brackets."""
+    """A description of the whole text, in brackets."""
 
     def summary(self, size_max: int) -> str:
         label = f"{self.label}\n" if self.label else ""
@@ -348,7 +348,7 @@ class PassageOutline(Struct, frozen=True, kw_only=True):
             p for p in self.passages if p.weight >= TELLING_WEIGHT and not p.is_heading
         ]
         room = size_max - size_of(label)
-        said = fit_passages(self.text, telling or self.passages, room, seam=gist_separator)
-        # Of nothing but white space, or one endless character, there is nothing to quote.
-        said = one_line(label + said) or summary_separator(self.text, 0, len(self.text))
-        return cut_to_size(said or "[blank]", size_max)
+        quoted = fit_passages(self.text, telling or self.passages, room, seam=gist_separator)
+        # A text that is only white space, or one endless grapheme, has nothing to quote.
+        gist = one_line(label + quoted) or summary_separator(self.text, 0, len(self.text))
+        return cut_to_size(gist or "[blank]", size_max)

@@ -1,25 +1,24 @@
-"""Relays between servers: a client may be at any of them, a conversation is at its owner.
+"""Relays between servers: a client connects to any of them, a conversation has one owner.
 
-A server that does not own a conversation (the edge) asks the owner, over one link for each
-pair of servers (`nplt_protocol.link`), opened when it is first needed. Each client of the
-edge has a channel of its own on it. At the owner a channel is an ordinary session, so that
-attaching, approvals, presence, cancelling, uploads and limits are the same code for all
-clients.
+A server that does not own a conversation (the edge) forwards requests to the owner, over one link
+for each pair of servers (`nplt_protocol.link`), opened on first use. Each client of the edge has a
+channel of its own on the link. At the owner a channel is an ordinary session, so that attaching,
+approvals, presence, cancelling, uploads and limits are the same code for all clients.
 
-The edge keeps nothing of the record. A request that meets another server's conversation is
-sent there, and the reply is given in the client's own dialect. If the owner or the link is
-lost, the edge asks the store again: it becomes the owner itself or learns the next one. An
-owner that still has the conversation is asked, through the store, to hand it over. A request
-that was not answered is sent again, as long as sending it twice does no harm; prompts have a
-`message_id` for that, given by the edge if the client gave none. Clients that can attach again
-are sent `lagged`; for the others (plain ones, and those that have closed their side) the edge
-resumes, as a client does (`nplt_protocol.resume`).
+The edge stores nothing of the record. It forwards a request about another server's conversation,
+and sends the reply in the client's own dialect. If the owner or the link is lost, the edge asks the
+store again: it becomes the owner itself or learns the next one. An owner that can't be reached but
+still holds the conversation is asked, through the store, to hand it over. A request without a reply
+is sent again if repeating it is harmless; prompts have a `message_id` for that, which the edge adds
+if the client gave none. Clients that can attach again are sent `lagged`; for the others (plain
+ones, and those that have closed their side) the edge resumes as a client would
+(`nplt_protocol.resume`).
 
-A client that reads too slowly lags at the edge, alone. If the link itself is too slow, what
-is sent over it waits in the channels, each with the limit that a client has.
+A client that reads too slowly lags at the edge and affects no other. If the link itself is too
+slow, data waits in the channels, each with the same limit as a client.
 
-`link` has the links to other servers and the channels on them, `edge` the side of a client's
-own server, `owner` the other side; here is what `connections` needs of them.
+`link` has the links to other servers and the channels on them, `edge` the side of a client's own
+server, `owner` the other side. This module implements the interface that `connections` uses.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ __all__ = ["ClusterPeers"]
 
 _SECRET_BYTES_MIN: Final = 16
 _ADDED_BYTES_MAX: Final = 4_096
-"""The ids that the edge adds to a request."""
+"""The size of the ids that the edge adds to a request."""
 
 
 class ClusterPeers:
-    """The other servers of the cluster: links to them, and theirs to this one."""
+    """The other servers of the cluster, and the links in both directions."""
 
     can_take_over = True
 

@@ -1,9 +1,9 @@
-"""The edge's side of a relay: what a client of this server asks of a conversation's owner.
+"""The edge's side of a relay: forwards requests of this server's clients to conversations' owners.
 
 `EdgeRelay` belongs to one client. It finds the owner (`OwnerSearch`), sends requests over a
-channel to it, and gives replies and events to the client. If the owner or the link is lost it
-asks the store again: this server becomes the owner itself, or learns the next one. For a client
-that can't attach again by itself it resumes, with the cursor that it keeps for the client.
+channel to it, and sends replies and events to the client. If the owner or the link is lost it
+asks the store again: this server becomes the owner itself, or learns the next one. It resumes for a
+client that can't attach again itself, with the cursor that it keeps for the client.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ log = logging.getLogger(__name__)
 RELAY_SECONDS_MAX: Final = 25.0
 """How long a request waits for an owner: longer than a lease, shorter than clients wait."""
 _UNREACHED_SECONDS: Final = 4.0
-"""After which an owner that has not been reached is asked, through the store, to hand over."""
+"""After this time an unreachable owner is asked, through the store, to hand over."""
 _PAUSE_SECONDS: Final = (0.02, 0.5)
 
 _HERE: Final = (messages.ModelSwitch, messages.ClearRequest, messages.Cancel, messages.Approval)
-"""About the conversation that the client is in, without naming it."""
+"""Requests about the conversation that the client is in, which they do not name."""
 _NAMED: Final = (
     messages.Prompt,
     messages.Attach,
@@ -65,28 +65,28 @@ _NAMED: Final = (
     messages.SessionDelete,
     messages.FileGet,
 )
-"""About the conversation that they name, or the one that the client is in."""
+"""Requests about the conversation that they name, or the one that the client is in."""
 _ANSWERED_LATER: Final = (
     messages.ClearRequest,
     messages.Compact,
     messages.Redact,
     messages.FileMetadata,
 )
-"""Requests that wait at the owner, while others of the same client go on."""
+"""Requests that wait at the owner while later ones of the same client are handled."""
 _NOT_REPEATED: Final = (
     *_ANSWERED_LATER,
     messages.Rollback,
     messages.SessionFork,
     messages.SessionDelete,
 )
-"""Requests that would do something else, or be refused, when they are done twice."""
+"""Requests that must not be repeated: the second time has another effect, or is refused."""
 
 Owner: TypeAlias = Channel | Conversation
-"""A channel to the server that owns a conversation, or the conversation, if this server does."""
+"""A channel to the server that owns a conversation, or the conversation if this server owns it."""
 
 
 class Channels:
-    """The channels of one client, one for each server that it asked."""
+    """The channels of one client, one for each server that it has used."""
 
     def __init__(self, links: Links, session: Session, user: ChannelUser) -> None:
         self._links = links
@@ -118,21 +118,21 @@ class Channels:
 
 
 class OwnerSearch:
-    """Gives the owners of a conversation, until an attempt with one of them succeeds:
+    """Yields the owners of a conversation, until an attempt with one of them succeeds:
 
         async for owner in search:
             with search.attempt():
                 …
 
     An attempt fails if the owner is lost, or has lost the conversation. Then the store is asked:
-    this server becomes the owner, or learns the next one. An owner that can't be reached is
-    asked for the conversation, through the store.
+    this server becomes the owner, or learns the next one. An owner that can't be reached is asked,
+    through the store, to hand over the conversation.
     """
 
     def __init__(
         self, session: Session, channels: Channels, session_id: str, address: str | None
     ) -> None:
-        """`address`: of the server that is the owner, as far as is known."""
+        """`address` is the address of the presumed owner, if it is known."""
         self.was_lost = False
         """Whether an attempt failed because an owner was lost."""
         self._session = session
@@ -143,7 +143,7 @@ class OwnerSearch:
         self._pause = _PAUSE_SECONDS[0]
         self._began = 0.0
         self._unreached: list[tuple[str | None, float]] = []
-        """Addresses that could not be reached, and when the attempt began."""
+        """The addresses that could not be reached, each with the time of the attempt."""
         self._failure: Exception | None = None
         self._is_done = False
 
@@ -176,7 +176,7 @@ class OwnerSearch:
         if self._address is not None:
             return await self._channels.to(self._address)
         server = self._session.server
-        if server.services.draining:  # it takes over nothing
+        if server.services.draining:  # it acquires no conversations
             raise RequestError(
                 ErrorCode.SHUTTING_DOWN, "the server is shutting down; try again later"
             )
@@ -208,19 +208,19 @@ class OwnerSearch:
 
 
 class EdgeRelay:
-    """What one client has at other servers: the conversation it is in, if that is at one of
-    them, and a channel to each that it asked."""
+    """One client's access to conversations of other servers: the one that it is attached to, if
+    another server owns it, and a channel to each server that it has used."""
 
     __slots__ = ("_channel", "_channels", "_session", "_uploads", "cursor")
 
     def __init__(self, links: Links, session: Session) -> None:
         self.cursor: Cursor | None = None
         self._channel: Channel | None = None
-        """The channel that events come over; `None` while the owner is looked for."""
+        """The channel that delivers events; `None` during the search for the owner."""
         self._session = session
         self._channels = Channels(links, session, self)
         self._uploads: dict[int, tuple[Channel, int]] = {}
-        """Files on their way in: by the client's number, the channel and the number there."""
+        """Uploads in progress: the channel and the seq on it, by the client's seq."""
 
     # Requests
 
@@ -261,7 +261,7 @@ class EdgeRelay:
             raise error
         here = self._session.conversation
         if isinstance(here, Conversation) and current_id == error.session_id:
-            # This server made a conversation of the same id, which was never stored.
+            # This server created a conversation with the same id that was never stored.
             here.record.mark_stale()
         await self._forward(request, answer, error.session_id, error.address)
 
@@ -283,8 +283,8 @@ class EdgeRelay:
             await self._send_ends(cursor, attached)
 
     def _addressed(self, request: messages.Request, session_id: str) -> messages.Request:
-        """The request with the ids that any owner needs: of the conversation, and of the prompt,
-        so that a prompt sent twice runs once."""
+        """Adds the ids that any owner needs: of the conversation, and of the prompt, so that a
+        prompt that is sent twice runs once."""
         if isinstance(request, messages.Cancel) and request.turn_id is None:
             return replace(request, turn_id=self._session.last_turn)
         if isinstance(request, _NAMED):
@@ -309,7 +309,7 @@ class EdgeRelay:
             raise
 
     def _send(self, channel: Channel, request: messages.Request, answer: Answer) -> None:
-        """For a request whose reply nobody waits for."""
+        """Sends a request without waiting for its reply."""
 
         def receive(outcome: Outcome) -> None:
             self._uploads.pop(answer.seq, None)
@@ -366,8 +366,8 @@ class EdgeRelay:
                     await self._attach_there(owner, attach, entered)
 
     async def _attach_again(self, owner: Owner, session_id: str) -> messages.Attached | None:
-        """Attaches the client where it was, if it is in this conversation and gets no events of
-        it from this owner; gives the reply."""
+        """Attaches the client at its cursor, if it is in this conversation and gets no events of it
+        from this owner. Returns the reply."""
         cursor = self.cursor
         if cursor is None or cursor.session_id != session_id:
             return None
@@ -397,7 +397,7 @@ class EdgeRelay:
         return reply
 
     def _attach_here(self, conversation: Conversation, cursor: Cursor) -> messages.Attached:
-        """This server owns the conversation now."""
+        """Attaches the client to a conversation that this server owns now."""
         session = self._session
         frames, _ = conversation.replay(cursor.attach())
         attached = conversation.snapshot(client_of(session, observer=cursor.observer))
@@ -417,7 +417,7 @@ class EdgeRelay:
                 channel.send(messages.Detach(), lambda outcome: None)
 
     def receive_event(self, channel: Channel, event: RelayedEvent) -> None:
-        """Sends it to the client. Most events are not even decoded."""
+        """Sends the event to the client. Most events are not decoded."""
         if channel is not self._channel or self.cursor is None:
             return
         send = self._session.send_event
@@ -427,11 +427,11 @@ class EdgeRelay:
             case MessageType.ENTRY:
                 self.cursor.pass_on_entry(event)
             case MessageType.ERROR:
-                return  # why the owner closes the channel
+                return  # the owner's reason for closing the channel
             case MessageType.SESSION_EVENT:
                 decoded = event.event
                 if isinstance(decoded, messages.SessionEvent) and decoded.event == "shutdown":
-                    return  # of the owner, not of this server
+                    return  # the owner shuts down, not this server
                 send = self._session.deliver
             case MessageType.TURN_FINISHED:
                 send = self._session.deliver
@@ -477,9 +477,9 @@ class EdgeRelay:
             self._session.send_away(refusal.message)
 
     async def _send_ends(self, cursor: Cursor, attached: messages.Attached | None) -> None:
-        """Sends the client, of its turns that ended while it was attached to nothing, the text
-        that it lacks and the end, as the record has them. `attached` says which have ended; if
-        it is not known, the record does."""
+        """Sends the client the missing text and the end of its turns that ended while it was not
+        attached, as the record has them. `attached` tells which turns have ended; if it is None,
+        the record does."""
         session, session_id = self._session, cursor.session_id
         ended = {
             turn_id: seq

@@ -1,8 +1,8 @@
 """Links from this server to others, and the channels on them.
 
-There is one link for each other server, opened when it is first needed. A channel is what one
-client of this server asks of the server at the other end. Replies and events of a channel are
-given to its user in the order in which they come; events are not decoded.
+There is one link for each other server, opened on first use. A channel carries the requests of
+one client of this server. Its replies and events are passed to its user in the order in which they
+arrive; events are not decoded.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _CONNECT_SECONDS_MAX: Final = 3.0
 _PING_SECONDS: Final = 1.0
 _SILENCE_SECONDS_MAX: Final = 5.0
 MOVED: Final = "moved"
-"""A detail of an error between servers: another server is to be asked."""
+"""A detail of an error between servers: the edge must ask another server."""
 
 
 class LinkLost(Exception):
-    """The other server can't be reached, or not any more."""
+    """The other server can't be reached, or the link to it has ended."""
 
 
 class Moved(Exception):
@@ -61,12 +61,12 @@ class Moved(Exception):
 
 ReplyOrRefusal: TypeAlias = messages.Reply | RequestError
 Outcome: TypeAlias = ReplyOrRefusal | LinkLost | Moved
-"""What comes of a request to another server."""
+"""The result of a request to another server."""
 
 
 class RelayedEvent(BroadcastEvent):
-    """An event of another server. Its frames go to clients as they are; it is decoded, once
-    for all clients of this server, if one of them needs that."""
+    """An event of another server. Its frames are sent to clients unchanged; it is decoded only if a
+    client needs that, once for all clients of this server."""
 
     __slots__ = ("message",)
 
@@ -83,7 +83,7 @@ class RelayedEvent(BroadcastEvent):
 
 
 class ChannelUser(Protocol):
-    """Whoever opened a channel."""
+    """Receives the events of a channel."""
 
     def receive_event(self, channel: Channel, event: RelayedEvent) -> None: ...
 
@@ -99,7 +99,8 @@ class Channel:
     _waiting: dict[int, tuple[MessageType, Callable[[Outcome], None]]] = field(default_factory=dict)
 
     def send(self, request: messages.Request, receive: Callable[[Outcome], None]) -> int:
-        """`receive` is called once, in the order of what comes over the channel."""
+        """Sends a request, and returns its seq. `receive` is called once with the outcome, in order
+        with the events of the channel."""
         if self.link.is_closed:
             raise LinkLost
         self._seq = self._seq % 0xFFFF + 1
@@ -113,7 +114,7 @@ class Channel:
     async def ask(
         self, request: messages.Request, receive: Callable[[ReplyOrRefusal], None]
     ) -> ReplyOrRefusal:
-        """Waits for the reply. `receive` gets it first, before any event that comes after it.
+        """Sends a request and waits for the reply. `receive` gets it first, before any later event.
         Raises `LinkLost` and `Moved`."""
         done: asyncio.Future[Outcome] = asyncio.Future()
 
@@ -130,7 +131,7 @@ class Channel:
         return outcome
 
     async def send_data(self, seq: int, data: bytes) -> None:
-        """A piece of the file that was announced under that number."""
+        """Sends a piece of the file that was announced under that seq."""
         frames = encode_frame(MessageType.FILE_DATA, seq, data)
         self.link.stream.send(encode_channel_data((self._number,), frames))
         await self.link.stream.drain()
@@ -164,7 +165,7 @@ def _outcome_of(code: MessageType, message: Enclosed) -> Outcome:
         return Moved()
     try:
         error_code = ErrorCode(reply.code)
-    except ValueError:  # of a later version
+    except ValueError:  # a code of a later version
         error_code = ErrorCode.INTERNAL
     return RequestError(
         error_code,
@@ -176,13 +177,14 @@ def _outcome_of(code: MessageType, message: Enclosed) -> Outcome:
 
 
 async def ping(stream: FrameStream[Frame]) -> None:
-    """Ends a link on which nothing comes: the other server may be stopped or cut off."""
+    """Sends pings, and ends a link on which nothing arrives: the other server may be stopped or
+    unreachable."""
     loop = asyncio.get_running_loop()
     while not stream.closed:
         stream.send(encode_frame(MessageType.PING, 0))
         began = loop.time()
         await anyio.sleep(_PING_SECONDS)
-        was_stopped = loop.time() - began > _SILENCE_SECONDS_MAX / 2  # this process itself
+        was_stopped = loop.time() - began > _SILENCE_SECONDS_MAX / 2  # this process was suspended
         if not was_stopped and loop.time() - stream.last_received > _SILENCE_SECONDS_MAX:
             stream.abort("the other server is silent")
 
@@ -216,7 +218,7 @@ class EdgeLink:
             self.stream.send(encode_channel_close(number))
 
     async def run(self) -> None:
-        """Returns when it is lost."""
+        """Runs the link; returns when it is lost."""
         pinging = asyncio.create_task(ping(self.stream))
         try:
             if batch := await self.stream.receive():  # messages are given to `_receive`
@@ -243,7 +245,7 @@ class EdgeLink:
                         channel.lost()
                 case _:
                     pass
-        except Exception as error:  # the edge of a connection
+        except Exception as error:  # a failure of one link must not affect others
             log.exception("the link to %s is closed", self.address)
             self.stream.abort(str(error))
 
@@ -261,8 +263,8 @@ class Links:
         self._links: dict[str, asyncio.Future[EdgeLink]] = {}
 
     async def link_to(self, address: str) -> EdgeLink:
-        """Opened if there is none; all who need it wait for one attempt. `LinkLost`: the
-        server can't be reached."""
+        """Returns the link to a server, and opens it if there is none; concurrent callers share one
+        attempt. Raises `LinkLost` if the server can't be reached."""
         link = self._links.get(address)
         if link is None or (link.done() and (link.exception() or link.result().is_closed)):
             link = self._links[address] = asyncio.ensure_future(self._open(address))
@@ -290,7 +292,7 @@ class Links:
         return link
 
     async def _introduce(self, stream: FrameStream[Heard], connection: ClientConnection) -> None:
-        """Each proves to the other that it knows the secret."""
+        """Authenticates both servers: each proves that it knows the secret."""
         nonce = secrets.token_hex(16)
         hello = messages.Hello(client=f"nplt-server/{__version__}", peer=nonce)
         stream.send(connection.send_hello(hello))

@@ -1,8 +1,8 @@
 """The owner's side of a relay: clients of other servers in conversations of this one.
 
 A link that another server has opened (`OwnerLink`) has a channel for each of that server's
-clients. A channel is an ordinary session (`ChannelSession`) whose user the other server vouches
-for.
+clients. A channel is an ordinary session (`ChannelSession`) whose user the other server has
+authenticated.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _BATCH_SECONDS_MAX: Final = 0.005
 
 
 class ChannelTransport(asyncio.Transport):
-    """The transport of a channel: it writes to the link. The link counts what is not sent
-    yet, and blocks its channels."""
+    """The transport of a channel, which writes to the link. The link counts unsent bytes and blocks
+    its channels."""
 
     def __init__(self, link: OwnerLink, number: int, stream: FrameStream[Received]) -> None:
         super().__init__()
@@ -89,14 +89,14 @@ class ChannelTransport(asyncio.Transport):
     abort = close
 
     def end(self) -> None:
-        """The channel is closed, and receives nothing more."""
+        """Closes the stream: the channel receives nothing more."""
         self.may_read.set()
         asyncio.get_running_loop().call_soon(self.stream.connection_lost, None)
 
 
 @dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class ChannelSession(Session):
-    """A client of another server, which vouches for it."""
+    """The session of a client of another server, which has authenticated it."""
 
     may_decide: bool
 
@@ -105,14 +105,14 @@ class ChannelSession(Session):
         return self.may_decide
 
     def greet(self) -> None:
-        """The edge has greeted its client."""
+        """Does nothing: the edge has greeted its client."""
 
     def use_relay(self) -> Relay:
-        """The edge asks the owner, whichever it is."""
+        """Returns no relay: the edge finds the owner."""
         return NO_RELAY
 
     def enter_fresh(self) -> None:
-        """The edge makes a fresh conversation itself."""
+        """Leaves the conversation; the edge creates the fresh one itself."""
         self.depart()
 
     def hand_over(self) -> None:
@@ -154,7 +154,7 @@ class OwnerLink:
                         raise ProtocolError(message.reason)
                     await self._receive(message)
                     if monotonic() - began > _BATCH_SECONDS_MAX:
-                        await anyio.lowlevel.checkpoint()  # others want to be served too
+                        await anyio.lowlevel.checkpoint()  # lets other connections run
                         began = monotonic()
         except ProtocolError as error:
             log.warning("the link from %s ended: %s", self._accepted.address, error)
@@ -171,7 +171,8 @@ class OwnerLink:
                 for number in numbers:
                     if (channel := self._channels.get(number)) is not None:
                         channel.stream.data_received(frames)
-                        # If it reads no more, because it stores an upload, the link waits.
+                        # While the channel pauses reading, to store an upload, the whole link
+                        # waits.
                         await channel.may_read.wait()
             case ChannelOpen() as client:
                 self._open(client)
@@ -206,14 +207,15 @@ class OwnerLink:
         try:
             await session.run()
         except Exception:
-            # The edge of a connection: whatever one does, the others live on.
+            # A failure of one channel must not affect the others.
             log.exception("a channel of %s failed", self._accepted.address)
         finally:
             self._sessions.discard(session)
             session.stream.abort()
 
     def write(self, number: int, data: bytes) -> None:
-        """Sends at the end of the tick, and once if many channels write the same."""
+        """Queues data for the end of the tick; data that is the same for many channels is sent
+        once."""
         if number in self._due_numbers:
             self._flush()
         if not self._due:
@@ -242,7 +244,7 @@ class OwnerLink:
             channel.stream.resume_writing()
 
     def close_channel(self, number: int) -> None:
-        """This server closes the channel."""
+        """Closes the channel from this side."""
         channel = self._channels.pop(number, None)
         if channel is not None:
             self._flush()

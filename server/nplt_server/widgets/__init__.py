@@ -1,13 +1,13 @@
 """Widgets: live state that is always shown to the model, and tools to change it.
 
-A widget holds nothing itself. Its state is in the conversation's entries and is changed
-through the tool's host alone, so it is rebuilt by replay, goes back with a rollback and is
-copied by a fork. What it shows depends on that state only: no clock and no counter, or
-every prompt would differ from the last.
+A widget itself has no state. Its state is in the conversation's entries and is changed only
+through the tool's host, so that replay rebuilds it, a rollback reverts it and a fork copies it. Its
+screen depends on that state only, not on a clock or a counter, or every prompt would differ from
+the last.
 
-Two are built in. The notebook is a text the model keeps for itself; the todo list is a JSON
-state. Every change is an entry with the whole new state. A change that can't be made as it was
-meant changes nothing and says why.
+Two are built in. The notebook is a text that the model writes for itself; the todo list is a JSON
+state. Every change is an entry with the whole new state. A change that fails changes nothing and
+gives the reason.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from nplt_server.tools.typed import typed_tool
 
 
 class WidgetView(Protocol):
-    """What a widget may look at when it is drawn."""
+    """The state that a widget may use when it renders its screen."""
 
     @property
     def notebook(self) -> str: ...
 
     def widget_state(self, name: str) -> JsonObject:
-        """Empty if the widget has none yet."""
+        """Returns the state of a widget, empty if it has none yet."""
         ...
 
 
 class Widget(Protocol):
-    """Subclass it to get `execute_tool`."""
+    """The interface of widgets. Subclasses inherit `execute_tool`."""
 
     name: str
     description: str
     tools: tuple[Tool, ...]
 
     def render_live_screen(self, view: WidgetView) -> str | None:
-        """Markdown under a heading of its own; `None`: there is nothing to show."""
+        """Returns Markdown under a heading of its own, or `None` if there is nothing to show."""
         ...
 
     async def execute_tool(self, tool_name: str, arguments: JsonObject, host: ToolHost) -> str:
-        """What the model is told of it. `ToolFailed` if it could not be done, and then
-        nothing is changed."""
+        """Returns the result for the model. Raises `ToolFailed` if the tool fails; nothing is
+        changed then."""
         for tool in self.tools:
             if tool.description.name == tool_name:
                 return await tool.run(arguments, host)
@@ -56,7 +56,7 @@ class Widget(Protocol):
 
 
 def widget_tools(widgets: Iterable[Widget]) -> tuple[Tool, ...]:
-    """The tools of all widgets; each runs by its widget's `execute_tool`."""
+    """Returns the tools of all widgets; each runs through its widget's `execute_tool`."""
     return tuple(
         Tool(
             description=tool.description,
@@ -66,9 +66,6 @@ def widget_tools(widgets: Iterable[Widget]) -> tuple[Tool, ...]:
         for tool in widget.tools
     )
 
-
-# ------------------------------------------------------------------------------
-# The notebook
 
 NOTEBOOK_BYTES_MAX: Final = 16 * 1024
 
@@ -124,7 +121,7 @@ async def notebook(
 
 def edited(before: str, action: NotebookAction, *, text: str, old_text: str | None) -> str:
     if old_text and action != "replace":
-        # Most likely replace was meant, and write would wipe out all the rest.
+        # The model probably meant replace; write would erase the rest of the notebook.
         raise ToolFailed(f"old_text goes with replace, not with {action}; nothing was changed")
     match action:
         case "write":
@@ -145,7 +142,7 @@ def edited(before: str, action: NotebookAction, *, text: str, old_text: str | No
             "line breaks and spaces included"
         )
     if before.rfind(old_text) != first:
-        # Two that overlap are two: which of them was meant could not be told.
+        # Occurrences that overlap are ambiguous too.
         raise ToolFailed(
             f"old_text occurs {max(2, before.count(old_text))} times in the notebook: give more "
             "of what stands around it, so that it occurs once"
@@ -156,9 +153,6 @@ def edited(before: str, action: NotebookAction, *, text: str, old_text: str | No
 def notebook_bytes(text: str) -> int:
     return len(text.encode(errors="replace"))
 
-
-# ------------------------------------------------------------------------------
-# The list as a value, and its JSON. A change that is refused raises `ToolFailed`.
 
 ITEMS_MAX: Final = 100
 TEXT_CHARACTERS_MAX: Final = 500
@@ -173,12 +167,13 @@ class TodoItem(Struct, frozen=True, kw_only=True):
 class TodoList(Struct, frozen=True, kw_only=True):
     items: tuple[TodoItem, ...] = ()
     next_number: int = 1
-    """Goes up only: a number that was removed is not given again."""
+    """The number of the next item. It only increases: numbers of removed items are not reused."""
 
     @classmethod
     def from_state(cls, state: Mapping[str, JsonValue]) -> TodoList:
-        """An erased state is an empty list, and what is no item is passed over."""
-        kept, said = state.get("items"), state.get("next_number")
+        """Reads the list from its JSON state. An empty state is an empty list; malformed items are
+        skipped."""
+        kept, given = state.get("items"), state.get("next_number")
         items = [
             TodoItem(number=number, text=text, done=done)
             for item in (kept if isinstance(kept, list) else [])
@@ -188,7 +183,7 @@ class TodoList(Struct, frozen=True, kw_only=True):
             and isinstance(done := item.get("done"), bool)
         ]
         after_all = max((item.number for item in items), default=0) + 1
-        next_number = max(after_all, said if _is_number(said) else 1)
+        next_number = max(after_all, given if _is_number(given) else 1)
         return cls(items=tuple(items), next_number=next_number)
 
     def as_state(self) -> JsonObject:
@@ -198,6 +193,7 @@ class TodoList(Struct, frozen=True, kw_only=True):
         return {"items": items, "next_number": self.next_number}
 
     def with_added(self, texts: Sequence[str]) -> TodoList:
+        """Raises `ToolFailed` if a text is no valid item or the list is full."""
         if len(self.items) + len(texts) > ITEMS_MAX:
             raise ToolFailed(
                 f"the list holds at most {ITEMS_MAX} items and has {len(self.items)}: "
@@ -221,16 +217,13 @@ def _is_number(value: JsonValue) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-# ------------------------------------------------------------------------------
-# The widget and its tool
-#
-# An item keeps its number and no number is given twice, so a model can refer to an item it saw
-# long ago. A call may add or tick off several items; it does everything or nothing.
-
 TodoAction: TypeAlias = Literal["add", "done", "reopen", "remove", "clear"]
 
 
 class TodoWidget(Widget):
+    """An item keeps its number and no number is reused, so a model can refer to an item it saw long
+    ago. A call may add or tick off several items; it does everything or nothing."""
+
     name = "todo"
     description = "What the model has set out to do, and what of it is done."
 
@@ -244,7 +237,7 @@ class TodoWidget(Widget):
 
 
 def _as_list(value: object) -> object:
-    """One is as good as a list of one, and nothing as an empty list: models write both."""
+    """Accepts a single value as a list of one, and no value as an empty list: models write both."""
     if value is None or value == "":
         return []
     return [value] if isinstance(value, str | int) else value
@@ -276,22 +269,22 @@ async def todo(
     """Keeps your todo list, which stays in view for the whole conversation. Use it for work
     of several steps, and tick items off as they are done. Items keep their numbers.
     """
-    told = ""
+    result = ""
 
     def change(state: JsonObject) -> JsonObject:
-        nonlocal told
-        after, told = changed(TodoList.from_state(state), action, texts=texts, numbers=numbers)
+        nonlocal result
+        after, result = changed(TodoList.from_state(state), action, texts=texts, numbers=numbers)
         return after.as_state()
 
     await host.update_widget(TodoWidget.name, change)
-    return told
+    return result
 
 
 def changed(
     todos: TodoList, action: TodoAction, *, texts: Sequence[str], numbers: Sequence[int]
 ) -> tuple[TodoList, str]:
-    """The list after it, and what the model is told. More than it takes is no mistake,
-    but for clear: whoever names something there means it to stay, or to be the rest."""
+    """Returns the list after the action and the result for the model. Superfluous arguments are
+    ignored, except for clear, where they suggest that the model meant something else."""
     listed = ", ".join(map(str, dict.fromkeys(numbers)))
     if action == "add":
         if not texts:
@@ -303,8 +296,8 @@ def changed(
         if texts or numbers:
             raise ToolFailed("clear removes every item and takes neither texts nor numbers")
         left = sum(not item.done for item in todos.items)
-        told = f"Removed all {len(todos.items)} items; {left} were open."
-        return structs.replace(todos, items=()), told
+        result = f"Removed all {len(todos.items)} items; {left} were open."
+        return structs.replace(todos, items=()), result
     if not numbers:
         raise ToolFailed(f"{action} takes numbers, those the list shows")
     named, there = set(numbers), [item.number for item in todos.items]
@@ -320,8 +313,8 @@ def changed(
         structs.replace(item, done=action == "done") if item.number in named else item
         for item in todos.items
     ]
-    told = f"{'Done' if action == 'done' else 'Open again'}: {listed}."
-    return structs.replace(todos, items=tuple(items)), told
+    result = f"{'Done' if action == 'done' else 'Open again'}: {listed}."
+    return structs.replace(todos, items=tuple(items)), result
 
 
 def default_widgets() -> tuple[Widget, ...]:

@@ -8,7 +8,8 @@ import re
 import pytest
 from tests.server.digest.results import levels_of_result
 
-from nplt_server.digest import TextKind, kind_of_text, levels_of, sentences_of
+from nplt_server.digest import TextKind, kind_of_text, levels_of
+from nplt_server.digest.prose import sentences_of
 from nplt_storage.entries import LevelOfDetail
 
 FILLING = "Nothing of note was said in this part of the text, which goes on for a while. "
