@@ -117,8 +117,8 @@ class EntriesSoFar(Sequence[Entry]):
 
 class ActiveEntries:
     def __init__(self, entries: Iterable[Entry] = (), hidden: Ranges = ()) -> None:
-        """Those of the entries that are not hidden. Whatever was under way where a hidden
-        range begins was left there."""
+        """Adds the entries that are not hidden. A turn that was running where a hidden range begins
+        ends there."""
         self.entries: list[Entry] = []
         self.turns: dict[str | None, Turn] = {}
         self.shown: list[Turn] = []
@@ -240,7 +240,7 @@ def _minus(ranges: Ranges, others: Ranges) -> list[tuple[int, int]]:
 
 
 def _as_ranges(seqs: Iterable[int]) -> list[tuple[int, int]]:
-    """From numbers in order; neighbours are one range."""
+    """Joins sorted numbers into ranges."""
     ranges: list[tuple[int, int]] = []
     for seq in seqs:
         if ranges and ranges[-1][1] == seq - 1:
@@ -267,7 +267,7 @@ class NotInReach(StorageError):
 
 
 class UnloadedPart(Struct, frozen=True, kw_only=True):
-    """What came before the entries that are held."""
+    """The part of the conversation before the loaded entries."""
 
     first_seq: int = 1
     """Every active entry from here on is held."""
@@ -285,7 +285,7 @@ class UnloadedPart(Struct, frozen=True, kw_only=True):
 
 
 def _hidden_in(entries: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
-    """What is hidden at the last of them; `hidden`: what was before the first."""
+    """The hidden ranges as of the last entry; `hidden` are those before the first."""
     ranges = list(hidden)
     for entry in entries:
         if isinstance(entry, RollbackEntry):
@@ -298,7 +298,7 @@ def _hidden_in(entries: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
 
 
 def _reach(held: list[Entry], hidden: Ranges, head_seq: int) -> int:
-    """From which number on every active entry is held."""
+    """The number from which on every active entry is loaded."""
     if held and held[-1].seq == head_seq:
         first = held[0].seq
         if first + len(held) == head_seq + 1 and not (hidden and first > 1):
@@ -460,7 +460,7 @@ class ConversationHistory:
                 state_seqs={key: seq if seq < held_from else None for key, seq in state_seqs},
             )
         self._lost_at: int | None = None
-        """Where a rollback led that could not be followed."""
+        """The target of a rollback that could not be followed."""
         # A rollback does not undo what follows: it was set by people, or has to stay known.
         self.name: str | None = None
         """Someone gave it, or else the first prompt."""
@@ -545,8 +545,7 @@ class ConversationHistory:
 
     @property
     def compactions(self) -> tuple[CompactionEntry, ...]:
-        """Those that are held and that no clear came after; the newest is held, wherever
-        it stands."""
+        """The loaded compactions since the last clear. The newest one is loaded wherever it is."""
         held: Sequence[StateEntry] = self._all_active.state_entries.get(COMPACTION, ())
         newest = self._state_entry(COMPACTION)
         known = held if newest is None or newest in held[-1:] else (newest,)
@@ -555,7 +554,7 @@ class ConversationHistory:
 
     @property
     def quarantined(self) -> dict[int, QuarantineEntry]:
-        """By the number of the entry that is not shown to models."""
+        """Quarantines by the number of the entry they hide from models."""
         return dict(self._all_active.quarantined)
 
     def state_seqs(self) -> dict[StateKey, int]:
@@ -583,7 +582,7 @@ class ConversationHistory:
         return found if len(found) == max(0, self.head_seq - max(seq, 0)) else None
 
     def newest_after(self, seq: int) -> list[Entry]:
-        """Of the entries that are held those after that one, the newest first."""
+        """The loaded entries after that one, newest first."""
         return self._held[place_after(self._held, seq) :][::-1]
 
     # Turns
@@ -696,7 +695,8 @@ class ConversationHistory:
         return list(dict.fromkeys(entry.turn_id for entry in prompts if entry.turn_id))
 
     def add(self, entry: Entry, after: ActiveEntries | None = None) -> None:
-        """`after`: of a rollback, what `active_after` gave, where that was asked before."""
+        """Adds the next entry. For a rollback, `after` is the result of `active_after` if the
+        caller has it."""
         if entry.seq != self.head_seq + 1:
             raise BadEntry(f"entry {entry.seq} can't follow entry {self.head_seq}")
         if not isinstance(entry, _MESSAGES):
@@ -714,8 +714,8 @@ class ConversationHistory:
         self.head_seq = entry.seq
 
     def active_after(self, rollback: RollbackEntry) -> ActiveEntries | None:
-        """What stands after this rollback; `None` if not all of that is loaded, from
-        `first_seq` on. Changes nothing, and takes as long as there are entries."""
+        """The active entries after this rollback; `None` if they are not all loaded. Changes
+        nothing, and takes time in proportion to the number of entries."""
         try:
             return self._left_by(rollback, hidden_after(self.hidden, rollback)[:-1])[1]
         except (NotInReach, BadEntry):
@@ -769,7 +769,7 @@ class ConversationHistory:
     # What a draft says is taken from the entries that are active after it.
 
     def _completed(self, draft: _Rollback, *, in_full: bool = False) -> _Rollback:
-        """With all that it says. The rules are checked elsewhere."""
+        """The draft with all its fields filled in. The rules are checked elsewhere."""
         if draft.turns:
             draft, hidden = self._without_turns(draft)
         else:
@@ -794,8 +794,8 @@ class ConversationHistory:
         return replace(draft, to_seq=self.head_seq), hidden
 
     def _entries_of(self, turns: Sequence[str]) -> list[Entry]:
-        """What goes when these turns are taken back, in order: their own entries, and
-        what was made from them: summaries that cover them, and epochs since."""
+        """The entries that go when these turns are taken back, in order: the turns' own, the
+        summaries that cover them, and the epochs since."""
         first_seq, held_from = self.head_seq, self._before.first_seq
         for turn_id in turns:
             turn = self._active.turns.get(turn_id)
@@ -839,7 +839,7 @@ class ConversationHistory:
         raise BadEntry("there is nothing to bring back: nothing was taken back just before")
 
     def _hidden_at(self, seq: int) -> Ranges:
-        """What was hidden when that entry was the newest."""
+        """The hidden ranges as they were when that entry was the newest."""
         first, hidden = self._hidden_first
         if seq < first:
             if not is_in(self.hidden, seq) and not (self.hidden and self.hidden[-1][1] > seq):
@@ -941,7 +941,8 @@ class SentBefore(Struct, frozen=True, kw_only=True):
 def sent_before(
     entries: Iterable[Entry], *, message_id: str | None = None, hidden: Ranges = ()
 ) -> SentBefore | None:
-    """Of the first of these, if that is a prompt, and the one its sender called so."""
+    """The prompt that the entries begin with, and the state of its turn; `None` if they begin with
+    another entry or its message id differs."""
     following = iter(entries)
     prompt = next(following, None)
     if not isinstance(prompt, ModelInputEntry) or message_id not in (None, prompt.message_id):

@@ -97,7 +97,7 @@ class FileStamp(Struct, frozen=True, kw_only=True):
 
     file: FoundFile
     end_offset: int
-    """Where the closing line began: an append changes nothing before it."""
+    """The offset of the closing line; an append changes nothing before it."""
     head_seq: int
     synced: bool = True
     """Whether that head was on disk for good when it was noted: only then is a
@@ -136,7 +136,7 @@ def compare_files(found: Mapping[str, FoundFile], known: Mapping[str, FileStamp]
 
 class EntriesAdded(Struct, frozen=True, kw_only=True):
     row: ConversationRow
-    """As it is after these entries."""
+    """The row after these entries."""
     stamp: FileStamp
     entries: Sequence[Entry] = ()
     """Any kinds; the index takes from them what it needs."""
@@ -251,7 +251,7 @@ _SETTINGS = (
 
 
 PARTS: Final = ("", "-wal", "-shm", "-journal")
-"""What follows the database's name in the names of its files."""
+"""The suffixes of the database's files."""
 
 
 def open_database(path: Path) -> sqlite3.Connection:
@@ -286,7 +286,7 @@ def make_anew(path: Path) -> sqlite3.Connection:
 
 
 def in_memory() -> sqlite3.Connection:
-    """For lists alone: what was said may be far more than memory holds."""
+    """An index of rows only: the text of all messages may be far more than memory holds."""
     return _filled(_connect(None), full_text=False)
 
 
@@ -326,9 +326,9 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 
 def _connect(path: Path | None, *, is_reader: bool = False) -> sqlite3.Connection:
-    """With `unix-excl` the database belongs to this process: no other can lock it, and what
-    its connections share is in memory. Otherwise they would share a file that is mapped into
-    memory, and whoever shortened that file would end the server (SIGBUS)."""
+    """Opens the database for this process alone (`unix-excl`): no other process can lock it, and
+    its connections share their state in memory. Otherwise they would share a memory-mapped file,
+    and a program that truncated that file would kill the server with SIGBUS."""
     address = ":memory:"
     if path is not None:
         if not is_reader:  # closing the file then would drop the locks of the writer
@@ -552,7 +552,8 @@ class IndexTables:
         self._merging = False
 
     def apply(self, notes: Iterable[IndexUpdate]) -> None:
-        """Of many notes about a conversation only the last row is written."""
+        """Applies the updates; if several concern one conversation, only the last row is
+        written."""
         latest: dict[str, tuple[EntriesAdded, list[Entry]]] = {}
         touched: dict[str, datetime] = {}
         for note in notes:
@@ -723,7 +724,7 @@ class IndexTables:
         return None if found is None else (_row(*found[:2]), _stamp(*found[2:]))
 
     def stamps(self, ids: Sequence[str] | None = None) -> dict[str, FileStamp]:
-        """Of these, or of all."""
+        """The stamps of these conversations, or of all."""
         question = f"SELECT session_id, {_STAMP} FROM conversations"
         if ids is not None:
             question += f" WHERE session_id IN ({', '.join('?' * len(ids))})"
@@ -920,7 +921,7 @@ class IndexDatabase:
         return not self._uncommitted and self._tables.texts is not None
 
     def changes(self) -> Iterator[Surveyed]:
-        """What the files say that is not known yet."""
+        """The changes in the files that the index does not know yet."""
         yield from self._survey(self.answer(lambda tables: tables.stamps()))
 
     def tidy(self) -> None:
@@ -998,8 +999,8 @@ _Job: TypeAlias = Callable[[], None]
 
 
 def settle(future: asyncio.Future[_T], settle_it: Callable[[], None]) -> None:
-    """From any thread: nothing happens if whoever waited has given up, or the loop is gone,
-    as when the program ends without closing the index."""
+    """Settles a future from any thread. Nothing happens if its waiter has given up, or if the loop
+    is gone because the program ended without closing the index."""
 
     def unless_given_up() -> None:
         if not future.done():
@@ -1096,9 +1097,9 @@ class ConversationIndex:
         return await self._ask(lambda tables: tables.count(user))
 
     async def search(self, user: str, query: SearchQuery) -> SearchPage:
-        """Beside the writer, so that nobody else waits for it; one for each user at a time.
-        Raises `BadCursor`; `StorageUnavailable` where there is no index, or it takes too
-        long."""
+        """Searches on a connection of its own, so that the writer does not wait; each user has one
+        search at a time. Raises `BadCursor`, and `StorageUnavailable` if there is no index or the
+        search takes too long."""
 
         def find(tables: IndexTables) -> SearchPage:
             return tables.search(user, query)
@@ -1125,7 +1126,7 @@ class ConversationIndex:
         return await self._ask(lambda tables: tables.prompt(session_id, message_id))
 
     async def stamps(self, ids: Sequence[str] | None = None) -> dict[str, FileStamp]:
-        """Of these, or of all."""
+        """The stamps of these conversations, or of all."""
         return await self._ask(lambda tables: tables.stamps(ids))
 
     async def close(self) -> None:

@@ -172,7 +172,7 @@ class MemoryStore:
         self._levels = levels
         self._kept: dict[str, StoredConversation] = {}
         self._trash: dict[str, tuple[datetime, StoredConversation]] = {}
-        """With the time of the deletion; the oldest first."""
+        """The deleted conversations with the time of deletion, oldest first."""
 
     # One conversation
 

@@ -69,7 +69,7 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
     """Why it does not fit the schema of the prompt; another answer follows."""
 
     def copy(self) -> ChatMessage:
-        """One whose changes change nothing else."""
+        """A deep copy."""
         return replace(
             self,
             tool_calls=tuple(
@@ -160,7 +160,7 @@ def text_at_level(
     level: LevelOfDetail,
     levels: LevelMaker,
 ) -> str:
-    """Without the live screen. A level that the record does not hold is made."""
+    """The text without the live screen. A level that is not recorded is derived."""
     text = said if isinstance(said, str) else said.result
     recorded = None if sections is None else sections.without_live_screen()[0]
     if recorded is not None and (level == "live" or recorded.holds(level)):

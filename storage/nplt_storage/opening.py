@@ -43,12 +43,12 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
 
 
 class StoreContext(Struct, frozen=True, kw_only=True):
-    """What a store gets from the program that opens it."""
+    """The services and settings that a store gets from the program that opens it."""
 
     data_dir: Path
     clock: Callable[[], datetime]
     system_message: str | None = None
-    """What its conversations begin with, for a store that can't keep it."""
+    """The instruction of its conversations, for a store that can't keep one."""
     advertise: str | None = None
     """The address at which other servers reach this one, for stores that several share."""
     levels: LevelMaker = no_levels

@@ -190,10 +190,10 @@ class PageQuery(Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ("user", "assistant")
     view: Literal["messages", "entries"] = "messages"
     order: Literal["turns", "log"] = "log"
-    """Of messages; entries are always in the order of the log."""
+    """The order of messages; entries are always in log order."""
     detail: LevelOfDetail = "live"
     bracket_bytes: int = 1
-    """What a `[` counts for in `bytes_max`: whoever sends the page may write it longer."""
+    """The size of a `[` in `bytes_max`; the sender of the page may escape it."""
 
     def __post_init__(self) -> None:
         if [self.before, self.after, self.around].count(None) < 2:
@@ -280,7 +280,7 @@ class TurnOrder:
         here = self._at(seq)
         asked = here if _follows_prompt(here) else None
         outputs: deque[ModelOutputEntry] = deque()
-        """Not given yet, newest first: the prompt they follow has not been met."""
+        """Outputs waiting for the prompt they follow, newest first."""
         firsts: dict[str | None, int] = {}
         """The first known output of each turn."""
         if asked is not None:
@@ -359,7 +359,7 @@ class TurnOrder:
         return late
 
     def _passed_by(self, output: ModelOutputEntry) -> deque[MessageEntry]:
-        """What stands before this output in the log and comes after it here, oldest
+        """The messages that precede this output in the log and follow it in turn order, oldest
         first."""
         passed: deque[MessageEntry] = deque()
         answered = {output.turn_id}
@@ -402,7 +402,7 @@ class StoredEntries(EntrySource, Protocol):
 # turn that was met has its prompt, and every unfinished turn is complete.
 
 _SOME: Final = 1 / 16
-"""What is read at least where models see less, as a part of what is enough."""
+"""The share of `enough` that is read even if models see less."""
 _FAR: Final = 4
 """How far one goes for the turns of an epoch: so many times what is enough. Without
 the rest of them a new epoch begins, which costs the provider's cache."""
@@ -626,8 +626,8 @@ class _ResultFinder:
         return has_results or entry.turn_id in self._ended or entry.seq < self._forked_at
 
     def _left_at(self, seq: int) -> float:
-        """Where the next hidden range begins that ends with a rollback: no turn goes on
-        beyond it. Other ranges are turns that were taken back from between others."""
+        """The last entry before the next hidden range that ends with a rollback; no turn continues
+        beyond it. Other hidden ranges are turns that were taken back from between others."""
         place = bisect_right(self._hidden, seq, key=lambda range_: range_[0])
         for first, last in islice(self._hidden, place, None):
             if isinstance(next(self._whole.after(last - 1), None), RollbackEntry):

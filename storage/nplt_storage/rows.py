@@ -94,12 +94,12 @@ Billed: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 """The model as provider/model, calls, tokens of input, of output, and of the input
 those that came from the provider's cache."""
 BilledDetails: TypeAlias = tuple[tuple[str, int, int], ...]
-"""Of the models that have any: the tokens of input that were written to the provider's cache,
-and the calls whose counts are estimates."""
+"""The model, its input tokens that were written to the provider's cache, and its calls whose counts
+are estimates; only models that have any are listed."""
 
 MODELS_MAX: Final = 64
 OTHERS: Final = "other"
-"""What is counted together once there are too many; no model is called that."""
+"""The name under which further models are counted once there are too many; no model has it."""
 _COUNTED_MAX: Final = 2**53 - 1
 """A provider may say anything; a row must stay readable by everyone."""
 _COUNTED: Final = ("input_tokens", "output_tokens", "cached_tokens")
@@ -118,7 +118,7 @@ def _bill(values: dict[str, Any], entry: ModelOutputEntry | CompactionEntry | Fa
 
 
 def _bill_again(values: dict[str, Any], state: Mapping[str, JsonValue]) -> None:
-    """What a checkpoint says was billed before; what is not as we write it counts nothing."""
+    """Adds the bills recorded in a checkpoint; malformed ones are ignored."""
     for name, length in _BILLS:
         bills = state.get(name)
         for bill in bills if isinstance(bills, list) else ():
@@ -168,7 +168,7 @@ class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     unfinished: tuple[tuple[str, int], ...] = ()
     """Turns that were prompted and have no end yet, each with its prompt's number."""
     hidden: Ranges = ()
-    """What rollbacks took back."""
+    """The ranges that rollbacks took back."""
     system_seq: int = 0
     notebook_seq: int = 0
     compaction_seq: int = 0
@@ -221,8 +221,8 @@ def fold(row: ConversationRow, entry: Entry) -> ConversationRow:
 
 
 def fold_all(row: ConversationRow, entries: Iterable[Entry]) -> ConversationRow:
-    """Whoever changes what it makes of an entry raises `ROWS_VERSION` in
-    `index`, so that existing rows are rebuilt."""
+    """The row after these entries. A change in the result must raise `ROWS_VERSION` in `index`, so
+    that existing rows are rebuilt."""
     values: dict[str, Any] = asdict(row)
     for entry in entries:
         _take_in(values, entry)
@@ -292,7 +292,7 @@ def hidden_after(hidden: Ranges, rollback: RollbackEntry) -> Ranges:
 
 
 def through(ranges: Ranges, seq: int) -> Ranges:
-    """Those that end there or before."""
+    """The ranges that end at `seq` or before."""
     return tuple(range_ for range_ in ranges if range_[1] <= seq)
 
 
@@ -361,7 +361,7 @@ RowPlace: TypeAlias = tuple[bool, datetime, str]
 
 
 class BadCursor(ValueError):
-    """Not a cursor of this list."""
+    """The cursor does not belong to this list."""
 
 
 class RowQuery(Struct, frozen=True, kw_only=True):

@@ -77,8 +77,8 @@ _UNSEEN = re.compile(
 
 
 def words(text: str) -> list[str]:
-    """In the order of the text. A long one is taken piece by piece, because `re` lets no
-    other thread run meanwhile."""
+    """The words in the order of the text. A long text is split piece by piece, because `re` blocks
+    all other threads meanwhile."""
     if len(text) <= _PIECE_CHARACTERS:
         return _words(text)
     found: list[str] = []
@@ -117,8 +117,8 @@ def wanted_words(query: str) -> list[str]:
 # Matching and snippets
 
 Wanted: TypeAlias = tuple[str, ...]
-"""What is looked for, as it stands among the words of a text joined by blanks:
-each with a blank on both sides, the last one without the second."""
+"""The search terms as they appear in the words of a text joined by blanks: each has a blank on both
+sides, the last one only before it, so that it matches as a prefix."""
 
 WANTED_MAX: Final = 64
 """Words of a query; further ones are not looked at."""
@@ -162,8 +162,8 @@ def _joined(found: Sequence[str]) -> str:
 
 
 def _first_hit(text: str, wanted: Wanted) -> int:
-    """Where in the text: found by narrowing it down, since only whole words can be
-    compared, and a word's place among words says little about its place here."""
+    """The offset of the first hit. The text is narrowed down block by block, because only whole
+    words can be compared, and a word's index says little about its offset."""
     begin, end = 0, len(text)
     for size in _BLOCK_SIZES:
         # Cut at blanks, where no word is.
@@ -202,7 +202,7 @@ def _single_line(text: str) -> str:
 
 
 SEARCHED_CHARACTERS_MAX: Final = 2**20
-"""Of a message: what is said after them is not found."""
+"""The length of a message that is searched; later text is not found."""
 
 SearchPlace: TypeAlias = tuple[int, str, int]
 """When (see `moment`), in which conversation, which entry."""
@@ -240,7 +240,7 @@ class SearchPage(Struct, frozen=True, kw_only=True):
 
 
 def searched_text(entry: Entry) -> str:
-    """What of an entry is searched; empty where nothing is."""
+    """The searchable text of an entry; empty if it has none."""
     if isinstance(entry, ModelInputEntry | ModelOutputEntry):
         return entry.content[:SEARCHED_CHARACTERS_MAX]
     return ""
@@ -306,8 +306,8 @@ def took_too_long(query: SearchQuery) -> StorageUnavailable:
 
 
 def search_entries(said: Iterable[tuple[ConversationRow, Entry]], query: SearchQuery) -> SearchPage:
-    """For stores without an index: all entries of a user's conversations, in any order;
-    no more than a page of them is kept."""
+    """Searches the entries of a user's conversations, given in any order, for stores without an
+    index. At most one page of hits is held in memory."""
     wanted = query_words(query.text)
     before = None if query.cursor is None else read_search_cursor(query.cursor)
     # The newest so far, the oldest of them first; one more than fits if there is more.

@@ -107,7 +107,6 @@ class Record(Protocol):
 
 
 def check_byte_range(offset: int, length: int) -> None:
-    """Of a blob."""
     if offset < 0 or length < 0:
         raise BadEntry("a range of bytes begins at 0 or later and has no negative length")
 
@@ -121,12 +120,12 @@ class Builder(Protocol):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """What is said about a conversation as a whole, once."""
+    """The facts that are recorded once for a conversation as a whole."""
 
     user: str
     created_at: datetime
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
-    """What an older program said about it, kept as it was."""
+    """The fields an older program stored about it, unchanged."""
 
 
 class Opened(Struct, frozen=True, kw_only=True):
@@ -138,7 +137,7 @@ class Opened(Struct, frozen=True, kw_only=True):
 
 class DeletedConversation(Struct, frozen=True, kw_only=True):
     row: ConversationRow
-    """As it was when it was deleted."""
+    """The row at the time of deletion."""
     deleted_at: datetime
 
 
@@ -192,8 +191,8 @@ class ConversationStore(Protocol):
         ...
 
     async def undelete(self, session_id: str, *, user: str | None = None) -> None:
-        """With `user`: only a conversation of that user; another one is not found and stays in
-        the trash."""
+        """Restores a conversation; with `user`, only one of that user. Another user's is not found
+        and stays in the trash."""
         ...
 
     async def is_trash_of_another(self, session_id: str, user: str) -> bool:
@@ -202,7 +201,8 @@ class ConversationStore(Protocol):
         ...
 
     async def trash(self, user: str) -> Sequence[DeletedConversation]:
-        """What that user can undelete, the last deleted first; each id once."""
+        """The conversations that this user can undelete, last deleted first; each id occurs
+        once."""
         ...
 
     # All of them
@@ -245,7 +245,7 @@ class Member(Struct, frozen=True, kw_only=True):
 
     id: str
     address: str | None = None
-    """Where the others reach it."""
+    """The address at which other servers reach it."""
     host: str = ""
     pid: int = 0
     owned: int = 0
@@ -272,7 +272,8 @@ class Shared(Protocol):
         ...
 
     async def members(self) -> Sequence[Member]:
-        """Also asks anew what the store promises: that may change while it is in use."""
+        """The servers that share the store. Also refreshes the store's description, which may
+        change while it is in use."""
         ...
 
     async def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:
@@ -291,7 +292,7 @@ class Shared(Protocol):
 
 class Repaired(Struct, frozen=True, kw_only=True):
     says: tuple[str, ...]
-    """What was done, one sentence each; none: there was nothing to do."""
+    """The changes, one sentence each; empty if there was nothing to repair."""
     kept: int = 0
     """Entries that are as they were."""
     lost: tuple[tuple[int, int], ...] = ()

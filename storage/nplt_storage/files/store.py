@@ -110,15 +110,15 @@ class Redaction(Struct, frozen=True, kw_only=True):
     erased: Entry
     tombstone: Entry
     row: ConversationRow
-    """The conversation's, made anew: a name or a preview may have been among the words."""
+    """The row after the redaction: its name or preview may have contained the erased words."""
     blobs_named: frozenset[str]
 
 
 def redact_entry(disk: Disk, file: JsonFile, seq: int, *, at: datetime) -> Redaction:
-    """Writes a new file with a tombstone in place of the entry and every other line
-    unchanged (except a rollback that repeats the erased words), and replaces the old file
-    in one step. What else held the words is for `remove_traces`; after a crash in between,
-    asking again finishes that. Blocks; the caller lets nobody append meanwhile."""
+    """Writes a new file with a tombstone in place of the entry and every other line unchanged
+    (except a rollback that repeats the erased words), and replaces the old file in one step.
+    `remove_traces` removes further copies of the words; after a crash in between, calling this
+    again completes that. Blocks; the caller prevents appends meanwhile."""
     with (
         file.not_writing(),
         plain_errors(file.session_id),
@@ -157,9 +157,9 @@ def remove_traces(
     attachments: Path,
     blobs_kept: AbstractSet[str] = frozenset(),
 ) -> None:
-    """Removes what else held the words: copies left by a torn append or an import, blobs without
-    a reference, an attachment. Blocks. `blobs_kept` were kept just now, for an entry that is yet
-    to come."""
+    """Removes other copies of the words: those left by a torn append or an import, blobs without a
+    reference, an attachment. Blocks. `blobs_kept` belong to an entry that is about to be
+    written."""
     erased = redaction.erased
     for name in copies(disk.names_in(path.parent), path):
         disk.remove(path.with_name(name))
@@ -190,8 +190,8 @@ class FileRecord:
         closed: Callable[[FileRecord], None],
         header: Header | None = None,
     ) -> None:
-        """`header`: given for a file that was just created. Until the first append the file
-        may be removed, and created again with this header."""
+        """`header` is given for a file that was just created. Until the first append the file may
+        be removed, and created again with this header."""
         self.file = opened.file
         self.row = opened.row
         self._found = opened.found
@@ -204,9 +204,8 @@ class FileRecord:
         self._committer = self._new_committer(opened.descriptor)
         self._blobs_to_name: set[str] = set()
         self._is_index_behind = False
-        """Whether the index may still hold text that was erased from the file. While it may,
-        the index is given a stamp that matches no file, so that the next start reads the
-        file anew."""
+        """Whether the index may still hold text that was erased from the file. While it may, the
+        index gets a stamp that matches no file, so that the next start reads the file again."""
         self._is_open = True
 
     @property
@@ -224,7 +223,7 @@ class FileRecord:
         return self._append_with_care(entry)
 
     async def _append_with_care(self, entry: Entry) -> ConversationRow:
-        """Looks for free space first, and removes a new file that gets no entry."""
+        """Checks the free space first, and removes a new file whose first append fails."""
         self._check_open()
         try:
             await self._directory.space.check(self.session_id)
@@ -372,7 +371,7 @@ _T = TypeVar("_T")
 
 
 class NewConversation:
-    """Blocks."""
+    """Builds a conversation in temporary files. Its methods block."""
 
     def __init__(self, disk: Disk, path: Path, header: Header) -> None:
         self._disk = disk
@@ -384,7 +383,7 @@ class NewConversation:
             self._file = NewFile(disk, path, encode_header(header), created_at=header.created_at)
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """All of them or, if one can't be remembered, none."""
+        """Adds all the entries or, if one can't be written, none."""
         lines: list[tuple[Entry, bytes]] = []
         for due, entry in enumerate(entries, self._file.tail.closing.head_seq + 1):
             if entry.seq != due:
@@ -399,7 +398,7 @@ class NewConversation:
             return keep_blob(self._disk, self._blobs, data)
 
     def finish(self) -> None:
-        """The conversation exists when this returns."""
+        """Publishes the conversation durably."""
         with plain_errors(self._session_id):
             if self._path.name in self._disk.names_in(self._path.parent):
                 raise ConversationExists(self._session_id)
@@ -433,7 +432,7 @@ class NewConversation:
 
 
 class FileBuilder:
-    """The same, for those who must not block."""
+    """Builds a conversation from the event loop."""
 
     def __init__(self, conversation: NewConversation, threads: DiskThreads) -> None:
         self._conversation = conversation
@@ -447,7 +446,8 @@ class FileBuilder:
 
 
 def all_prompts(file: JsonFile, _: ConversationRow) -> PromptsFound:
-    """Blocks, as long as the file is long. Of two with one name the first counts."""
+    """The prompts by message id; the first of several counts. Blocks while the whole file is
+    read."""
     prompts: dict[str, int] = {}
     with file.reading_lines() as (read, tail):
         for line in tail.entries(read).lines():
@@ -464,8 +464,8 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class JsonFileStore:
-    """Allows one writer per conversation, and one operation at a time on each. A file that
-    turns out to be damaged is marked so, whoever was reading it."""
+    """Allows one writer per conversation, and one operation at a time on each. A file that proves
+    to be damaged is marked, whichever operation finds it."""
 
     def __init__(
         self,
@@ -474,7 +474,7 @@ class JsonFileStore:
         clock: Callable[[], datetime],
         levels: LevelMaker = no_levels,
     ) -> None:
-        """Use `open_directory`: it takes the lock and looks at what is there."""
+        """Use `open_directory`, which takes the lock and surveys the files."""
         self._directory = directory
         self._disk = directory.disk
         self._threads = directory.threads
@@ -482,20 +482,20 @@ class JsonFileStore:
         self._clock = clock
         self._levels = levels
         self._files: dict[str, JsonFile] = {}
-        """The files used since the start; the opening rule was applied to each."""
+        """The files used since the start, to each of which the opening rule was applied."""
         self._records: dict[str, FileRecord] = {}
         self._busy: set[str] = set()
         self._building: set[str] = set()
         self._reading_again = anyio.Lock()
         self._look_again_at: dict[str, float] = {}
         self._copies: dict[str, tuple[ConversationRow, JsonFile]] = {}
-        """What can be read of damaged files."""
+        """Readable copies of damaged files."""
         self._looked_at: dict[str, FoundFile] = {}
-        """Files that were changed by somebody else, as they were when they were read."""
+        """Files that another program changed, as they were when they were read."""
         self._trash_emptied_at = clock()  # by the start
         self._trash_counted_at = directory.settings.seconds()
         self._trash_rows: dict[Path, ConversationRow] = {}
-        """Of the deleted conversations that were listed: their files do not change."""
+        """The rows of deleted conversations that have been listed; their files do not change."""
 
     @classmethod
     async def open_directory(
@@ -606,8 +606,8 @@ class JsonFileStore:
             self._building.discard(session_id)
 
     async def repair(self, session_id: str) -> Repaired:
-        """Keeps every line that can be read, puts a tombstone in the place of each other one,
-        and forgets that the conversation was damaged, or an older copy."""
+        """Keeps every readable line, replaces every other one by a tombstone, and clears the mark
+        of a damaged or shortened conversation."""
         with self._alone(session_id):
             row, path = await self.row(session_id), self._path(session_id)
             if row is None:
@@ -684,7 +684,7 @@ class JsonFileStore:
         return list(found.values())
 
     async def empty_trash(self, older_than: timedelta = KEPT_FOR) -> int:
-        """Removes for good what was deleted that long ago; says how many there were."""
+        """Removes conversations deleted longer ago than that for good, and returns their number."""
         now, seconds = self._clock(), self._directory.settings.seconds()
         days, self._trash_counted_at = int((seconds - self._trash_counted_at) / 86_400), seconds
         trash = self._directory.trash
@@ -716,9 +716,9 @@ class JsonFileStore:
         return await self._read(session_id, read)
 
     async def prompt_by_message_id(self, session_id: str, message_id: str) -> SentBefore | None:
-        """The index knows its number, and the line is read before it is believed. Where the
-        index does not cover the whole file, or is wrong, the file is read from its beginning
-        once, and the index is told what was found."""
+        """Finds the prompt by the number in the index, and checks the line. If the index does not
+        cover the whole file, or is wrong, the file is read once from its beginning and the index is
+        corrected."""
         row, _ = await self._find(session_id)
         index = self._directory.index
         try:
@@ -828,7 +828,7 @@ class JsonFileStore:
     # Files
 
     async def _find(self, session_id: str) -> tuple[ConversationRow, JsonFile]:
-        """The file, and the row as it was when the file ended at its head."""
+        """The file, and its row as of the file's head."""
         record = self._records.get(session_id)
         if record is not None and record.is_there and session_id not in self._directory.damage:
             return record.row, record.file
@@ -857,7 +857,7 @@ class JsonFileStore:
         return JsonFile(path, session_id, files=self._disk, new_id=new_id)
 
     async def _take_in(self, session_id: str, names: Sequence[str]) -> None:
-        """Adds the conversation whose files of these names were put in place just now."""
+        """Adds the conversation whose files have just been put in place."""
         self._names[session_id] = names[-1]
         try:
             await self._directory.learn(self._directory.pieces(session_id, names))
@@ -874,7 +874,7 @@ class JsonFileStore:
         self._directory.index.forget(session_id)
 
     async def _read_again(self, session_id: str) -> None:
-        """`StorageUnavailable` if that is no better now than it was."""
+        """Raises `StorageUnavailable` if the file still can't be read."""
         unread = self._directory.unread
         async with self._reading_again:
             name = self._names.get(session_id)
@@ -891,7 +891,7 @@ class JsonFileStore:
             unread.discard(session_id)
 
     async def _learn_again(self, session_id: str) -> None:
-        """Takes the file into the index as it is now."""
+        """Adds the current state of the file to the index."""
         known = await self._directory.index.known(session_id)
         name = self._names.get(session_id)
         if name is None or known is None:
@@ -910,7 +910,8 @@ class JsonFileStore:
         *,
         to_write: bool = False,
     ) -> _T:
-        """The file wins over what the index knows: an older copy of it is read anew."""
+        """Runs `work` on the file. The file takes precedence over the index: a restored older copy
+        is read again."""
         run = self._threads.write if to_write else self._threads.read
         for is_read_anew in (False, True):
             row, file = await self._find(session_id)
@@ -932,7 +933,7 @@ class JsonFileStore:
         raise AssertionError
 
     async def _read(self, session_id: str, work: Callable[[JsonFile, ConversationRow], _T]) -> _T:
-        """Of a damaged file: what a repair would make of it."""
+        """Reads from the file or, if it is damaged, from a repaired copy."""
         try:
             return await self._use(session_id, work)
         except ConversationShortened:
@@ -944,8 +945,8 @@ class JsonFileStore:
     async def _readable_copy(
         self, session_id: str, damage: ConversationDamaged
     ) -> tuple[ConversationRow, JsonFile]:
-        """A file that is only read and goes with this process. `damage` is raised if nothing
-        can be read."""
+        """A read-only copy that lives as long as this process. Raises `damage` if nothing can be
+        read."""
         if session_id not in self._copies:
             path = self._path(session_id)
             name = on_its_way(path.with_name(f"{path.name}.readable")).name
@@ -968,7 +969,8 @@ class JsonFileStore:
         return self._copies[session_id]
 
     async def _drop_copy(self, session_id: str) -> None:
-        """What it holds must not outlive the conversation, nor a redaction."""
+        """Removes the readable copy, which must not outlive the conversation or survive a
+        redaction."""
         if session_id in self._copies:
             _, file = self._copies.pop(session_id)
             await self._threads.write(lambda: self._disk.remove(file.path))
@@ -981,7 +983,7 @@ class JsonFileStore:
         self._directory.index.note(replace(row, damaged=True), stamp)
 
     async def _note_settled(self, file: JsonFile, row: ConversationRow) -> None:
-        """Opening wrote the file's end anew: what is known of it must fit again."""
+        """Updates the index after opening has rewritten the end of the file."""
         try:
             found = await self._threads.read(lambda: self._disk.found(file.path))
         except OSError:
@@ -993,10 +995,10 @@ class JsonFileStore:
             self._directory.index.note(row, stamp)
 
     async def _look_for_damage(self, rows: Sequence[ConversationRow]) -> dict[str, ConversationRow]:
-        """The given rows whose files somebody else has damaged or shortened by now, with their
-        new rows. The size and time of a file show that nobody changed it, and are looked at
-        once a second at most; a file that was changed is read, once. An open file is left out:
-        whoever reads it notices."""
+        """The given rows whose files have been damaged or shortened by another program, with their
+        new rows. A file counts as unchanged by its size and time, which are checked once a second
+        at most; a changed file is read once. Open files are left out, because their readers
+        notice."""
         now = self._directory.settings.seconds()
         closed = {
             row.session_id: row
@@ -1031,7 +1033,8 @@ class JsonFileStore:
     def _changed(
         self, paths: Mapping[str, Path], stamps: Mapping[str, FileStamp]
     ) -> dict[str, FoundFile]:
-        """Blocks. One that is gone, or can't be looked at, is left to those who open it."""
+        """Files that have changed. Missing or inaccessible ones are left to the callers that open
+        them. Blocks."""
         changed: dict[str, FoundFile] = {}
         for session_id, path in paths.items():
             with suppress(OSError):

@@ -52,10 +52,10 @@ class CannotBackUp(Exception):
 class BackedUp(Struct):
     conversations: int = 0
     deleted: int = 0
-    """In the trash."""
+    """The number of conversations in the trash."""
     size: int = 0
     left_out: list[tuple[str, str]] = field(default_factory=list)
-    """What was not copied, relative to the data directory, and why."""
+    """The files that were not copied, relative to the data directory, and why."""
 
 
 Progress = Callable[[int, int], None]
@@ -130,7 +130,7 @@ class _Copy:
                 self._left_out[source / part] = reason
 
     def run(self) -> None:
-        """Until nothing that was copied has gone elsewhere since."""
+        """Copies until no copied file has moved or gone since."""
         copied: set[str] = set()
         strays = self._names_in("files")
         for _ in range(_ROUNDS_MAX):

@@ -161,7 +161,7 @@ def _difference(known: ConversationRow | None, row: ConversationRow) -> Finding 
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Without any lock: a server that uses it holds it."""
+    """Opens the index without a lock, because a running server holds it."""
     journal = path.with_name(f"{path.name}-wal")
     in_use = journal.exists() and journal.stat().st_size > 0
     how = "mode=ro&vfs=unix-none" if in_use else "mode=ro&immutable=1"
@@ -268,7 +268,7 @@ def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -
 
 
 def _refused(disk: Disk, data_dir: Path) -> Iterator[Finding]:
-    """What is not opened, in the directory itself and in the trash."""
+    """Reports files that the server refuses to open, in the data directory and in the trash."""
     names = ["lock", "files", "trash", *_INDEX_FILES]
     folders = [data_dir / "trash"]
     paths = [data_dir / name for name in names]
@@ -354,7 +354,7 @@ def _side_files(
 def _beside(
     disk: Disk, data_dir: Path, path: Path, session_id: str, found: Examination
 ) -> Iterator[Finding]:
-    """What the entries name, and what no entry names."""
+    """Checks the blobs and attachments that entries name, and reports those that no entry names."""
     folder = blobs_of(path)
     for blob in found.blobs.values():
         if wrong := _compare(disk, folder / Path(blob.blob_id).name, blob.size, blob.sha256):
@@ -389,7 +389,7 @@ def _beside(
 
 
 def _compare(disk: Disk, path: Path, size: int, sha256: str) -> str | None:
-    """What is wrong with it."""
+    """The difference between the file and its expected size and checksum, or `None`."""
     digest = hashlib.sha256()
     try:
         with opened_to_read(disk, path) as (read, length):

@@ -109,7 +109,7 @@ _BESIDE: Final = b',"beside":[\n'
 _END: Final = b"]}\n"
 _CLOSING_BYTES_MAX: Final = 256
 _ITEM_BYTES_MAX: Final = 256 * 1024 * 1024
-"""What is kept beside the entries may be longer than a line."""
+"""Blobs and attachments may be longer than a line."""
 _ITEM: Final = re.compile(rb',?\{"(blob|file)":"([A-Za-z0-9_-]{1,200})","(?:text|base64)":"')
 
 
@@ -120,7 +120,8 @@ async def export_document(
     read_attachment: ReadAttachment | None = None,
     missing: list[str] | None = None,
 ) -> AsyncIterator[bytes]:
-    """In pieces; `missing` is told what the conversation names, and nobody has any more."""
+    """Yields the document in pieces. Blobs and attachments that the conversation names and that
+    can't be found are added to `missing`."""
     origin = await source.origin(session_id)
     header = Header(
         session_id=session_id, created_at=origin.created_at, user=origin.user, extra=origin.extra
@@ -282,11 +283,11 @@ ANY_SIZE: Final = InOneGo()
 
 
 class _LaidOutAnew(Exception):
-    """What is kept beside the entries is not in lines of its own."""
+    """The blobs and attachments are not on lines of their own."""
 
 
 class NotAConversation(StorageError):
-    """Nothing in this file that could be copied; says why, as a sentence."""
+    """The file holds no conversation that could be copied; the message says why."""
 
 
 class FileSource:
@@ -677,7 +678,7 @@ def ids_in_redis(url: str, key_prefix: str) -> list[str]:
 
 
 def _as_it_is(text: str) -> str:
-    """For a pattern that means just this text."""
+    """A glob pattern that matches exactly this text."""
     return "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in text)
 
 
@@ -730,7 +731,7 @@ class Imported(Struct, frozen=True, kw_only=True):
     """The id it had, if another conversation here has it."""
     missing: tuple[str, ...] = ()
     was_there: bool = False
-    """Nothing was done, no entry copied: the same conversation is here."""
+    """The same conversation is already here, so nothing was copied."""
 
 
 async def import_file(

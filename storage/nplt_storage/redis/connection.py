@@ -61,8 +61,8 @@ _REASONS: Final = (
     (ClusterDownError, "CLUSTERDOWN", "the Redis cluster is down"),
     ((), "TTL exhausted", "the Redis cluster is moving it to another node"),
 )
-"""Of an error: its class; its code, which before version 7 a script wraps in words of its own,
-and of which the client makes a class since then; what people are told."""
+"""The class of an error, its code, and the message shown to people. Before version 7 a script wraps
+the code in text of its own; since then the client maps it to a class."""
 
 
 class RedisConnection:
@@ -109,7 +109,8 @@ class RedisConnection:
             return self.call(*command)
 
     def call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
-        """One after the other, without waiting for each answer; an error is raised."""
+        """Sends the commands in one pipeline and returns the replies in order; raises the first
+        error."""
         with _cluster_errors(), self._client.pipeline(transaction=False) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command)
@@ -128,7 +129,7 @@ class RedisConnection:
             return self.call("EVAL", script, len(keys), *keys, *arguments)
 
     def by_node(self, keys: Iterable[str]) -> list[list[str]]:
-        """Those of each node of a cluster apart, so that one that is down fails alone."""
+        """The keys grouped by cluster node, so that a node that is down fails alone."""
         groups: dict[int, list[str]] = {}
         for key in keys:
             groups.setdefault(id(self._node_of(key)), []).append(key)
@@ -280,7 +281,7 @@ _SYNCED: Final = {
 
 
 def how_durable(connection: RedisConnection) -> str:
-    """What an acknowledged entry survives, as far as Redis tells."""
+    """A sentence that says what an acknowledged entry survives, as far as Redis tells."""
     node = connection.nodes(redis.RedisCluster.get_primaries)[0]
     try:
         found = configured(node)

@@ -51,9 +51,9 @@ _RENEWALS_PER_LEASE: Final = 3
 _RENEWED_AT_ONCE: Final = 500
 _RENEWALS_AT_ONCE: Final = 16
 _HANDED_OVER_WITHIN: Final = 2 / 3
-"""Of the lease: how long an answer that runs may go on once another server has asked."""
+"""The share of the lease for which a running answer may go on after another server has asked."""
 _SAFE_PART: Final = 0.9
-"""Of the lease: clocks do not run equally fast."""
+"""The share of the lease that is relied on, because clocks differ in speed."""
 
 
 class Process(Struct, frozen=True):
@@ -107,15 +107,15 @@ class Ownership(Struct, eq=False):
     token: str
     since: float
     until: float
-    """By the monotonic clock."""
+    """The end of the lease by the monotonic clock."""
     wanted_by: bytes | None = None
     """The server that has asked for it."""
     next_nonce: str | None = None
-    """Of an acquisition whose reply was lost."""
+    """The nonce of an acquisition whose reply was lost."""
 
 
 class Leases:
-    """What one store owns, from its opening to its end."""
+    """The conversations that one store owns, from opening to close."""
 
     def __init__(
         self,
@@ -188,7 +188,8 @@ class Leases:
         return Ownership(session_id, keys, token.decode(), asked_at, self.until(asked_at))
 
     def reclaim(self, owned: Ownership) -> None:
-        """After its lease has lapsed. `WrittenElsewhere`: another server has had it."""
+        """Acquires the lease again after it has lapsed. Raises `WrittenElsewhere` if another server
+        has owned the conversation since."""
         nonce = owned.next_nonce = owned.next_nonce or new_entry_id()
         asked_at = self.clock()
         answer = self._connection.run(
@@ -214,7 +215,8 @@ class Leases:
         self._connection.run(scripts.ASK_FOR, [key], token, self.server, self.milliseconds)
 
     def renew(self) -> None:
-        """On all nodes at once: one that hangs keeps no other waiting."""
+        """Renews the leases on all nodes in parallel, so that one that hangs does not delay the
+        others."""
         kept = self._kept.copy()
         groups = [
             [kept[key] for key in group[start : start + _RENEWED_AT_ONCE]]
@@ -247,7 +249,8 @@ class Leases:
     # What the other servers read
 
     def members(self, *, announces: bool = False) -> list[Member]:
-        """Those that are there; one that has just died is for as long as its lease."""
+        """The servers with a current lease; one that has just died is listed until its lease
+        ends."""
         own = Member(
             id=self.own.id,
             address=self.own.address,

@@ -138,7 +138,7 @@ def name_of(entry: Entry) -> str:
 
 
 def place_in_stream(entry: Entry) -> bytes:
-    """What is noted under a prompt's name as long as its line is kept."""
+    """The value noted under a prompt's message id while its line is kept."""
     return b"[%d]" % entry.seq
 
 
@@ -238,7 +238,7 @@ _KEPT_SECONDS: Final = 3600
 class NewStream:
     def __init__(self, connection: RedisConnection, row: ConversationRow) -> None:
         self.row = row
-        """As it is after the entries so far; at first, as it is before them."""
+        """The row after the entries so far."""
         self.checkpoint_line = b""
         """The state before the first entry, where it is not the first there ever was."""
         self.keys = connection.keyspace.of(row.session_id, f"@new:{new_entry_id()}:")
@@ -383,7 +383,7 @@ class UserLists(Sender):
         self._lock = Lock()
 
     def moved(self, before: ConversationRow, after: ConversationRow) -> None:
-        """To be written soon; who reads through this store waits for it."""
+        """Queues the move; readers of this store wait until it is written."""
         place, gone = place_as_bytes(place_of(after)), {place_as_bytes(place_of(before))}
         with self._lock:
             _, _, earlier = self._waiting.get(after.session_id, ("", b"", set()))
@@ -419,7 +419,7 @@ _WaitingPiece: TypeAlias = tuple[tuple[str, int], bytes, Future[None]]
 
 
 def _settle(pieces: Sequence[_WaitingPiece]) -> None:
-    """In whatever thread: whoever waits for them goes on."""
+    """Releases the callers that wait for these pieces; may be called from any thread."""
 
     def settle() -> None:
         for _, _, sent in pieces:
@@ -453,7 +453,7 @@ class _Span(Struct):
 
 
 class TurnSpans:
-    """Where the turns of the kept entries begin and end."""
+    """The first and last entries of each turn that is kept."""
 
     def __init__(self) -> None:
         self._turns: dict[str, _Span] = {}
@@ -529,7 +529,7 @@ def what_is_left(gone: Sequence[Entry], *, hidden: Ranges) -> list[Argument]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoreParts:
-    """What a store and its open records use together."""
+    """The services and settings that a store and its open records share."""
 
     connection: RedisConnection
     leases: Leases
@@ -798,7 +798,7 @@ class RedisRecord:
         self._spans.forget_before(first)
 
     def _learn_floor(self) -> None:
-        """After a cut of which we don't know whether it was made."""
+        """Reads the checkpoint again after a trim whose outcome is unknown."""
         line = self._connection.ask("HGET", self.owned.keys.meta, "checkpoint")
         checkpoint = decode_checkpoint(self.session_id, line)
         if checkpoint is not None:
@@ -882,13 +882,12 @@ _ROW_FIELDS: Final = ("row", "accessed", "damaged")
 _ROWS_AT_ONCE: Final = 200
 _COUNTED_AT_ONCE: Final = 1000
 _REPAIRS_MAX: Final = 3
-"""Of one part of a list, while others write."""
+"""The number of repairs of one part of a list while others write to it."""
 _FRESH: Final = timedelta(hours=1)
 """A place in a list without a conversation is younger: that may be about to appear."""
 TRASH_SECONDS: Final = 30 * 24 * 3600
 _BATCH_ENTRIES: Final = 100
-_MINUTE: Final = 60_000
-"""In milliseconds."""
+_MINUTE_MILLISECONDS: Final = 60_000
 
 
 class RedisStore:
@@ -989,7 +988,9 @@ class RedisStore:
     @in_worker_thread
     def count_prompt(self, user: str, per_minute: float) -> float:
         keys, size = [self._keyspace.of_user("rate", user)], f"{per_minute:g}"
-        return int(self._connection.run(scripts.COUNT_PROMPT, keys, size, _MINUTE)) / 1000
+        return (
+            int(self._connection.run(scripts.COUNT_PROMPT, keys, size, _MINUTE_MILLISECONDS)) / 1000
+        )
 
     # Creating and opening
 
@@ -1075,7 +1076,8 @@ class RedisStore:
             raise
 
     def _acquire(self, session_id: str) -> tuple[Ownership, Sequence[Any]]:
-        """With what `scripts.OPEN` gives: row, accessed, damaged, checkpoint, live, token."""
+        """The ownership, and the reply of `scripts.OPEN`: row, accessed, damaged, checkpoint, live,
+        token."""
         asked_at = self._leases.clock()
         claim = partial(
             self._leases.claim,
@@ -1152,7 +1154,7 @@ class RedisStore:
         row, keys = self._found(session_id), self._keyspace.of(session_id)
 
         def ask() -> tuple[Any, bool]:
-            """What is noted under that name, and whether all names are there."""
+            """The value noted under that message id, and whether all ids are there."""
             found, is_all = self._connection.run(scripts.PROMPT_BY_MESSAGE_ID, keys, message_id)
             return (None if found is None else orjson.loads(found)), bool(is_all)
 
@@ -1246,7 +1248,8 @@ class RedisStore:
 
     @in_worker_thread
     def trash(self, user: str) -> Sequence[DeletedConversation]:
-        """Those that have expired, or were replaced by another's, leave the list."""
+        """The deleted conversations. Those that have expired or were replaced are removed from the
+        list."""
         found: list[DeletedConversation] = []
         key = self._keyspace.of_user("deleted", user)
         listed = self._connection.ask("ZREVRANGE", key, 0, -1, "WITHSCORES")
@@ -1378,7 +1381,8 @@ class RedisStore:
     def _put_right(
         self, user: str, places: Sequence[bytes]
     ) -> tuple[Sequence[ConversationRow], Sequence[tuple[bytes, ConversationRow]]]:
-        """Those that are where the list says, and those that were not, with their places."""
+        """The rows whose place in the list is right, and those that had to be moved, with their new
+        places."""
         there: list[ConversationRow] = []
         moved: list[tuple[bytes, ConversationRow]] = []
         ids = [read_place(place)[1] for place in places]

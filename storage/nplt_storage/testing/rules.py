@@ -103,7 +103,8 @@ class StoreMaker(ABC):
         """Options are only given to makers that can `trim` or `expire`."""
 
     async def end(self, store: Store) -> None:
-        """As the death of its process would: nothing is finished, nothing is said."""
+        """Ends the store as the death of its process would: nothing is completed and nothing is
+        announced."""
         raise NotImplementedError
 
     async def pass_time(self, seconds: int) -> None:
@@ -141,7 +142,7 @@ class Rule(Struct, frozen=True):
     check: Check
     needs: Ability | None = None
     options: dict[str, int] = field(default_factory=dict)
-    """Of the store it is given."""
+    """The options of the store that the rule is given."""
 
     async def run(self, make: StoreMaker) -> None:
         """Raises `RuleBroken`, or whatever the store raised, if it does not hold."""
@@ -160,12 +161,12 @@ class Rule(Struct, frozen=True):
 
 
 def where(ability: Ability, **options: int) -> Callable[[Check], Rule]:
-    """Before a rule for stores whose maker has that ability."""
+    """Marks a rule for stores whose maker has that ability."""
     return lambda check: Rule(check.__name__, check, ability, options)
 
 
 def rules_in(names: Mapping[str, Any]) -> tuple[Rule, ...]:
-    """In the order in which they stand there."""
+    """The rules in the order of their definition."""
     rules: list[Rule] = []
     for name, found in names.items():
         is_public = iscoroutinefunction(found) and not name.startswith("_")
@@ -1621,7 +1622,7 @@ def _turns_in(entries: Iterable[Entry]) -> dict[str, list[int]]:
 
 
 async def _kept(store: Store) -> list[Entry]:
-    """What is still there of what was written, the checkpoint apart."""
+    """The entries that are still stored, without the checkpoint."""
     found = await entries_of(store)
     return [entry for entry in found if not isinstance(entry, CheckpointEntry)]
 
