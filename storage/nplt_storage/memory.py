@@ -139,7 +139,7 @@ class MemoryBuilder:
 
 
 class EntryList:
-    """Sequence numbers are 1, 2, 3, …: an entry's place is its number less one."""
+    """The entries 1, 2, 3, …; the index of an entry is its number less one."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self._entries = entries

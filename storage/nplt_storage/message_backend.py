@@ -55,7 +55,8 @@ class MessageBackend(Protocol):
 
 
 class BackendFailed(StorageError):
-    """The operator: a method of their backend raised, or gave what is no message."""
+    """Concerns the operator: a method of their backend raised, or returned something that is not a
+    message."""
 
 
 def why_no_backend(found: object) -> str | None:
@@ -82,7 +83,7 @@ def make_backend(found: Callable[..., Any], options: Mapping[str, Any]) -> Messa
 
 
 def _message(entry: Entry) -> tuple[str, str] | None:
-    """Role and content, where a backend is told of it."""
+    """The role and content of an entry that the backend stores, or `None`."""
     if isinstance(entry, ModelInputEntry) or (
         isinstance(entry, ModelOutputEntry) and entry.content
     ):

@@ -66,7 +66,7 @@ the code in text of its own; since then the client maps it to a class."""
 
 
 class RedisConnection:
-    """Blocking calls, for use inside `in_thread`; the client behind it keeps a pool."""
+    """Blocking calls, for use inside `in_thread`; the client keeps a pool of connections."""
 
     def __init__(self, url: str, *, timeout_seconds: float, key_prefix: str = "") -> None:
         self.keyspace = Keyspace(key_prefix)
@@ -76,7 +76,7 @@ class RedisConnection:
         self._connecting = Lock()
         self._threads: anyio.CapacityLimiter | None = None
         self.trouble: str | None = None
-        """Why the last command that failed did so, until one gets through."""
+        """The reason for the last failure, until a command succeeds."""
 
     @property
     def is_cluster(self) -> bool:
@@ -84,7 +84,7 @@ class RedisConnection:
 
     @property
     def _client(self) -> Client:
-        """Made when it is first needed: that of a cluster asks for its nodes at once."""
+        """The client, made on first use, because a cluster's asks for its nodes at once."""
         with self._connecting:
             if self._connected is None:
                 self._connected = _client_of(self._address, self._timeout_seconds)
@@ -102,7 +102,7 @@ class RedisConnection:
             raise
 
     def ask(self, *command: Argument) -> Any:
-        """A question: asked once more if the connection turns out to be dead."""
+        """Sends a read command, and sends it again if the connection turns out to be dead."""
         try:
             return self.call(*command)
         except redis.ConnectionError:
@@ -136,8 +136,8 @@ class RedisConnection:
         return list(groups.values())
 
     def run_many(self, script: str, group: Sequence[tuple[str, Sequence[Argument]]]) -> list[Any]:
-        """A short script for many keys of one node. Past the client of a cluster, which would
-        ask some other node, maybe one that is down, which keys a script has."""
+        """Runs a short script for many keys of one node. It bypasses the cluster client, which
+        would ask some other node, perhaps one that is down, which keys a script has."""
         commands = [("EVAL", script, 1, key, *arguments) for key, arguments in group]
         try:
             with self._node_of(group[0][0]).pipeline(transaction=False) as pipeline:
@@ -159,20 +159,21 @@ class RedisConnection:
     def nodes(
         self, chosen: Callable[[Any], list[ClusterNode]] = redis.RedisCluster.get_nodes
     ) -> list[redis.Redis]:
-        """The servers of a cluster that are chosen, for commands about a server itself: by
-        default all that hold something."""
+        """The servers of a cluster, for commands about a server itself; by default all that hold
+        data."""
         client = self._client
         if isinstance(client, redis.RedisCluster):
             return [client.get_redis_connection(node) for node in chosen(client)]
         return [client]
 
     def keys_matching(self, pattern: str) -> Iterator[bytes]:
-        """In small steps, through the whole database."""
+        """Scans the whole database in small steps."""
         with _cluster_errors():
             yield from self._client.scan_iter(match=pattern, count=1000)
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Runs to its end also if whoever waits is cancelled: half-known is worse than late."""
+        """Runs the work in a thread, to its end even if the caller is cancelled: an unknown outcome
+        is worse than a late one."""
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(CONNECTIONS_MAX)
         try:
@@ -203,7 +204,7 @@ _Self = TypeVar("_Self", bound=_Connected)
 def in_worker_thread(
     method: Callable[Concatenate[_Self, P], T],
 ) -> Callable[Concatenate[_Self, P], CoroutineType[Any, Any, T]]:
-    """Makes a method that blocks one that is awaited."""
+    """Makes a blocking method awaitable."""
 
     @wraps(method)
     async def awaited(self: _Self, /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -214,7 +215,7 @@ def in_worker_thread(
 
 @contextmanager
 def _cluster_errors() -> Iterator[None]:
-    """The client of a cluster has an error of its own for what can't be reached."""
+    """Translates the cluster client's own error for unreachable nodes."""
     try:
         yield
     except RedisClusterException as error:
@@ -265,8 +266,8 @@ def check_version(connection: RedisConnection) -> None:
 
 
 def configured(node: redis.Redis, names: str = "append*") -> dict[str, str]:
-    """Its settings, by default about the log of commands; `ResponseError` where one may not
-    ask."""
+    """The server's settings, by default those of its append-only file. Raises `ResponseError` if
+    they may not be read."""
     found: Any = node.execute_command("CONFIG", "GET", names)  # type: ignore[no-untyped-call]
     words = [bytes(word).decode() for word in found]
     return dict(zip(words[::2], words[1::2], strict=True))

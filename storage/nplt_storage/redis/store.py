@@ -122,13 +122,14 @@ log = logging.getLogger(__name__)
 
 
 def place_as_bytes(place: RowPlace) -> bytes:
-    """Sorts as places do, so that Redis can keep a user's list in order."""
+    """Encodes a place so that the bytes sort as places do, and Redis can keep a user's list in
+    order."""
     pinned, updated_at, session_id = place
     return f"{int(pinned)}{time_as_text(updated_at)}{session_id}".encode()
 
 
 def read_place(place: bytes) -> tuple[str, str]:
-    """Its time, as text, and its session id."""
+    """The time, as text, and the session id."""
     return place[1:33].decode(), place[33:].decode()
 
 
@@ -148,7 +149,7 @@ _BYTES_AT_ONCE: Final = 1024 * 1024
 
 
 class StreamSource:
-    """The lines up to `head_seq`, as they are in Redis when they are met."""
+    """Reads the lines up to `head_seq` from Redis on demand."""
 
     def __init__(self, connection: RedisConnection, session_id: str, head_seq: int) -> None:
         self.head_seq = head_seq
@@ -240,7 +241,7 @@ class NewStream:
         self.row = row
         """The row after the entries so far."""
         self.checkpoint_line = b""
-        """The state before the first entry, where it is not the first there ever was."""
+        """The state before the first entry, if earlier ones were trimmed."""
         self.keys = connection.keyspace.of(row.session_id, f"@new:{new_entry_id()}:")
         self._connection = connection
 
@@ -304,8 +305,8 @@ _ASKED_AGAIN_SECONDS: Final = 0.02
 
 
 def ask_for_a_new_file(connection: RedisConnection) -> None:
-    """Where Redis keeps a log of commands, the erased words are in it until it
-    writes a new one. One that it is writing already began before, and won't do."""
+    """Asks Redis to rewrite its append-only file, which holds the erased words until then. A
+    rewrite that is already running began too early to count."""
     deadline = time.monotonic() + _ASKED_SECONDS_MAX
     for node in connection.nodes():
         try:
@@ -343,7 +344,7 @@ class Sender:
         self._jobs.put(job)
 
     def flush(self) -> None:
-        """Blocks until what was posted before has been dealt with."""
+        """Blocks until every job posted before has run."""
         if self._thread is not None:
             done = Event()
             self._jobs.put(done.set)
@@ -369,16 +370,15 @@ class Sender:
 
 
 class UserLists(Sender):
-    """Keeps the indexes of users' conversations in the order of lists. They are in other slots
-    of a cluster than the conversations, so they are written after a commit, and whoever reads
-    them puts right what is out of date. A sender of its own: its node may be down while others
-    answer."""
+    """Keeps the sorted lists of users' conversations. They are in other slots of a cluster than the
+    conversations, so they are written after a commit, and readers correct what is out of date. It
+    is a sender of its own, because its node may be down while others answer."""
 
     def __init__(self, connection: RedisConnection) -> None:
         super().__init__()
         self._connection = connection
         self._waiting: dict[str, tuple[str, bytes, set[bytes]]] = {}
-        """User, place, and the places before, by id."""
+        """The user, the new place and the earlier places, by session id."""
         self._is_posted = False
         self._lock = Lock()
 
@@ -393,7 +393,8 @@ class UserLists(Sender):
             self.post(self._send)
 
     def replace(self, user: str, gone: Iterable[bytes], place: bytes) -> None:
-        """Blocks. In this order it is never missing."""
+        """Adds the new place before removing the old ones, so that the conversation is never
+        missing. Blocks."""
         key = self._connection.keyspace.of_user("user", user)
         commands: list[tuple[Argument, ...]] = [("ZADD", key, 0, place)]
         commands += [("ZREM", key, each) for each in gone if each != place]
@@ -415,7 +416,7 @@ class UserLists(Sender):
 
 
 _WaitingPiece: TypeAlias = tuple[tuple[str, int], bytes, Future[None]]
-"""Turn and call, the encoded piece, and what ends when it was sent."""
+"""The turn and call, the encoded piece, and a future that ends when it was sent."""
 
 
 def _settle(pieces: Sequence[_WaitingPiece]) -> None:
@@ -446,7 +447,7 @@ class _Span(Struct):
     first: int
     last: int
     end: int
-    """The last of its entries; `last` is a rollback if that left a part of the turn."""
+    """The last entry of the turn; `last` may be a rollback that left a part of it."""
     is_ended: bool = False
     is_hidden: bool = False
     counts: bool = True
@@ -471,7 +472,7 @@ class TurnSpans:
             turn.is_ended = turn.is_ended or ends_turn(entry)
 
     def first_to_keep(self, turns_max: int) -> int:
-        """The number of the first entry that stays; 0 if all do."""
+        """The number of the first entry to keep; 0 if all are kept."""
         spans = sorted(self._turns.values(), key=lambda turn: turn.first, reverse=True)
         kept = 0
         for place, turn in enumerate(spans):
@@ -503,7 +504,7 @@ def ends_turn(entry: Entry) -> bool:
 def checkpoint_after(
     before: Checkpoint, gone: Sequence[Entry], *, entry_id: str
 ) -> CheckpointEntry:
-    """The state once these entries are gone too."""
+    """The state after these entries have been trimmed too."""
     last = gone[-1]
     row = replace(fold_all(before.row, gone), first_seq=last.seq + 1)
     there = {entry.seq: entry for entry in (*before.told, *gone) if isinstance(entry, StateEntry)}
@@ -517,7 +518,7 @@ def checkpoint_after(
 
 
 def what_is_left(gone: Sequence[Entry], *, hidden: Ranges) -> list[Argument]:
-    """Names and what stays known, of the prompts among entries that are trimmed."""
+    """The message ids of trimmed prompts, each with the facts that are kept about it."""
     left: list[Argument] = []
     for place, entry in enumerate(gone):  # a turn is trimmed whole: its end is among them
         name = name_of(entry)
@@ -536,15 +537,16 @@ class StoreParts:
     lists: UserLists
     sender: Sender
     ttl_milliseconds: int
-    """0: conversations do not expire."""
+    """0 if conversations do not expire."""
     turns_max: int
-    """0: no limit."""
+    """0 for no limit."""
     writers: dict[str, RedisRecord | None] = field(default_factory=dict)
     """The open records by conversation; `None` while one is being opened."""
 
 
 class RedisRecord:
-    """`row`, `owned` and `checkpoint` are what this writer believes Redis holds."""
+    """The writer of one conversation. `row`, `owned` and `checkpoint` are its view of what Redis
+    holds."""
 
     def __init__(
         self,
@@ -564,7 +566,7 @@ class RedisRecord:
         self._call = self._sent_call = (
             (partial_answer.turn_id, partial_answer.call) if partial_answer else None
         )
-        """The running call, and the one whose text Redis has, or the beginning of it."""
+        """The running call, and the call whose text is in Redis, at least in part."""
         self._pieces: deque[_WaitingPiece] = deque()
         self._is_broken = False
         self._sending = Lock()
@@ -572,10 +574,10 @@ class RedisRecord:
         self._lock = Lock()
         self._spans = TurnSpans()
         self._doubts: dict[str, str] = {}
-        """Digests of lines that may or may not be there, one number above the head, and the
-        message_id of each."""
+        """The digests of lines that may have been stored one number above the head, with their
+        message ids."""
         self._is_floor_known = True
-        """Whether the first entry there is is the one we believe."""
+        """Whether the first stored entry is known for certain."""
 
     @property
     def is_lapsed(self) -> bool:
@@ -596,7 +598,7 @@ class RedisRecord:
     def journal_delta(
         self, turn_id: str, call: int, kind: DeltaKind, text: str
     ) -> Future[None] | None:
-        """Done when Redis has it, or won't get it."""
+        """Ends when Redis has stored the piece, or will not."""
         if self._is_closed:
             return None
         self._call = (turn_id, call)
@@ -610,8 +612,8 @@ class RedisRecord:
         return sent
 
     def _send_pieces(self) -> None:
-        """After a piece that did not get through, nothing more of that call is sent: what is
-        there must be how it began, not a text with a hole."""
+        """Sends the waiting pieces. After a failure nothing more of that call is sent, so that the
+        stored text has no gaps."""
         with self._sending:
             pieces = [self._pieces.popleft() for _ in range(len(self._pieces))]
             try:
@@ -630,8 +632,8 @@ class RedisRecord:
                 _settle(pieces)
 
     def _ends_answer(self, entry: Entry) -> bool:
-        """Whether this entry holds the running call's whole answer, or ends its turn. Blocks
-        while a piece is on its way, so that none arrives after this."""
+        """Whether this entry holds the running call's whole answer, or ends its turn. Blocks while
+        a piece is being sent, so that none arrives later."""
         if self._call is None or not outdates(entry, *self._call):
             return False
         with self._sending:
@@ -668,7 +670,7 @@ class RedisRecord:
             log.warning("%s: other servers can't open it at once: %s", self.session_id, error)
 
     def is_lost(self) -> None:
-        """It was deleted: nothing is written any more."""
+        """Stops all writes, because the conversation was deleted."""
         self._is_closed = True
         self._leases.forget(self.owned)
 
@@ -726,7 +728,7 @@ class RedisRecord:
                     raise
 
     def _write(self, script: str, *arguments: Argument, also: Sequence[str] = ()) -> None:
-        """Runs a script of the owner. One whose lease has lapsed first acquires anew."""
+        """Runs a script as the owner, after acquiring the lease again if it has lapsed."""
 
         def run() -> bytes:
             asked_at = self._leases.clock()
@@ -762,7 +764,7 @@ class RedisRecord:
                 raise ConversationDamaged(self.session_id, f"entry {head_seq} is not there")
 
     def _settle(self) -> None:
-        """Takes a doubtful entry back, if it is there."""
+        """Removes a doubtful entry, if it was stored."""
         if self._doubts:
             row, doubts = self._row, orjson.dumps(self._doubts)
             self._write(scripts.SETTLE, row.head_seq + 1, row_as_bytes(row), doubts)
@@ -771,7 +773,8 @@ class RedisRecord:
     # Cutting and erasing
 
     def _trim(self) -> None:
-        """The entry is in already, whatever comes of this: the next turn tries again."""
+        """Trims old turns. The append has already succeeded, so a failure is left to the next
+        turn."""
         row = self._row
         first = self._spans.first_to_keep(self._parts.turns_max)
         if first <= row.first_seq:
@@ -858,8 +861,8 @@ class RedisRecord:
             return tombstone
 
     def _floor(self, checkpoint: CheckpointEntry | None) -> Checkpoint:
-        """How it stood before the first entry there is. A checkpoint that was copied is that of
-        another conversation."""
+        """The state before the first stored entry. A copied checkpoint names another conversation,
+        so its identity is replaced."""
         row = self._row
         own = new_row(self.session_id, user=row.user, created_at=row.created_at)
         if checkpoint is None:
@@ -884,7 +887,8 @@ _COUNTED_AT_ONCE: Final = 1000
 _REPAIRS_MAX: Final = 3
 """The number of repairs of one part of a list while others write to it."""
 _FRESH: Final = timedelta(hours=1)
-"""A place in a list without a conversation is younger: that may be about to appear."""
+"""A list entry without a conversation is kept for this long, because the conversation may be about
+to appear."""
 TRASH_SECONDS: Final = 30 * 24 * 3600
 _BATCH_ENTRIES: Final = 100
 _MINUTE_MILLISECONDS: Final = 60_000
@@ -899,7 +903,7 @@ class RedisStore:
         promise: str,
         levels: LevelMaker = no_levels,
     ) -> None:
-        """Use `open_url`: it connects, and checks the version."""
+        """Use `open_url`, which connects and checks the version."""
         self.description = StoreDescription(backend="redis", promise=promise)
         self._clock = clock
         self._levels = levels
@@ -912,9 +916,9 @@ class RedisStore:
         self._ttl_milliseconds = parts.ttl_milliseconds
         self._writers = parts.writers
         self._accesses: dict[str, datetime] = {}
-        """Last-access times on their way; readers of this process see them at once."""
+        """Last-access times that are being sent; readers in this process see them at once."""
         self._unconfirmed: dict[str, str] = {}
-        """Creations that may have succeeded: their nonces, by id."""
+        """The nonces of creations that may have succeeded, by session id."""
 
     @classmethod
     async def open_url(  # noqa: PLR0913
@@ -1043,8 +1047,8 @@ class RedisStore:
                 self._writers.pop(session_id, None)
 
     def _open(self, session_id: str) -> tuple[Opened, RedisRecord]:
-        """Blocks. Nothing is left of it if it fails, but a word in lists about what is
-        damaged."""
+        """Opens a conversation. If it fails, nothing remains but a mark on a damaged conversation.
+        Blocks."""
         noted = self._accesses.get(session_id)
         owned, found = self._acquire(session_id)
         try:
@@ -1131,7 +1135,8 @@ class RedisStore:
             yield batch
 
     def _walk(self, session_id: str, after: int, through: int | None) -> Iterator[Entry]:
-        """Where lines were trimmed, the checkpoint that stands for them comes first."""
+        """Yields the entries; if lines were trimmed, the checkpoint that replaces them comes
+        first."""
         _check_id(session_id)
         row, (line,) = self._read(session_id, "checkpoint")
         if row is None:
@@ -1208,7 +1213,7 @@ class RedisStore:
             raise ConversationExists(row.session_id)
 
     async def delete(self, session_id: str) -> None:
-        """`ConversationHeld` while another server has it open."""
+        """Raises `ConversationHeld` while another server has it open."""
         await self._connection.in_thread(self._delete, session_id)
         if writer := self._writers.pop(session_id, None):
             writer.is_lost()
@@ -1288,7 +1293,7 @@ class RedisStore:
     def _read(
         self, session_id: str, *more: str, place: str = ""
     ) -> tuple[ConversationRow | None, Sequence[bytes | None]]:
-        """Its row, and more fields; of the layout before, it is brought to this one first."""
+        """The row and further fields. A conversation in the older layout is converted first."""
         noted = self._accesses.get(session_id)  # forgotten once Redis has it
         meta = self._keyspace.of(session_id, place).meta
         command = ("HMGET", meta, *_ROW_FIELDS, *more)
@@ -1341,7 +1346,7 @@ class RedisStore:
 
     @in_worker_thread
     def search(self, user: str, query: SearchQuery) -> SearchPage:
-        """Reads everything the user has: Redis alone has no index of words."""
+        """Searches all entries of the user, because Redis has no full-text index."""
         rows = self._rows(user)
         pairs = ((row, entry) for row in rows for entry in self._source(row).after(0))
         return search_entries(pairs, query)
@@ -1421,7 +1426,7 @@ class RedisStore:
     # The layout before: the same keys without a hash tag, blobs and the checkpoint apart
 
     def _adopt(self, session_id: str, place: str = "") -> bool:
-        """Whether it was there in the layout before; it is in this one then."""
+        """Converts a conversation from the older layout; returns whether there was one."""
         if self._connection.is_cluster:
             return False  # which never accepted those keys
         prefix = f"{self._keyspace.prefix}{place}{session_id}"
@@ -1445,7 +1450,8 @@ def _check_id(session_id: str) -> None:
 def _check_ends(
     source: StreamSource, row: ConversationRow, checkpoint: CheckpointEntry | None
 ) -> None:
-    """Redis evicts keys one by one: what is left may look whole."""
+    """Raises if an end of the stream is missing: Redis evicts single keys, and the rest may look
+    complete."""
     if row.first_seq > 1 and checkpoint is None:
         raise ConversationDamaged(row.session_id, "its checkpoint is not there")
     for seq in (row.first_seq, row.head_seq):
@@ -1454,7 +1460,8 @@ def _check_ends(
 
 
 def decode_row(found: Sequence[bytes | None], noted: datetime | None) -> ConversationRow | None:
-    """From the fields row, accessed, damaged; `noted` is an access that is on its way."""
+    """Decodes the fields row, accessed and damaged; `noted` is an access time that is being
+    sent."""
     data, accessed, damaged = found[:3]
     if data is None:
         return None
