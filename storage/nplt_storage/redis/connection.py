@@ -7,10 +7,12 @@ caller knows whether it may run twice. Commands run in worker threads.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, wraps
-from threading import Lock
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
 from types import CoroutineType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -33,6 +35,8 @@ from redis.sentinel import Sentinel
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.redis.address import RedisAddress, read_address
 from nplt_storage.redis.scripts import Keyspace
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -304,3 +308,44 @@ def how_durable(connection: RedisConnection) -> str:
         return disk
     connected = f"{replicas} connected, min-replicas-to-write {needed}"
     return f"{disk}; a failover may take what {lost} ({connected})"
+
+
+class Sender:
+    """Runs writes that no caller waits for, in one thread and in order. A failure is logged
+    once, and the write is dropped."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._is_well = True
+
+    def post(self, job: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="redis sender", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def flush(self) -> None:
+        """Blocks until every job posted before has run."""
+        if self._thread is not None:
+            done = Event()
+            self._jobs.put(done.set)
+            done.wait()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+                self._is_well = True
+            except RedisError as error:
+                if self._is_well:
+                    log.warning("Redis was not told something of little weight: %s", error)
+                self._is_well = False
+            except Exception:  # whoever waits for this thread must not wait for ever
+                log.exception("a job of the Redis sender failed")
