@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -23,7 +23,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nplt_storage.codec import BadLine, decode_verified, peek_kind
+from nplt_storage.codec import BadLine, decode_verified, encode_line, peek_kind
 from nplt_storage.entries import BlobReference, Entry
 from nplt_storage.errors import (
     BadEntry,
@@ -45,12 +45,7 @@ from nplt_storage.file_system import (
     write_new_file,
 )
 from nplt_storage.file_system import reader_of as reader_of
-from nplt_storage.files.foreign import (
-    FileBytes,
-    ForeignConversation,
-    JsonDocument,
-    NotForeign,
-)
+from nplt_storage.files.foreign import FileBytes, ForeignConversation, JsonDocument, NotForeign
 from nplt_storage.files.format import (
     BadHeader,
     Damage,
@@ -62,6 +57,7 @@ from nplt_storage.files.format import (
     Survey,
     Tail,
     advance,
+    blobs_of,
     empty_tail,
     encode_header,
     live_of,
@@ -405,6 +401,71 @@ def remove_blobs_except(disk: Disk, directory: Path, named: AbstractSet[str]) ->
         disk.remove(directory / name)
     if unnamed:
         disk.sync_directory(directory)
+
+
+class NewConversation:
+    """Builds a conversation that is imported, copied or moved from elsewhere.
+
+    Lines are written to a temporary file, blobs to a temporary folder. When all of it is on disk,
+    the folder is renamed, then the file: with that the conversation exists. What a crash leaves
+    before that is removed at the next start."""
+
+    def __init__(self, disk: Disk, path: Path, header: Header) -> None:
+        self._disk = disk
+        self._path = path
+        self._session_id = header.session_id
+        self._blobs = on_its_way(blobs_of(path))
+        with plain_errors(self._session_id):
+            disk.remove_tree(self._blobs)  # left by a crash
+            self._file = NewFile(disk, path, encode_header(header), created_at=header.created_at)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Adds all the entries or, if one can't be written, none."""
+        lines: list[tuple[Entry, bytes]] = []
+        for due, entry in enumerate(entries, self._file.tail.closing.head_seq + 1):
+            if entry.seq != due:
+                raise BadEntry(f"entry {entry.seq} can't follow entry {due - 1}")
+            lines.append((entry, encode_line(entry)))
+        with plain_errors(self._session_id):
+            for entry, line in lines:
+                self._file.add(entry, line)
+
+    def keep_blob(self, data: bytes) -> BlobReference:
+        with plain_errors(self._session_id):
+            return keep_blob(self._disk, self._blobs, data)
+
+    def finish(self) -> None:
+        """Publishes the conversation durably."""
+        with plain_errors(self._session_id):
+            if self._path.name in self._disk.names_in(self._path.parent):
+                raise ConversationExists(self._session_id)
+            self._file.seal()
+            self._name_blobs()
+            self._disk.rename(self._file.beside, self._path)
+            try:
+                self._disk.sync_directory(self._path.parent)
+            except OSError:
+                self._disk.remove(self._path)  # who is told that it failed must not meet it
+                raise
+
+    def abandon(self) -> None:
+        self._file.abandon()
+        self._disk.remove_tree(self._blobs)
+
+    def _name_blobs(self) -> None:
+        kept = self._disk.names_in(self._blobs)
+        if not kept:
+            return
+        target = blobs_of(self._path)
+        if self._disk.names_in(target):
+            # Left by one that never got its file: equal names hold equal bytes.
+            for name in kept:
+                self._disk.rename(self._blobs / name, target / name)
+            self._disk.sync_directory(target)
+            self._disk.remove_tree(self._blobs)
+        else:
+            self._disk.rename(self._blobs, target)
+        self._disk.sync_directory(target.parent)
 
 
 _BATCH_ENTRIES: Final = 500

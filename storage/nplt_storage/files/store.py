@@ -7,15 +7,12 @@ reading unchanged files at a start. A file is only open while its conversation i
 while it is being read. A short line is written on the event loop and synced by the kernel;
 all other disk work runs in threads. So conversations commit side by side. Deleting moves a
 conversation to the trash.
-
-`FileRecord` writes one open conversation; `JsonFileStore` has all of them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,13 +20,11 @@ from threading import Event
 from typing import Final, TypeVar
 
 import anyio
-from msgspec import Struct
 from msgspec.structs import replace
 
-from nplt_storage.codec import check_time, decode_verified, encode_line, peek_kind
-from nplt_storage.entries import AttachmentEntry, BlobReference, Entry, ModelInputEntry
+from nplt_storage.codec import check_time, decode_verified, peek_kind
+from nplt_storage.entries import BlobReference, Entry, ModelInputEntry
 from nplt_storage.errors import (
-    BadEntry,
     ConversationDamaged,
     ConversationExists,
     ConversationNotFound,
@@ -37,41 +32,22 @@ from nplt_storage.errors import (
     StorageError,
     StorageUnavailable,
 )
-from nplt_storage.file_system import DataDirectory, Disk, FoundFile
-from nplt_storage.files.append import COMMIT_SECONDS_MAX, Appender, Committer
+from nplt_storage.file_system import DataDirectory, FoundFile
 from nplt_storage.files.commit_threads import DiskThreads
 from nplt_storage.files.conversation_file import (
     ConversationShortened,
     JsonFile,
-    NewFile,
+    NewConversation,
     OpenedFile,
     batch_of,
     create_file,
-    keep_blob,
     open_at_end,
     plain_errors,
     read_blob,
-    remove_blobs_except,
 )
-from nplt_storage.files.directory import (
-    FileSettings,
-    OpenDirectory,
-    open_directory,
-    part_of,
-    void_stamp,
-)
-from nplt_storage.files.format import (
-    Header,
-    blobs_of,
-    by_session_id,
-    copies,
-    encode_header,
-    file_name,
-    live_of,
-    on_its_way,
-    read_header,
-)
-from nplt_storage.files.live_journal import LiveJournal
+from nplt_storage.files.directory import FileSettings, OpenDirectory, open_directory, void_stamp
+from nplt_storage.files.format import Header, blobs_of, by_session_id, file_name, on_its_way
+from nplt_storage.files.record import FileRecord
 from nplt_storage.files.repair import (
     CannotRepair,
     KnownElsewhere,
@@ -80,18 +56,16 @@ from nplt_storage.files.repair import (
 )
 from nplt_storage.files.trash import KEPT_FOR
 from nplt_storage.history import ConversationHistory, SentBefore, sent_before
-from nplt_storage.ids import is_file_id, is_session_id
+from nplt_storage.ids import is_session_id
 from nplt_storage.index import FileStamp, PromptsFound
 from nplt_storage.json_values import check_object, check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page
-from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
-from nplt_storage.rows import NOBODY, ConversationRow, RowPage, RowQuery, fold, new_row
+from nplt_storage.rows import NOBODY, ConversationRow, RowPage, RowQuery
 from nplt_storage.search import SearchPage, SearchQuery
 from nplt_storage.store import (
     Builder,
     DeletedConversation,
-    DeltaKind,
     Opened,
     Origin,
     Record,
@@ -101,334 +75,7 @@ from nplt_storage.store import (
 
 log = logging.getLogger(__name__)
 
-
-# ------------------------------------------------------------------------------
-# Redaction replaces the whole file
-
-
-class Redaction(Struct, frozen=True, kw_only=True):
-    erased: Entry
-    tombstone: Entry
-    row: ConversationRow
-    """The row after the redaction: its name or preview may have contained the erased words."""
-    blobs_named: frozenset[str]
-
-
-def redact_entry(disk: Disk, file: JsonFile, seq: int, *, at: datetime) -> Redaction:
-    """Writes a new file with a tombstone in place of the entry and every other line unchanged
-    (except a rollback that repeats the erased words), and replaces the old file in one step.
-    `remove_traces` removes further copies of the words; after a crash in between, calling this
-    again completes that. Blocks; the caller prevents appends meanwhile."""
-    with (
-        file.not_writing(),
-        plain_errors(file.session_id),
-        file.reading_lines() as (read, tail),
-    ):
-        erased = tail.entries(read).at(seq)
-        if erased is None:
-            raise BadEntry(f"there is no entry {seq}")
-        tombstone = redacted(erased, at)
-        header, _ = read_header(read, tail.first)
-        row = new_row(file.session_id, user=header.user, created_at=header.created_at)
-        blobs_named: set[str] = set()
-        new = NewFile(disk, file.path, read(0, tail.first), created_at=header.created_at)
-        try:
-            for line in tail.entries(read).lines():
-                entry = decode_verified(line.data)
-                after = without_words_of(erased, tombstone, entry)
-                new.add(after, line.data if after == entry else encode_line(after))
-                blobs_named |= blobs_named_by([after])
-                row = fold(row, after)
-            new.seal()
-            file.replace(new.beside, new.tail)
-        except BaseException:
-            new.abandon()
-            raise
-    return Redaction(
-        erased=erased, tombstone=tombstone, row=row, blobs_named=frozenset(blobs_named)
-    )
-
-
-def remove_traces(
-    disk: Disk,
-    path: Path,
-    redaction: Redaction,
-    *,
-    attachments: Path,
-    blobs_kept: AbstractSet[str] = frozenset(),
-) -> None:
-    """Removes other copies of the words: those left by a torn append or an import, blobs without a
-    reference, an attachment. Blocks. `blobs_kept` belong to an entry that is about to be
-    written."""
-    erased = redaction.erased
-    for name in copies(disk.names_in(path.parent), path):
-        disk.remove(path.with_name(name))
-    disk.sync_directory(path.parent)
-    spared = blobs_kept - blobs_named_by([erased])
-    remove_blobs_except(disk, blobs_of(path), redaction.blobs_named | spared)
-    if isinstance(erased, AttachmentEntry) and is_file_id(erased.file_id):
-        disk.remove(attachments / erased.file_id)
-        if disk.names_in(attachments):
-            disk.sync_directory(attachments)
-
-
-# ------------------------------------------------------------------------------
-# The writer of one conversation
-#
-# Appends go through the committer, the text of a running answer to the live journal.
-# Blobs are written before the lines that refer to them. Every append updates the
-# conversation's row and hands it to the index and to the caller. If the first append to a new
-# file fails, the file is removed; the next append creates it again.
-
-
-class FileRecord:
-    def __init__(
-        self,
-        opened: OpenedFile,
-        *,
-        directory: OpenDirectory,
-        closed: Callable[[FileRecord], None],
-        header: Header | None = None,
-    ) -> None:
-        """`header` is given for a file that was just created. Until the first append the file may
-        be removed, and created again with this header."""
-        self.file = opened.file
-        self.row = opened.row
-        self._found = opened.found
-        self._directory = directory
-        self._closed = closed
-        self._header = header
-        self._journal = LiveJournal(
-            live_of(self.file.path), files=directory.disk, partial_answer=opened.partial_answer
-        )
-        self._committer = self._new_committer(opened.descriptor)
-        self._blobs_to_name: set[str] = set()
-        self._is_index_behind = False
-        """Whether the index may still hold text that was erased from the file. While it may, the
-        index gets a stamp that matches no file, so that the next start reads the file again."""
-        self._is_open = True
-
-    @property
-    def session_id(self) -> str:
-        return self.file.session_id
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the file exists. It does not after a failed first append."""
-        return self.file.tail is not None
-
-    def append(self, entry: Entry) -> Awaitable[ConversationRow]:
-        if self._is_open and self._header is None and self._directory.space.is_enough:
-            return self._committer.begin(entry)
-        return self._append_with_care(entry)
-
-    async def _append_with_care(self, entry: Entry) -> ConversationRow:
-        """Checks the free space first, and removes a new file whose first append fails."""
-        self._check_open()
-        try:
-            await self._directory.space.check(self.session_id)
-            if not self.is_there:
-                header, disk = self._header, self._directory.disk
-                assert header is not None
-                opened = await self._directory.threads.write(
-                    lambda: create_file(disk, self.file, header)
-                )
-                self._found = opened.found
-                self._committer = self._new_committer(opened.descriptor)
-            return await self._committer.append(entry)
-        except (StorageUnavailable, ConversationReadOnly):
-            if self._header is not None and self.is_there:
-                await self._discard_new()
-            raise
-
-    def journal_delta(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> None:
-        if self._is_open:
-            self._journal.journal_delta(turn_id, call, kind, text)
-
-    async def keep_blob(self, data: bytes) -> BlobReference:
-        self._check_open()
-        await self._directory.space.check(self.session_id)
-
-        def keep() -> BlobReference:
-            with plain_errors(self.session_id):
-                return keep_blob(self._directory.disk, blobs_of(self.file.path), data)
-
-        reference = await self._directory.threads.write(keep)
-        self._blobs_to_name.add(reference.blob_id)
-        return reference
-
-    async def redact(self, seq: int, *, at: datetime) -> Entry:
-        self._check_open()
-        await self._committer.close()
-        before, was_behind = self.file.tail, self._is_index_behind
-        self._is_index_behind = True
-        try:
-            redaction = await self._directory.threads.write(
-                lambda: redact_entry(self._directory.disk, self.file, seq, at=at)
-            )
-        except StorageError:
-            self._is_index_behind = was_behind or self.file.tail is not before
-            raise
-        finally:
-            # The file was replaced: the next append opens the new one and checks its end.
-            self._committer = self._new_committer(None)
-        kept = {"last_accessed": self.row.last_accessed, "lost": self.row.lost}
-        self.row = replace(redaction.row, **kept)
-        with anyio.CancelScope(shield=True):  # stopped halfway, traces of the text would stay
-            stamp = await self._directory.threads.write(lambda: self._clean_up(redaction))
-            await self._directory.index.redact(self.row, stamp, seq)
-            self._is_index_behind = False
-        return redaction.tombstone
-
-    def _clean_up(self, redaction: Redaction) -> FileStamp:
-        disk, path = self._directory.disk, self.file.path
-        attachments, kept = self._directory.paths.files / self.session_id, self._blobs_to_name
-        with plain_errors(self.session_id):
-            self._journal.drop_stale()
-            remove_traces(disk, path, redaction, attachments=attachments, blobs_kept=kept)
-            self._found = disk.found(path)
-            return self._stamp_of_all(self._found)
-
-    async def close(self) -> None:
-        if not self._is_open:
-            return
-        self._is_open = False
-        await self._committer.close()
-        stamps: list[FileStamp] = []
-
-        def close() -> None:
-            self._journal.close()
-            if self.is_there:
-                with suppress(OSError):  # without a stamp, the next start reads the file
-                    stamps.append(self.stamp(self._directory.disk.found(self.file.path)))
-
-        with anyio.move_on_after(COMMIT_SECONDS_MAX, shield=True):
-            await self._directory.commit_threads.submit_or_do(close)
-        if stamps and self.session_id not in self._directory.damage:
-            self._directory.index.note(self.row, stamps[0])
-        self._closed(self)
-
-    def _appended(self, entry: Entry) -> ConversationRow:
-        self.row = fold(self.row, entry)
-        self._header = None
-        self._journal.note(entry)
-        if self._blobs_to_name:
-            self._blobs_to_name -= blobs_named_by([entry])
-        # The stamp has the file's size but not its time, which would cost a system call per
-        # append. After a crash the next start reads the end of the file instead.
-        tail = self.file.tail
-        assert tail is not None
-        stamp = self.stamp(part_of(self._found, tail.end))
-        self._directory.index.note(self.row, stamp, entry)
-        return self.row
-
-    def _new_committer(self, descriptor: int | None) -> Committer[ConversationRow]:
-        return Committer(
-            Appender(self.file, descriptor, sync_later=self._directory.sync_later),
-            appended=self._appended,
-            threads=self._directory.commit_threads,
-        )
-
-    def stamp(self, found: FoundFile) -> FileStamp:
-        stamp = self._stamp_of_all(found)
-        return void_stamp(found.name, stamp) if self._is_index_behind else stamp
-
-    def _stamp_of_all(self, found: FoundFile) -> FileStamp:
-        tail = self.file.tail
-        assert tail is not None
-        return FileStamp(
-            file=found,
-            end_offset=tail.end,
-            head_seq=tail.closing.head_seq,
-            synced=self._directory.syncs_at_once,
-        )
-
-    async def _discard_new(self) -> None:
-        if self.file.writing.locked():
-            return  # a write hangs, and its outcome is not known
-        await self._committer.close()
-        try:
-            await self._directory.threads.write(self.file.remove_unused)
-        except StorageError as error:
-            log.warning("%s: an unused file stays: %s", self.file.path.name, error)
-        else:
-            self._directory.index.forget(self.session_id)
-        self._committer = self._new_committer(None)
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise ConversationReadOnly(self.session_id, "this record was closed")
-
-
 _T = TypeVar("_T")
-
-# ------------------------------------------------------------------------------
-# Building a conversation: imported, copied or moved from elsewhere
-#
-# Lines are written to a temporary file, blobs to a temporary folder. When all of it is
-# on disk the folder is renamed, then the file: with that the conversation exists. What
-# a crash leaves before that is removed at the next start.
-
-
-class NewConversation:
-    """Builds a conversation in temporary files. Its methods block."""
-
-    def __init__(self, disk: Disk, path: Path, header: Header) -> None:
-        self._disk = disk
-        self._path = path
-        self._session_id = header.session_id
-        self._blobs = on_its_way(blobs_of(path))
-        with plain_errors(self._session_id):
-            disk.remove_tree(self._blobs)  # left by a crash
-            self._file = NewFile(disk, path, encode_header(header), created_at=header.created_at)
-
-    def add(self, entries: Sequence[Entry]) -> None:
-        """Adds all the entries or, if one can't be written, none."""
-        lines: list[tuple[Entry, bytes]] = []
-        for due, entry in enumerate(entries, self._file.tail.closing.head_seq + 1):
-            if entry.seq != due:
-                raise BadEntry(f"entry {entry.seq} can't follow entry {due - 1}")
-            lines.append((entry, encode_line(entry)))
-        with plain_errors(self._session_id):
-            for entry, line in lines:
-                self._file.add(entry, line)
-
-    def keep_blob(self, data: bytes) -> BlobReference:
-        with plain_errors(self._session_id):
-            return keep_blob(self._disk, self._blobs, data)
-
-    def finish(self) -> None:
-        """Publishes the conversation durably."""
-        with plain_errors(self._session_id):
-            if self._path.name in self._disk.names_in(self._path.parent):
-                raise ConversationExists(self._session_id)
-            self._file.seal()
-            self._name_blobs()
-            self._disk.rename(self._file.beside, self._path)
-            try:
-                self._disk.sync_directory(self._path.parent)
-            except OSError:
-                self._disk.remove(self._path)  # who is told that it failed must not meet it
-                raise
-
-    def abandon(self) -> None:
-        self._file.abandon()
-        self._disk.remove_tree(self._blobs)
-
-    def _name_blobs(self) -> None:
-        kept = self._disk.names_in(self._blobs)
-        if not kept:
-            return
-        target = blobs_of(self._path)
-        if self._disk.names_in(target):
-            # Left by one that never got its file: equal names hold equal bytes.
-            for name in kept:
-                self._disk.rename(self._blobs / name, target / name)
-            self._disk.sync_directory(target)
-            self._disk.remove_tree(self._blobs)
-        else:
-            self._disk.rename(self._blobs, target)
-        self._disk.sync_directory(target.parent)
 
 
 class FileBuilder:
