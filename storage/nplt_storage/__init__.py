@@ -128,7 +128,7 @@ _HOMES = (
     "nplt_storage.files.store",
     "nplt_storage.redis.store",
 )
-"""Where these names are; each module needs most of those before it. Redis is last,
+"""The modules that define these names. Each depends mostly on those before it; Redis is last
 because it may not be installed."""
 
 

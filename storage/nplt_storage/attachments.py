@@ -35,7 +35,7 @@ from nplt_storage.file_system import (
 from nplt_storage.ids import is_file_id, is_session_id, new_file_id
 
 NOBODYS: Final = ".imports"
-"""No conversation's name begins with a dot."""
+"""A folder that belongs to no conversation: no conversation's name begins with a dot."""
 
 
 def _disk_of(files: Path) -> Disk:
@@ -58,7 +58,7 @@ class StoredFile(Struct, frozen=True, kw_only=True):
 
 
 class Upload:
-    """One file on its way in."""
+    """A file that is being received."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Upload:
 
     @property
     def as_it_is(self) -> StoredFile:
-        """What came so far."""
+        """The size and checksum of the bytes received so far."""
         return StoredFile(
             file_id=self._part.stem, size=self._received, sha256=self._sha256.hexdigest()
         )
@@ -112,7 +112,7 @@ class Upload:
         return self.as_it_is
 
     async def in_place(self) -> Path:
-        """Where its bytes are, all of them, without a name: to be read and dropped."""
+        """The path of the complete, unnamed file, which is to be read and dropped."""
         if self.missing:
             raise BadEntry(f"{self._received} of {self._size} bytes came")
         with _plain_errors("the file can't be stored"):
@@ -134,7 +134,7 @@ class AttachmentFiles:
         self._files = files or self._disk
 
     def path_of(self, session_id: str, file_id: str) -> Path:
-        """Where that file is, if it is there; ids that can't be ours are refused."""
+        """The path of that file, if it exists; ids that can't be ours are refused."""
         if not is_session_id(session_id):
             raise ConversationNotFound(session_id)
         if not is_file_id(file_id):
@@ -148,7 +148,7 @@ class AttachmentFiles:
         return await anyio.to_thread.run_sync(self._disk.is_file, path)
 
     async def read(self, session_id: str, file_id: str, *, offset: int, length: int) -> bytes:
-        """`BadEntry` if it is not there."""
+        """Raises `BadEntry` if the file does not exist."""
         path = self.path_of(session_id, file_id)
 
         def read_range() -> bytes:
@@ -168,7 +168,7 @@ class AttachmentFiles:
             await anyio.to_thread.run_sync(self._disk.remove, path)
 
     async def sessions_with(self, file_id: str) -> list[str]:
-        """The conversations that have a file of that id: a fork has it too."""
+        """The conversations with a file of that id; forks share files."""
         if not is_file_id(file_id):
             return []
 
@@ -180,7 +180,8 @@ class AttachmentFiles:
 
     @asynccontextmanager
     async def receive(self, session_id: str | None, *, size: int) -> AsyncIterator[Upload]:
-        """`None`: it belongs to no conversation, and can only be read in place."""
+        """Receives a file. If `session_id` is `None`, it belongs to no conversation and can only be
+        read in place."""
         file_id = self._new_id()
         part = (self.directory / NOBODYS / file_id).with_suffix(".part")
         home = part.parent
@@ -216,7 +217,8 @@ _COPIES: Final = ".copies"
 
 
 def mark_copy(files: Path, session_id: str) -> None:
-    """If that conversation has attachments already, they are not the copy's to remove."""
+    """Marks a copy as unfinished, unless the conversation already has attachments, which the copy
+    must not remove."""
     disk = _disk_of(files)
     if session_id not in disk.names_in(files):
         disk.make_directory(files / _COPIES)
@@ -228,7 +230,7 @@ def unfinished_copies(files: Path) -> list[str]:
 
 
 def end_copy(files: Path, session_id: str, *, is_there: bool) -> None:
-    """`is_there`: whether the conversation exists. If not, its attachments go."""
+    """Removes the mark and, unless the conversation exists (`is_there`), its attachments."""
     disk = _disk_of(files)
     if session_id in disk.names_in(files / _COPIES):
         if not is_there:
@@ -241,7 +243,7 @@ def end_copy(files: Path, session_id: str, *, is_there: bool) -> None:
 async def link_attachments(
     files: Path, session_id: str, new_id: str, entries: Sequence[AttachmentEntry]
 ) -> list[str]:
-    """Durable when it returns; gives the ids of those that are not there."""
+    """Gives the copy these attachments, durably, and returns the ids of those that do not exist."""
     disk = _disk_of(files)
 
     def link(file_id: str) -> bool:

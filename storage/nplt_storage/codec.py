@@ -69,7 +69,7 @@ class BadLine(Exception):
 
 
 class _SharedFields(Struct):
-    """What a line of any kind must have."""
+    """The fields that lines of every kind have."""
 
     seq: int
     id: str
@@ -82,18 +82,19 @@ class _SharedFields(Struct):
 _DECODER: Final = Decoder[Any](Union[_KNOWN])  # noqa: UP007
 _SHARED_DECODER: Final = Decoder(_SharedFields)
 _NOT_READ: Final = (ValueError, RecursionError)
-"""What the decoders raise. Not just `DecodeError`: bytes that are not UTF-8 have another."""
+"""The errors the decoders raise. `DecodeError` alone is not enough: invalid UTF-8 raises a
+different one."""
 
 
 # ------------------------------------------------------------------------------
 # Lines
 
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""No longer line is written, so that whoever looks for the end of one knows when to stop."""
+"""No longer line is written, so the search for the end of a line can stop here."""
 
 
 def encode_line(entry: Entry) -> bytes:
-    """Raises `BadEntry` for an entry that could not be read back the same."""
+    """Encodes an entry. Raises `BadEntry` for one that could not be read back unchanged."""
     if entry.seq < 1 or not entry.id or entry.timestamp == UNSTAMPED:
         raise BadEntry("an entry gets its number, id and time before it is written")
     try:
@@ -119,7 +120,7 @@ def decode_line(line: bytes) -> Entry:
 
 
 def decode_verified(line: bytes) -> Entry:
-    """For a line that went through `verify_line` already."""
+    """Decodes a line that `verify_line` has already accepted."""
     try:
         entry: Entry = _DECODER.decode(line)
     except _NOT_READ:
@@ -162,7 +163,7 @@ def verify_line(line: bytes) -> int:
 
 
 def peek_seq(line: bytes) -> int:
-    """The number at the start of a line; the rest need not be there, nor be right."""
+    """The number at the start of a line, whose rest may be missing or wrong."""
     head = _HEAD.match(line)
     if head is None:
         raise BadLine("a line does not begin with its number")
@@ -200,7 +201,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def entry_as_json(entry: Entry) -> JsonObject:
-    """The same, made of new lists and objects."""
+    """The same as new lists and objects."""
     source: JsonObject = orjson.loads(encode_entry(entry))
     return source
 
@@ -211,7 +212,8 @@ def time_as_text(moment: datetime) -> str:
 
 @lru_cache(maxsize=256)
 def _utc_as_text(moment: datetime) -> str:
-    """An entry's time is written several times: in its line, the closing line, its event."""
+    """Formats a time. Cached, because an entry's time is written to its line, the closing line and
+    its event."""
     return moment.isoformat(timespec="microseconds")
 
 
@@ -394,7 +396,7 @@ def _check_value(value: object, where: str) -> None:
 
 @lru_cache(maxsize=256)
 def _declared(kind: type[Struct]) -> list[tuple[str, tuple[Any, ...]]]:
-    """Of each field its name, and the types it may have."""
+    """The name of each field, and the types it may have."""
     unions = (Union, UnionType)
     return [
         (field.name, get_args(field.type) if get_origin(field.type) in unions else (field.type,))

@@ -50,7 +50,7 @@ from nplt_storage.store import Builder, ConversationStore, Origin
 
 
 def stand_ins(first: Entry) -> list[Entry]:
-    """From 1 up to the checkpoint `first`, which they replace."""
+    """The entries from 1 up to the checkpoint `first`, which they replace."""
     checkpoint = read_checkpoint(first) if isinstance(first, CheckpointEntry) else None
     if checkpoint is None:
         raise BadEntry(f"it begins with entry {first.seq}, and nothing says what was before")
@@ -87,12 +87,11 @@ _TRIMMED: Final = DebugEntry(
 
 
 BringAttachments: TypeAlias = Callable[[Sequence[AttachmentEntry]], Awaitable[Sequence[str]]]
-"""Brings the files of these entries to where the copy will look for them; gives
-the ids of those it could not find."""
+"""Brings the files of these entries to the copy, and returns the ids of those it could not find."""
 
 
 class Source(Protocol):
-    """What can be copied from: any store, or a file that is only read."""
+    """Anything that can be copied from: a store, or a file that is only read."""
 
     def entries(
         self, session_id: str, *, after: int = 0, through: int | None = None
@@ -106,8 +105,8 @@ class Source(Protocol):
 class Copied(Struct, frozen=True, kw_only=True):
     head_seq: int
     missing: tuple[str, ...] = ()
-    """Blobs and attachments the source names and does not have, or not as they
-    were. The entries that name them were copied as they are."""
+    """Blobs and attachments that the source names but lacks, or that have changed. The entries that
+    name them were copied unchanged."""
 
 
 async def copy_conversation(
@@ -124,14 +123,14 @@ async def copy_conversation(
 
 
 class NewFork(Struct, frozen=True, kw_only=True):
-    """What a fork is to be called, whose it is, and the stamp of the entry that begins it."""
+    """The name and owner of a fork, and the stamp of its first entry."""
 
     session_id: str
     user: str
     created_at: datetime
     entry_id: str
     name: RenamedEntry | None = None
-    """A draft with an id of its own; without one it is called as it was."""
+    """A draft with an id of its own; `None` keeps the original's name."""
 
 
 async def fork(
@@ -226,7 +225,7 @@ async def _copy(
 
 
 async def read_blob_whole(source: Source, session_id: str, blob: BlobReference) -> bytes | None:
-    """`None` unless it is there, as it was."""
+    """The whole blob; `None` if it is missing or has changed."""
     try:
         data = await source.blob(session_id, blob.blob_id, 0, blob.size)
     except BadEntry:

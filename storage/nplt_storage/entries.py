@@ -60,7 +60,7 @@ UNSTAMPED: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def always(value: _T) -> _T:
-    """A default that is written to the line all the same."""
+    """A default that is written to the line even so."""
     written: _T = field(default_factory=lambda: value)
     return written
 
@@ -93,11 +93,11 @@ class LevelOfDetailSections(Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return self.summary if level != "live" and self.summary else self.live
 
     def holds(self, level: LevelOfDetail) -> bool:
-        """Whether the level is given, or a shorter one than the live one instead of it."""
+        """Whether the level is given, or replaced by another one shorter than live."""
         return bool(self.summary or (level == "gist" and self.gist))
 
     def to_plain_text(self, level: LevelOfDetail) -> str:
-        """Its sections under their names; one without a name is just its text."""
+        """The sections under their names; one without a name is only its text."""
         return "\n\n".join(
             f"## {name}\n{text}" if name else text for name, text in self.get_sections(level)
         )
@@ -117,7 +117,7 @@ class LevelOfDetailSections(Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class ToolCallRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The raw arguments are kept as the model wrote them, beside what they parse to."""
+    """A tool call. The raw arguments are kept as the model wrote them, next to the parsed ones."""
 
     tool_name: str
     arguments: Mapping[str, JsonValue] | None
@@ -129,22 +129,23 @@ class ToolCallRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BlobReference(Struct, frozen=True, kw_only=True):
-    """Names the blob that holds the whole of a text of which an entry has the beginning."""
+    """Refers to the blob that holds a whole text of which the entry has only the beginning."""
 
     blob_id: str
     size: int
-    """Bytes, as UTF-8 where it is text."""
+    """The size in bytes; text is counted as UTF-8."""
     sha256: str
 
     @classmethod
     def of(cls, data: bytes) -> BlobReference:
-        """Blobs are called by their digest, so that equal ones are stored once."""
+        """The reference to this data. A blob is named by its digest, so equal blobs are stored
+        once."""
         digest = hashlib.sha256(data).hexdigest()
         return cls(blob_id=digest, size=len(data), sha256=digest)
 
 
 class ToolCallResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Paired with its request by place; the id is a check on that."""
+    """A tool result. It is paired with its request by position; the id is a check."""
 
     tool_name: str
     result: str
@@ -153,9 +154,9 @@ class ToolCallResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     timestamp: Moment
     tool_call_id: str
     blob: BlobReference | None = None
-    """The whole result, where `result` is only its beginning."""
+    """The whole result, if `result` is only its beginning."""
     attachments: tuple[str, ...] = ()
-    """File ids of the pictures that came with it."""
+    """The file ids of the pictures that came with the result."""
     sections: LevelOfDetailSections | None = None
 
 
@@ -166,20 +167,20 @@ class ModelInvocationDescriptor(Struct, frozen=True, kw_only=True):
 
 
 class SentContext(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one call to a model was sent, in figures."""
+    """The size and make-up of the context that was sent with one model call."""
 
     tokens: int
-    """By our own count: instruction, messages and tools."""
+    """The tokens of instruction, messages and tools, counted by us."""
     budget_tokens: int
     tools_digest: str
     epoch_seq: int = 0
-    """The epoch it was compiled in; 0: before the first."""
+    """The epoch it was compiled in; 0 if before the first."""
     head_seq: int = 0
-    """The newest entry when it was compiled: entries with a higher number came while
-    the model was answering. 0: not known."""
+    """The newest entry when it was compiled; later entries came while the model was answering. 0 if
+    unknown."""
     trimmed: bool = False
-    """Trimmed for this call only: it need not begin with what was sent before, nor
-    the next one with it."""
+    """Whether it was trimmed for this call only: it need not extend the context sent before, and
+    the next one need not extend it."""
 
 
 class OutputPart(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
@@ -189,7 +190,7 @@ class OutputPart(Struct, frozen=True, kw_only=True, array_like=True, forbid_unkn
 
     kind: PartKind
     size: int = 0
-    """Characters; of a call its place among the calls."""
+    """The number of characters; for a call, its index among the calls."""
     data: Mapping[str, JsonValue] | None = None
 
 
@@ -204,7 +205,7 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     turn_id: str | None = None
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
     redacted_at: Moment | None = None
-    """When its content was erased for good; what is left is a tombstone."""
+    """The time at which the content was erased for good; the rest of the entry is a tombstone."""
 
 
 def _kind_of(class_name: str) -> str:
@@ -230,7 +231,7 @@ class ModelInputEntry(KnownEntry, frozen=True, kw_only=True):
     attachments: tuple[str, ...] = ()
     options: Mapping[str, JsonValue] = field(default_factory=dict)
     sections: LevelOfDetailSections | None = None
-    """`None`: the content is all there is, at every level of detail."""
+    """`None` if the content is the text at every level of detail."""
 
 
 class ModelOutputEntry(KnownEntry, frozen=True, kw_only=True):
@@ -248,7 +249,8 @@ class ModelOutputEntry(KnownEntry, frozen=True, kw_only=True):
     sections: LevelOfDetailSections | None = None
     sent: SentContext | None = None
     parts: tuple[OutputPart, ...] = ()
-    """In order; empty where none of them is opaque, since the order then says nothing."""
+    """The parts in order; empty if none of them is opaque, because the order then carries no
+    information."""
     rejected: str | None = None
     """Why it does not fit the schema of the prompt: the model was asked for another one."""
 
@@ -261,8 +263,8 @@ class ToolResultsEntry(KnownEntry, frozen=True, kw_only=True):
     results: tuple[ToolCallResult, ...] = field(name="tool_calls")
     call: int = always(0)
     execute_error: str | None = None
-    """Why the calls could not be executed as a whole (the turn was cancelled, the server
-    stopped); those that had not finished have it as their result too."""
+    """The reason why the calls could not be executed as a whole (the turn was cancelled, the server
+    stopped); calls that had not finished have it as their result too."""
 
 
 class FaultEntry(KnownEntry, frozen=True, kw_only=True):
@@ -270,14 +272,14 @@ class FaultEntry(KnownEntry, frozen=True, kw_only=True):
     code: str
     state: FaultState
     invocation: ModelInvocationDescriptor | None = None
-    """The model that was called and answered nothing, and what that was billed for."""
+    """The model that was called without an answer, and its usage."""
     usage: Mapping[str, JsonValue] | None = None
     of_request: bool = False
-    """The provider refused the request as a whole and named no part of it."""
+    """Whether the provider refused the request as a whole, without naming a part of it."""
     never_began: bool = False
-    """The prompt was taken back while it waited: models are not shown it."""
+    """Whether the prompt was cancelled while it waited; models are not shown it."""
     vendor: Mapping[str, JsonValue] | None = None
-    """What the provider said: `code`, `param`, `message`."""
+    """The provider's own error fields: `code`, `param`, `message`."""
 
 
 class SystemInstructionEntry(KnownEntry, frozen=True, kw_only=True):
@@ -296,20 +298,21 @@ class WidgetEntry(KnownEntry, frozen=True, kw_only=True):
 
 
 class EpochEntry(KnownEntry, frozen=True, kw_only=True):
-    """Until the next one, what models are sent only grows at its end."""
+    """Begins an epoch: until the next one, the context sent to models only grows at its end."""
 
     reason: str
     omitted_through: int = 0
-    """How older turns are shown, by the number of their prompt: not at all up to
-    this one, as gist up to the next, as summary up to the last; live after it."""
+    """How older turns are shown, by the number of their prompt: omitted up to this one, as gist up
+    to the next, as summary up to the last, live after it."""
     gist_through: int = 0
     summary_through: int = 0
     budget_tokens: int = 0
-    """What it was made to fit."""
+    """The budget the epoch was compiled for."""
     screen: str = ""
     """The live screen as it was when the epoch began."""
     omitted_turns: int = 0
-    """How many turns are not shown, those that a clear hides and a summary stands for apart."""
+    """The number of turns that are not shown, without those that a clear hides or a summary
+    replaces."""
 
 
 class CompactionEntry(KnownEntry, frozen=True, kw_only=True):
@@ -317,7 +320,7 @@ class CompactionEntry(KnownEntry, frozen=True, kw_only=True):
     from_seq: int
     through_seq: int
     invocation: ModelInvocationDescriptor | None = None
-    """The model that wrote it, and what that was billed for."""
+    """The model that wrote the summary, and its usage."""
     usage: Mapping[str, JsonValue] | None = None
 
 
@@ -349,7 +352,7 @@ class RollbackEntry(KnownEntry, frozen=True, kw_only=True):
     turns are taken back from between others."""
     turns: tuple[str, ...] = ()
     redo: bool = False
-    """It takes back the rollback before it."""
+    """Whether it takes back the rollback before it."""
 
 
 class QuarantineEntry(KnownEntry, frozen=True, kw_only=True):
@@ -357,7 +360,7 @@ class QuarantineEntry(KnownEntry, frozen=True, kw_only=True):
     target_seq: int
     code: str
     lifted: bool = False
-    """The entry is shown to models again: leaving it out did not help."""
+    """Whether the entry is shown to models again, because leaving it out did not help."""
 
 
 class CheckpointEntry(KnownEntry, frozen=True, kw_only=True):
@@ -391,10 +394,10 @@ class ArchivedEntry(KnownEntry, frozen=True, kw_only=True):
 
 class ModelSwitchedEntry(KnownEntry, frozen=True, kw_only=True):
     model: str
-    """Empty: as before."""
+    """The new model; empty keeps the current one."""
     previous_model: str | None = None
     options: Mapping[str, str | int | float] | None = None
-    """The options of prompts from here on that give none; `None`: as before."""
+    """The options of later prompts that give none; `None` keeps the current ones."""
 
 
 class AttachmentEntry(KnownEntry, frozen=True, kw_only=True):
@@ -406,23 +409,24 @@ class AttachmentEntry(KnownEntry, frozen=True, kw_only=True):
 
 
 class ApprovalEntry(KnownEntry, frozen=True, kw_only=True):
-    """One entry asks, a second one with the same `approval_id` holds the decision."""
+    """A request for approval, or the decision on one, which has the same `approval_id`."""
 
     approval_id: str
     tool_call_id: str
     tool_name: str
     state: ApprovalState
     expires_at: Moment | None = None
-    """The end of the time to answer in."""
+    """The deadline for the decision."""
     decided_by: str | None = None
-    """The user; `None`: nobody decided, and `reason` says what happened instead."""
+    """The user who decided; `None` if no one did, and `reason` says what happened instead."""
     reason: str | None = None
     remember: bool = False
-    """The decision also holds for later calls of that tool in this conversation."""
+    """Whether the decision also holds for later calls of that tool in this conversation."""
 
 
 class UnknownEntry(HistoryEntry, frozen=True, kw_only=True):
-    """`fields` holds every field of the line beside the shared ones, in its order."""
+    """An entry of a kind that this version does not know. `fields` holds the line's own fields in
+    their order."""
 
     kind: str
     fields: Mapping[str, JsonValue]
@@ -460,8 +464,8 @@ _REFERRING = (RollbackEntry, EpochEntry, CompactionEntry, QuarantineEntry, Forke
 
 
 def wrong_reference(entry: Entry) -> str | None:
-    """Says what is wrong with the numbers an entry names; `None`: nothing. A draft has
-    no number yet, so its numbers are only compared with each other here."""
+    """The reason why the numbers an entry names are wrong, or `None`. A draft has no number yet, so
+    its numbers are only compared with each other."""
     if not isinstance(entry, _REFERRING):
         return None
     match entry:

@@ -45,7 +45,7 @@ class ConversationExists(_OfConversation):
 class ConversationDamaged(_OfConversation):
     says = "the record of conversation {id!r} is damaged: {reason}"
     can_be_repaired = False
-    """Whether its store can do that (`Repairable`)."""
+    """Whether its store can repair it (`Repairable`)."""
 
 
 class ConversationReadOnly(_OfConversation):
@@ -62,7 +62,7 @@ class ConversationHeld(ConversationReadOnly):
         super().__init__(session_id, f"{who} has it open")
         self.address = address
         self.token = token
-        """Of its ownership, which ends when another one begins."""
+        """The token of that server's ownership. It ends when another ownership begins."""
 
 
 class StorageUnavailable(StorageError):
@@ -82,4 +82,4 @@ class BadEntry(StorageError):
 
 
 class WrittenElsewhere(BadEntry):
-    """Another process has written to it: what was known of it is out of date."""
+    """Another process has written to the conversation, so our knowledge of it is out of date."""

@@ -34,7 +34,8 @@ _BLOCK_BYTES: Final = 1024 * 1024
 Read: TypeAlias = Callable[[int, int], bytes]
 """(offset, length) → the bytes there, fewer only at the end of the file."""
 FileId: TypeAlias = tuple[int, int]
-"""The same for every name and descriptor of a file, and for no other file that exists."""
+"""Identifies a file: equal for all its names and descriptors, different from every other existing
+file."""
 
 
 class FoundFile(Struct, frozen=True, kw_only=True):
@@ -56,7 +57,7 @@ class FoundFile(Struct, frozen=True, kw_only=True):
 
 
 class NotOurs(OSError):
-    """Something in the data directory that is not opened; says what it is."""
+    """A file in the data directory that is refused; the message says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(errno.EINVAL, reason)
@@ -82,7 +83,7 @@ def _kind(status: os.stat_result) -> str:
 
 
 class FileOperations:
-    """The files below `root`. Without a root, the folder of each path is taken for one."""
+    """The operations on files below `root`. Without a root, the folder of each path is its root."""
 
     root: Path | None = None
 
@@ -114,7 +115,7 @@ class FileOperations:
         return status.st_dev, status.st_ino
 
     def find(self, path: Path) -> tuple[FileId, int] | None:
-        """Which file has that name, and its size; `None`: there is none."""
+        """The identity and size of the file with that name, or `None`."""
         try:
             status = os.lstat(path)  # asked before each append
         except FileNotFoundError:
@@ -160,8 +161,8 @@ class FileOperations:
 
     @contextmanager
     def _inside(self, directory: Path, path: Path) -> Iterator[tuple[int, frozenset[int]]]:
-        """A descriptor of the directory, reached from the root without following a link, and
-        whose files are ours. Errors name `path`."""
+        """Opens the directory, from the root on without following links, and yields its descriptor
+        and the owners whose files are ours. Errors name `path`."""
         root, names = self._way_to(directory)
         try:
             descriptor = os.open(root, _WAY)
@@ -179,7 +180,7 @@ class FileOperations:
             raise
 
     def _way_to(self, directory: Path) -> tuple[Path, tuple[str, ...]]:
-        """Where it begins, and the names that follow. `Path.relative_to` takes longer than
+        """The start of the path and the names that follow. `Path.relative_to` takes longer than
         opening the file."""
         root, parts = self.root, directory.parts
         if root is None or root.anchor != directory.anchor:
@@ -208,7 +209,7 @@ def _open_folder(name: str, folder: int) -> int:
 
 
 def _check(status: os.stat_result, owners: frozenset[int], flags: int = 0) -> None:
-    """Raises `NotOurs`, unless the flags say that nothing may be there at all."""
+    """Raises `NotOurs`, unless the flags demand that the file does not exist yet."""
     if flags & os.O_EXCL:
         return
     if not stat.S_ISREG(status.st_mode):
@@ -218,7 +219,8 @@ def _check(status: os.stat_result, owners: frozenset[int], flags: int = 0) -> No
 
 
 def open_given(path: Path) -> int:
-    """To read a file that a person named: it may be a link, and anybody's, but no pipe."""
+    """Opens a file that a person named, for reading. It may be a link and may belong to anybody,
+    but it must be a regular file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -227,14 +229,15 @@ def open_given(path: Path) -> int:
 
 
 def write_all(files: FileOperations, descriptor: int, data: bytes, offset: int) -> None:
-    """One write as a rule; the system may take less (a signal, a disk almost full)."""
+    """Writes all the data. One write is usually enough, but the system may accept less (a signal,
+    an almost full disk)."""
     written = files.write(descriptor, data, offset)
     while written < len(data):
         written += files.write(descriptor, memoryview(data)[written:], offset + written)
 
 
 def read_all(files: FileOperations, descriptor: int, length: int, offset: int) -> bytes:
-    """As many bytes as there are, up to `length`."""
+    """Reads up to `length` bytes; fewer only at the end of the file."""
     data = files.read(descriptor, length, offset)
     if len(data) == length or not data:
         return data
@@ -247,14 +250,15 @@ def read_all(files: FileOperations, descriptor: int, length: int, offset: int) -
 
 
 def read_blocks(read: Read, start: int, end: int) -> Iterator[bytes]:
-    """What is there between the two; less if the file ends before."""
+    """Yields the bytes from `start` to `end`, or fewer if the file ends earlier."""
     while start < end and (block := read(start, min(_BLOCK_BYTES, end - start))):
         yield block
         start += len(block)
 
 
 def write_blocks(files: FileOperations, descriptor: int, blocks: Iterable[bytes]) -> int:
-    """One after the other, from the beginning of the file; gives how many bytes."""
+    """Writes the blocks one after the other from the beginning of the file, and returns the number
+    of bytes."""
     size = 0
     for block in blocks:
         write_all(files, descriptor, block, size)
@@ -290,27 +294,27 @@ def reader_of(files: FileOperations, descriptor: int) -> FileReader:
 
 
 def after_hole(read: Read, offset: int) -> int:
-    """Where the next byte is that was ever written; what is between are zeros that take no room
-    on the disk, gigabytes perhaps. `offset`, if that is not known."""
+    """The offset of the next byte that was ever written, or `offset` if that is unknown. A hole
+    reads as zeros that take no room on disk, possibly gigabytes of them."""
     return read.after_hole(offset) if isinstance(read, FileReader) else offset
 
 
 @contextmanager
 def opened_to_read(files: FileOperations, path: Path) -> Iterator[tuple[FileReader, int]]:
-    """Its bytes, and its size when it was opened."""
+    """Yields a reader, and the file's size at this moment."""
     with opened(files, path, os.O_RDONLY) as descriptor:
         yield reader_of(files, descriptor), files.size(descriptor)
 
 
 def read_beginning(files: FileOperations, path: Path, length: int) -> bytes:
-    """Never more than the file holds. Raises `OSError`."""
+    """Reads up to `length` bytes from the beginning. Raises `OSError`."""
     with opened_to_read(files, path) as (read, size):
         return read(0, min(length, size))
 
 
 def write_new_file(files: FileOperations, path: Path, data: bytes | Iterable[bytes]) -> None:
-    """A whole file or none: written beside, synced, then given its name. What had
-    that name before is replaced."""
+    """Writes a file completely or not at all: under a temporary name, synced, then renamed. An
+    existing file is replaced."""
     beside = path.with_name(f".{path.name}.new")
     files.remove(beside)  # left by a crash
     descriptor = files.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -331,8 +335,8 @@ _NO_SECOND_NAME: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EML
 
 
 def give_second_name(disk: Disk, source: Path, target: Path, part: Path) -> None:
-    """The very same file under a second name; where the disk knows no hard links, a
-    copy, which is called `part` until it is on disk."""
+    """Links the file under a second name. If the disk does not support hard links, it is copied,
+    under the name `part` until the copy is on disk."""
     with opened_to_read(disk, source) as (read, size):  # it is a file of ours
         try:
             disk.link(source, target)
@@ -369,7 +373,7 @@ class DataDirectory:
         self._lock: int | None = None
 
     def take(self) -> None:
-        """Makes what is missing and takes the lock, or raises `DataDirectoryInUse`."""
+        """Creates missing directories and takes the lock. Raises `DataDirectoryInUse`."""
         disk = Disk(self.path)
         try:
             for directory in (self.history, self.files, self.trash):
@@ -420,7 +424,7 @@ def lock_directory(descriptor: int, directory: Path) -> None:
 
 class Disk(FileOperations):
     def names_in(self, directory: Path) -> list[str]:
-        """In order; none if there is no such directory of ours."""
+        """Sorted names; empty if there is no such directory of ours."""
         try:
             with self._listed(directory) as descriptor:
                 return sorted(os.listdir(descriptor))  # noqa: PTH208
@@ -431,13 +435,13 @@ class Disk(FileOperations):
         return FoundFile.of(path.name, self.status(path))
 
     def status(self, path: Path) -> os.stat_result:
-        """Of a link, its own."""
+        """The status of the file; a link is not followed."""
         with self._inside(path.parent, path) as (folder, _):
             return os.stat(path.name, dir_fd=folder, follow_symlinks=False)
 
     def why_not_ours(self, path: Path) -> str | None:
-        """Why it is refused; `None`: it is a regular file of ours, or a directory, or not
-        there."""
+        """The reason why the file is refused; `None` if it is a regular file of ours, a directory,
+        or does not exist."""
         with (
             suppress(FileNotFoundError),
             self._inside(path.parent, path) as (folder, owners),
@@ -463,7 +467,7 @@ class Disk(FileOperations):
             return False
 
     def found_in(self, directory: Path) -> list[FoundFile]:
-        """In the order of names; what is no regular file has a size of -1."""
+        """The files, sorted by name. Anything but a regular file has a size of -1."""
         found: list[FoundFile] = []
         with self._listed(directory) as descriptor, os.scandir(descriptor) as entries:
             for entry in entries:
@@ -475,7 +479,7 @@ class Disk(FileOperations):
         return sorted(found, key=lambda there: there.name)
 
     def make_directory(self, directory: Path) -> None:
-        """Private, and its name on disk when this returns; fine if it is there."""
+        """Creates a private directory durably, if it does not exist."""
         if directory.parent != directory and not directory.parent.is_dir():
             self.make_directory(directory.parent)
         with self._inside(directory.parent, directory) as (folder, _):
@@ -488,12 +492,13 @@ class Disk(FileOperations):
         self.sync_directory(directory.parent)
 
     def remove_directory(self, directory: Path) -> None:
-        """Raises `OSError` if something is in it."""
+        """Removes an empty directory; raises `OSError` if it is not empty."""
         with self._inside(directory.parent, directory) as (folder, _):
             os.rmdir(directory.name, dir_fd=folder)
 
     def remove_tree(self, directory: Path) -> None:
-        """With all that is in it; fine if it is not there. Of a link, only the link."""
+        """Removes the directory and everything in it, if it exists. A link is removed without
+        touching its target."""
         import shutil
 
         with suppress(OSError), self._inside(directory.parent, directory) as (folder, _):

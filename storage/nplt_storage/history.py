@@ -86,7 +86,7 @@ __all__ = ["ConversationHistory", "HistorySnapshot", "NotInReach", "Ranges"]
 
 
 class EntriesSoFar(Sequence[Entry]):
-    """The entries up to the moment it was asked for: no copy, and no way to change them."""
+    """The entries up to the moment of the call: a view that neither copies nor changes them."""
 
     __slots__ = ("_entries", "_length")
 
@@ -117,14 +117,14 @@ class EntriesSoFar(Sequence[Entry]):
 
 class ActiveEntries:
     def __init__(self, entries: Iterable[Entry] = (), hidden: Ranges = ()) -> None:
-        """Those of the entries that are not hidden. Whatever was under way where a hidden
-        range begins was left there."""
+        """Adds the entries that are not hidden. A turn that was running where a hidden range begins
+        ends there."""
         self.entries: list[Entry] = []
         self.turns: dict[str | None, Turn] = {}
         self.shown: list[Turn] = []
-        """The turns that began and ended and that no clear has hidden, by number. The same
-        list as long as it only grew at its end, another one once anything else happened to
-        it: who has read some of it can tell whether to go on from there."""
+        """The ended turns that no clear has hidden, by number. The list object stays the same while
+        it only grows at its end, and is replaced by another one on any other change, so a reader
+        can tell whether to continue from where it stopped."""
         self.unfinished: dict[str | None, ModelInputEntry] = {}
         self.spoken: list[ModelInputEntry | ModelOutputEntry] = []
         self.results: ResultsByCall = {}
@@ -214,7 +214,7 @@ class ActiveEntries:
 
 
 def place_after(entries: Sequence[Entry], seq: int) -> int:
-    """How many of these, which are in order, have a number up to `seq`."""
+    """The number of entries up to `seq`; the entries are in order."""
     return bisect_right(entries, seq, key=lambda entry: entry.seq)
 
 
@@ -240,7 +240,7 @@ def _minus(ranges: Ranges, others: Ranges) -> list[tuple[int, int]]:
 
 
 def _as_ranges(seqs: Iterable[int]) -> list[tuple[int, int]]:
-    """From numbers in order; neighbours are one range."""
+    """Joins sorted numbers into ranges."""
     ranges: list[tuple[int, int]] = []
     for seq in seqs:
         if ranges and ranges[-1][1] == seq - 1:
@@ -259,7 +259,7 @@ def _as_ranges(seqs: Iterable[int]) -> list[tuple[int, int]]:
 
 
 class NotInReach(StorageError):
-    """The answer lies before what is held: ask again with the whole record."""
+    """The answer depends on entries that are not loaded: ask again with the whole record."""
 
     def __init__(self, seq: int) -> None:
         super().__init__(f"entry {seq} lies too far back: not all that followed it is held here")
@@ -267,25 +267,25 @@ class NotInReach(StorageError):
 
 
 class UnloadedPart(Struct, frozen=True, kw_only=True):
-    """What came before the entries that are held."""
+    """The part of the conversation before the loaded entries."""
 
     first_seq: int = 1
-    """Every active entry from here on is held."""
+    """Every active entry from here on is loaded."""
     trimmed_through: int = 0
-    """Entries up to here are no longer kept anywhere."""
+    """Entries up to here have been trimmed."""
     message_count: int = 0
     state_seqs: Mapping[StateKey, int | None] = field(default_factory=dict)
-    """The state entries in force when `first_seq` came; `None`: nobody knows."""
+    """The state entries in force at `first_seq`; `None` if unknown."""
     is_known: bool = True
     """Whether `state_seqs` names every state entry before `first_seq`."""
 
     def state_seq(self, key: StateKey) -> int | None:
-        """0: nowhere, `None`: nobody knows."""
+        """The number of the state entry; 0 if there is none, `None` if unknown."""
         return self.state_seqs.get(key, 0 if self.is_known else None)
 
 
 def _hidden_in(entries: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
-    """What is hidden at the last of them; `hidden`: what was before the first."""
+    """The hidden ranges as of the last entry; `hidden` are those before the first."""
     ranges = list(hidden)
     for entry in entries:
         if isinstance(entry, RollbackEntry):
@@ -298,7 +298,7 @@ def _hidden_in(entries: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
 
 
 def _reach(held: list[Entry], hidden: Ranges, head_seq: int) -> int:
-    """From which number on every active entry is held."""
+    """The number from which on every active entry is loaded."""
     if held and held[-1].seq == head_seq:
         first = held[0].seq
         if first + len(held) == head_seq + 1 and not (hidden and first > 1):
@@ -314,7 +314,7 @@ def _reach(held: list[Entry], hidden: Ranges, head_seq: int) -> int:
 
 
 def _skip_hidden(seq: int, ranges: list[tuple[int, int]]) -> int:
-    """The next number down that is not hidden; ranges above it are dropped on the way."""
+    """The next lower number that is not hidden; ranges above it are dropped."""
     while ranges and seq <= ranges[-1][1]:
         seq = min(seq, ranges.pop()[0] - 1)
     return seq
@@ -391,12 +391,12 @@ def check_metadata(metadata: Mapping[str, JsonValue]) -> None:
 
 
 class HistorySnapshot(Struct, frozen=True, kw_only=True):
-    """A conversation as it stood at one moment; what comes later does not show."""
+    """A conversation as of one moment; later changes do not show."""
 
     session_id: str
     head_seq: int
     entries: Sequence[Entry]
-    """The active ones."""
+    """The active entries."""
     message_count: int
     name: str | None
     model: str | None
@@ -418,18 +418,18 @@ class ConversationHistory:
         row: ConversationRow | None = None,
         turns_max: int | None = None,
     ) -> None:
-        """Entries in order; with `row`, the conversation's at the last of them or
-        earlier, they may begin late and leave out what it calls hidden."""
+        """The entries are in order. With `row`, the conversation's row at the last entry or
+        earlier, they may begin late and leave out hidden ones."""
         self.session_id = session_id
         self.turns_max = turns_max
-        """How many of the turns before its own a model may see; `None`: all."""
+        """The number of earlier turns a model may see; `None` for all."""
         self._held = held = list(entries)
         for last_seq, seq in pairwise((0, *(entry.seq for entry in held))):
             if seq <= last_seq:
                 raise BadEntry(f"entry {seq} can't follow entry {last_seq}")
         self._hidden_first: tuple[int, Ranges] = (0, ())
-        """An entry's number, and what was hidden when that was the newest: every
-        later entry is held."""
+        """An entry's number, and the hidden ranges when it was the newest; every later entry is
+        loaded."""
         if row is not None:
             known_seq = row.head_seq
             self._hidden_first = known_seq, row.hidden
@@ -443,8 +443,8 @@ class ConversationHistory:
         else:
             self.head_seq, self.hidden = held[-1].seq if held else 0, _hidden_in(held)
         self.changed_seq = self.head_seq
-        """The newest entry that is more than a prompt, an output or results: as long as it is
-        the same, instruction, state, epoch, quarantines and what is rolled back are too."""
+        """The newest entry other than a prompt, an output or results. While it stays the same, so
+        do the instruction, state, epoch, quarantines and hidden ranges."""
         self._active = ActiveEntries(held, self.hidden)
         first_seq = _reach(held, self.hidden, self.head_seq)
         self._before = UnloadedPart(first_seq=first_seq, is_known=first_seq == 1)
@@ -460,18 +460,18 @@ class ConversationHistory:
                 state_seqs={key: seq if seq < held_from else None for key, seq in state_seqs},
             )
         self._lost_at: int | None = None
-        """Where a rollback led that could not be followed."""
+        """The target of a rollback that could not be followed."""
         # A rollback does not undo what follows: it was set by people, or has to stay known.
         self.name: str | None = None
-        """Someone gave it, or else the first prompt."""
+        """The name that a user gave, or else one made from the first prompt."""
         self.model: str | None = None
         self.options: Mapping[str, str | int | float] = {}
         self.pinned = False
         self.archived = False
         self._prompts: dict[str, ModelInputEntry] = {}
-        """By message_id, since a prompt that is sent twice runs once."""
+        """The prompts by message id, because a prompt that is sent twice runs once."""
         self._quoted: dict[int, StateEntry] = {}
-        """Entries that checkpoints quote, which may be gone otherwise, by number."""
+        """The entries that checkpoints quote, by number; they may have been trimmed."""
         for entry in held:
             self._take_setting(entry)
         if row is not None:
@@ -483,7 +483,7 @@ class ConversationHistory:
     def replay(
         cls, session_id: str, entries: Iterable[Entry], through_seq: int
     ) -> ConversationHistory:
-        """The conversation exactly as it was when that entry was the last one."""
+        """The conversation as it was when that entry was the newest."""
         history = cls(session_id, takewhile(lambda entry: entry.seq <= through_seq, entries))
         if history.head_seq != through_seq:
             raise BadEntry(f"there is no entry {through_seq}")
@@ -493,7 +493,7 @@ class ConversationHistory:
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """All that are held, active or not."""
+        """All loaded entries, active or not."""
         return EntriesSoFar(self._held)
 
     @property
@@ -502,13 +502,13 @@ class ConversationHistory:
 
     @property
     def is_in_reach(self) -> bool:
-        """Whether the active entries are held. If not, the conversation must be opened again;
+        """Whether the active entries are loaded. If not, the conversation must be opened again;
         until then it grows, and knows its head, counts, settings and running turns."""
         return self._lost_at is None
 
     @property
     def first_seq(self) -> int:
-        """Every active entry from here on is held; 1: all there are."""
+        """Every active entry from here on is loaded; 1 if all are."""
         return self._before.first_seq
 
     @property
@@ -529,7 +529,7 @@ class ConversationHistory:
         return getattr(self._state_entry(NOTEBOOK), "content", None)
 
     def widget_state(self, name: str) -> Mapping[str, JsonValue] | None:
-        """The newest; `None`: there is none. An erased one is empty."""
+        """The newest state, or `None`. An erased one is empty."""
         entry = self._state_entry(widget_key(name))
         return entry.state if isinstance(entry, WidgetEntry) else None
 
@@ -545,8 +545,7 @@ class ConversationHistory:
 
     @property
     def compactions(self) -> tuple[CompactionEntry, ...]:
-        """Those that are held and that no clear came after; the newest is held, wherever
-        it stands."""
+        """The loaded compactions since the last clear. The newest one is loaded wherever it is."""
         held: Sequence[StateEntry] = self._all_active.state_entries.get(COMPACTION, ())
         newest = self._state_entry(COMPACTION)
         known = held if newest is None or newest in held[-1:] else (newest,)
@@ -555,7 +554,7 @@ class ConversationHistory:
 
     @property
     def quarantined(self) -> dict[int, QuarantineEntry]:
-        """By the number of the entry that is not shown to models."""
+        """Quarantines by the number of the entry they hide from models."""
         return dict(self._all_active.quarantined)
 
     def state_seqs(self) -> dict[StateKey, int]:
@@ -578,19 +577,19 @@ class ConversationHistory:
         )
 
     def entries_after(self, seq: int) -> list[Entry] | None:
-        """Every entry after that one, active or not; `None` if not all are held."""
+        """Every entry after that one, active or not; `None` if not all are loaded."""
         found = self._held[place_after(self._held, seq) :]
         return found if len(found) == max(0, self.head_seq - max(seq, 0)) else None
 
     def newest_after(self, seq: int) -> list[Entry]:
-        """Of the entries that are held those after that one, the newest first."""
+        """The loaded entries after that one, newest first."""
         return self._held[place_after(self._held, seq) :][::-1]
 
     # Turns
 
     def prompt_by_message_id(self, message_id: str) -> ModelInputEntry | None:
-        """The prompt with that message_id, also if a rollback hid it: what is sent twice
-        runs once."""
+        """The prompt with that message_id, even if a rollback hid it, because a prompt that is sent
+        twice runs once."""
         return self._prompts.get(message_id)
 
     def turn(self, turn_id: str) -> Turn | None:
@@ -615,8 +614,8 @@ class ConversationHistory:
 
     @property
     def shown_turns(self) -> Sequence[Turn]:
-        """Ended turns, as `ActiveEntries.shown`; each turn is shown those with a lower
-        number than its own. To be looked at, not to be changed."""
+        """The ended turns, as in `ActiveEntries.shown`; each turn is shown those with a lower
+        number than its own. Callers must not change the list."""
         return self._all_active.shown
 
     def get_context(self, max_turns: int = 5) -> list[JsonObject]:
@@ -666,15 +665,15 @@ class ConversationHistory:
     # stamped here.
 
     def rollback_to(self, to_seq: int, *, in_full: bool = False) -> RollbackEntry:
-        """Takes back what came after that entry."""
+        """Drafts a rollback of everything after that entry."""
         return self._checked(RollbackEntry(to_seq=to_seq), in_full)
 
     def rollback_turns(self, turns: Sequence[str], *, in_full: bool = False) -> RollbackEntry:
-        """Takes back exactly those turns."""
+        """Drafts a rollback of exactly those turns."""
         return self._checked(RollbackEntry(to_seq=self.head_seq, turns=tuple(turns)), in_full)
 
     def redo(self, *, in_full: bool = False) -> RollbackEntry:
-        """Takes back the last rollback, if nothing was said since. Several rollbacks can
+        """Drafts a rollback of the last rollback, if nothing was said since. Several rollbacks can
         be taken back one after the other, the last one first."""
         return self._checked(RollbackEntry(to_seq=self._before_last_rollback(), redo=True), in_full)
 
@@ -683,8 +682,8 @@ class ConversationHistory:
         return self._completed(draft, in_full=in_full)
 
     def turns_from(self, seq: int) -> list[str]:
-        """The turn of that entry, if it is active, and those whose prompts came after it.
-        `NotInReach` if it lies before what is held."""
+        """The turn of that entry, if it is active, and those whose prompts came after it. Raises
+        `NotInReach` if it lies before the loaded entries."""
         if seq < self._before.first_seq:
             raise NotInReach(seq)
         entries = self._all_active.entries
@@ -696,7 +695,8 @@ class ConversationHistory:
         return list(dict.fromkeys(entry.turn_id for entry in prompts if entry.turn_id))
 
     def add(self, entry: Entry, after: ActiveEntries | None = None) -> None:
-        """`after`: of a rollback, what `active_after` gave, where that was asked before."""
+        """Adds the next entry. For a rollback, `after` is the result of `active_after` if the
+        caller has it."""
         if entry.seq != self.head_seq + 1:
             raise BadEntry(f"entry {entry.seq} can't follow entry {self.head_seq}")
         if not isinstance(entry, _MESSAGES):
@@ -714,17 +714,17 @@ class ConversationHistory:
         self.head_seq = entry.seq
 
     def active_after(self, rollback: RollbackEntry) -> ActiveEntries | None:
-        """What stands after this rollback; `None` if not all of that is loaded, from
-        `first_seq` on. Changes nothing, and takes as long as there are entries."""
+        """The active entries after this rollback; `None` if they are not all loaded. Changes
+        nothing, and takes time in proportion to the number of entries."""
         try:
             return self._left_by(rollback, hidden_after(self.hidden, rollback)[:-1])[1]
         except (NotInReach, BadEntry):
             return None
 
     def _begin_at(self, rollback: RollbackEntry) -> None:
-        """Another server went back to an entry that is not held here: what else is held
-        may be active or not, but there would be gaps between. What is known is what the
-        rollback says itself."""
+        """Starts over from a rollback to an entry that is not loaded, made by another server. The
+        loaded entries may be active or not, with gaps between them, so only the rollback's own
+        fields are known."""
         self._lost_at = rollback.to_seq
         self.hidden = hidden_after(self.hidden, rollback)
         self._hidden_first = (rollback.seq, self.hidden)
@@ -769,7 +769,7 @@ class ConversationHistory:
     # What a draft says is taken from the entries that are active after it.
 
     def _completed(self, draft: _Rollback, *, in_full: bool = False) -> _Rollback:
-        """With all that it says. The rules are checked elsewhere."""
+        """The draft with all its fields filled in. The rules are checked elsewhere."""
         if draft.turns:
             draft, hidden = self._without_turns(draft)
         else:
@@ -783,7 +783,7 @@ class ConversationHistory:
         return replace(self._left_by(draft, hidden)[0], hidden=said)
 
     def _without_turns(self, draft: _Rollback) -> tuple[_Rollback, Ranges]:
-        """The numbers that say the same, and what is hidden then up to `to_seq`."""
+        """The draft with `to_seq` for its turns, and the ranges up to `to_seq` that it hides."""
         entries = self._active.entries
         taken = self._entries_of(draft.turns)
         taken_seqs = [entry.seq for entry in taken]
@@ -794,8 +794,8 @@ class ConversationHistory:
         return replace(draft, to_seq=self.head_seq), hidden
 
     def _entries_of(self, turns: Sequence[str]) -> list[Entry]:
-        """What goes when these turns are taken back, in order: their own entries, and
-        what was made from them: summaries that cover them, and epochs since."""
+        """The entries that go when these turns are taken back, in order: the turns' own, the
+        summaries that cover them, and the epochs since."""
         first_seq, held_from = self.head_seq, self._before.first_seq
         for turn_id in turns:
             turn = self._active.turns.get(turn_id)
@@ -839,7 +839,7 @@ class ConversationHistory:
         raise BadEntry("there is nothing to bring back: nothing was taken back just before")
 
     def _hidden_at(self, seq: int) -> Ranges:
-        """What was hidden when that entry was the newest."""
+        """The hidden ranges as they were when that entry was the newest."""
         first, hidden = self._hidden_first
         if seq < first:
             if not is_in(self.hidden, seq) and not (self.hidden and self.hidden[-1][1] > seq):
@@ -853,7 +853,8 @@ class ConversationHistory:
         return _hidden_in((self._held[place] for place in places), hidden)
 
     def _left_by(self, draft: _Rollback, hidden: Ranges) -> tuple[_Rollback, ActiveEntries]:
-        """The draft says what is left then; `hidden`: what is hidden up to `to_seq`."""
+        """The draft with the fields that describe the remaining entries, and these entries.
+        `hidden` are the hidden ranges up to `to_seq`."""
         after: Ranges = (*hidden, (draft.to_seq + 1, self.head_seq + 1))
         self._check_changes(after, draft.to_seq)
         left, before = ActiveEntries(self._held, after), self._before
@@ -884,8 +885,7 @@ class ConversationHistory:
         return draft, left
 
     def _check_changes(self, after: Ranges, to_seq: int) -> None:
-        """Whether all that is active with these hidden ranges and is not now, and the other
-        way round, is held."""
+        """Raises unless every entry that becomes active or hidden with these ranges is loaded."""
         first_seq, held = self._before.first_seq, self._held
         for first, last in _minus(self.hidden, after):
             if first <= self._before.trimmed_through:
@@ -935,13 +935,14 @@ class SentBefore(Struct, frozen=True, kw_only=True):
     turn_id: str
     state: TurnState
     text: str | None
-    """`None`: it was trimmed, and nobody knows any more."""
+    """`None` if it was trimmed."""
 
 
 def sent_before(
     entries: Iterable[Entry], *, message_id: str | None = None, hidden: Ranges = ()
 ) -> SentBefore | None:
-    """Of the first of these, if that is a prompt, and the one its sender called so."""
+    """The prompt that the entries begin with, and the state of its turn; `None` if they begin with
+    another entry or its message id differs."""
     following = iter(entries)
     prompt = next(following, None)
     if not isinstance(prompt, ModelInputEntry) or message_id not in (None, prompt.message_id):

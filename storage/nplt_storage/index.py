@@ -89,35 +89,31 @@ _T = TypeVar("_T")
 
 
 class FileStamp(Struct, frozen=True, kw_only=True):
-    """A file as it was when everything up to `head_seq` was taken in.
-
-    A stamp may be of less than the whole file (its size that of the part): the
-    rest is then read like anything that was written later.
-    """
+    """A file as of the time when the index had read it up to `head_seq`. A stamp may cover only a
+    part of the file, with that part's size; the rest is then read like later appends."""
 
     file: FoundFile
     end_offset: int
-    """Where the closing line began: an append changes nothing before it."""
+    """The offset of the closing line; an append changes nothing before it."""
     head_seq: int
     synced: bool = True
-    """Whether that head was on disk for good when it was noted: only then is a
-    lower one damage."""
+    """Whether that head was durable when it was noted; only then is a lower head damage."""
 
 
 class Freshness(Struct, frozen=True, kw_only=True):
-    """Conversations whose files are not as they were, by what there is to do."""
+    """Conversations whose files have changed, by the action needed."""
 
     grown: list[str] = field(default_factory=list)
-    """Read on from `end_offset`. What is there must follow: if it does not, the
-    file was changed by someone else, and is read whole."""
+    """Read from `end_offset` on. If the lines there do not follow, another program has changed the
+    file, and it is read whole."""
     unknown: list[str] = field(default_factory=list)
-    """Read whole: new here, or not the file we knew."""
+    """Read whole: the file is new, or another one than before."""
     gone: list[str]
     """Forget."""
 
 
 def compare_files(found: Mapping[str, FoundFile], known: Mapping[str, FileStamp]) -> Freshness:
-    """Both by session id."""
+    """Compares files with their stamps, both by session id."""
     freshness = Freshness(gone=[session_id for session_id in known if session_id not in found])
     for session_id, now in found.items():
         before = known[session_id].file if session_id in known else None
@@ -136,12 +132,12 @@ def compare_files(found: Mapping[str, FoundFile], known: Mapping[str, FileStamp]
 
 class EntriesAdded(Struct, frozen=True, kw_only=True):
     row: ConversationRow
-    """As it is after these entries."""
+    """The row after these entries."""
     stamp: FileStamp
     entries: Sequence[Entry] = ()
-    """Any kinds; the index takes from them what it needs."""
+    """Entries of any kind; the index uses those it needs."""
     anew: bool = False
-    """Whether this is the beginning, and all that was known before is void."""
+    """Whether these are the first entries, which replace everything known before."""
 
 
 class ConversationGone(Struct, frozen=True, kw_only=True):
@@ -162,12 +158,12 @@ class EntryRedacted(Struct, frozen=True, kw_only=True):
 
 
 class PromptsFound(Struct, frozen=True, kw_only=True):
-    """All of a file's prompts that have a name of their sender's, by number."""
+    """All prompts of a file that have a message id, by number."""
 
     session_id: str
     prompts: Mapping[str, int]
     through: int
-    """The last entry that was looked at."""
+    """The last entry that was examined."""
 
 
 IndexUpdate: TypeAlias = (
@@ -175,16 +171,15 @@ IndexUpdate: TypeAlias = (
 )
 
 Surveyed: TypeAlias = EntriesAdded | ConversationGone | None
-"""`None`: nothing new yet; questions can be answered meanwhile."""
+"""`None` if there is nothing new yet; questions can be answered meanwhile."""
 Survey: TypeAlias = Callable[[Mapping[str, FileStamp]], Iterator[Surveyed]]
-"""Given what is known, says what has changed since: see `compare_files`. It
-reads files, so it runs in the index's thread, where a conversation that is
-being written to can be read as well: what it misses is noted right after."""
+"""Yields the changes since the given stamps: see `compare_files`. It reads files, so it runs in the
+index's thread. A conversation may be written to meanwhile, because the writer's update follows."""
 
 
 SCHEMA_VERSION: Final = 3
 ROWS_VERSION: Final = 3
-"""Raised when `rows.fold` makes another row of the same entries."""
+"""Raised when `rows.fold` makes a different row of the same entries."""
 
 _TABLES = """
 CREATE TABLE marks (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -238,7 +233,7 @@ _INDEX = """
 CREATE VIRTUAL TABLE said USING fts5(words, content='', columnsize=0, tokenize='ascii')
 """
 _LOCK_SECONDS = 0.25
-"""How long another program's lock is waited for, when the database is opened."""
+"""The time to wait for another program's lock when the database is opened."""
 _SETTINGS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=NORMAL",
@@ -251,11 +246,11 @@ _SETTINGS = (
 
 
 PARTS: Final = ("", "-wal", "-shm", "-journal")
-"""What follows the database's name in the names of its files."""
+"""The suffixes of the database's files."""
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Never fails: at worst the database is in memory, and without an index."""
+    """Opens the database. Never fails: at worst it is in memory, without full text."""
     try:
         disk = Disk(path.parent)
         for part in PARTS:  # SQLite would follow a link
@@ -286,7 +281,7 @@ def make_anew(path: Path) -> sqlite3.Connection:
 
 
 def in_memory() -> sqlite3.Connection:
-    """For lists alone: what was said may be far more than memory holds."""
+    """An index of rows only: the text of all messages may be far more than memory holds."""
     return _filled(_connect(None), full_text=False)
 
 
@@ -314,21 +309,21 @@ def roll_back(connection: sqlite3.Connection) -> None:
 
 
 def checkpoint(connection: sqlite3.Connection) -> bool:
-    """Brings all that was committed into the database itself, and leaves nothing in its
-    journal; not while someone else is reading."""
+    """Moves all commits from the journal into the database and empties the journal, unless there is
+    a reader."""
     busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not busy
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """One more connection beside that of the writer, in the same process."""
+    """Opens one more connection next to the writer's, in the same process."""
     return _connect(path, is_reader=True)
 
 
 def _connect(path: Path | None, *, is_reader: bool = False) -> sqlite3.Connection:
-    """With `unix-excl` the database belongs to this process: no other can lock it, and what
-    its connections share is in memory. Otherwise they would share a file that is mapped into
-    memory, and whoever shortened that file would end the server (SIGBUS)."""
+    """Opens the database for this process alone (`unix-excl`): no other process can lock it, and
+    its connections share their state in memory. Otherwise they would share a memory-mapped file,
+    and a program that truncated that file would kill the server with SIGBUS."""
     address = ":memory:"
     if path is not None:
         if not is_reader:  # closing the file then would drop the locks of the writer
@@ -435,7 +430,7 @@ _LAST_ID = 2**63 - 1
 _FULL_MAX = 10_000
 _STEPS_BETWEEN = 1_000
 _PACKED_FROM = 2048
-"""Characters: packing a shorter text costs more time than it saves room."""
+"""The number of characters from which packing a text saves more room than it costs time."""
 
 _SEARCH = (
     "SELECT id, conversation, seq, at, role FROM said CROSS JOIN messages ON id = said.rowid "
@@ -467,8 +462,8 @@ class TextIndex:
                 )
 
     def _free_number(self, at: int) -> int:
-        """Thousands of messages may have one time (an import without any): from where
-        the last of them found room, not from the beginning again."""
+        """The first free number of a moment. Thousands of messages may have one time (an import
+        without times), so the search continues where the last one found room."""
         begin, at = at, self._full_until.get(at, at)
         while True:
             first = at << _SLOT_BITS
@@ -484,7 +479,7 @@ class TextIndex:
             self._full_until[begin] = at
 
     def remove(self, user: int, which: str, *values: int) -> int:
-        """How many messages there were to remove."""
+        """Removes messages, and returns their number."""
         question = f"SELECT id, text FROM messages WHERE {which}"
         found = self._connection.execute(question, values).fetchall()
         for number, packed in found:
@@ -496,8 +491,8 @@ class TextIndex:
         return len(found)
 
     def merge(self, pages: int, *, begin: bool) -> bool:
-        """Brings the index closer to one piece, in which nothing removed is left; writes
-        about so many pages. Whether there is more to do."""
+        """Merges parts of the index, so that removed text disappears; writes about that many pages.
+        Returns whether there is more to do."""
         before = self._connection.total_changes
         amount = -pages if begin else pages
         self._connection.execute("INSERT INTO said (said, rank) VALUES ('merge', ?)", (amount,))
@@ -506,7 +501,8 @@ class TextIndex:
 
 
 def _indexed(user: int, said: list[str]) -> str:
-    """The user's word is of a character that is in no other: see `words`."""
+    """The words, and the user's word, which contains a character that no other word has: see
+    `words`."""
     return f"\ue000{user} {' '.join(said)}"
 
 
@@ -548,11 +544,12 @@ class IndexTables:
         has_texts = first_value(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'said'")
         self.texts = TextIndex(connection) if has_texts else None
         self.untidy = True
-        """Whether there may be something to do for `tidy`."""
+        """Whether `tidy` may have something to do."""
         self._merging = False
 
     def apply(self, notes: Iterable[IndexUpdate]) -> None:
-        """Of many notes about a conversation only the last row is written."""
+        """Applies the updates; if several concern one conversation, only the last row is
+        written."""
         latest: dict[str, tuple[EntriesAdded, list[Entry]]] = {}
         touched: dict[str, datetime] = {}
         for note in notes:
@@ -623,7 +620,7 @@ class IndexTables:
         return first_value(self._connection, question, key) or 0
 
     def prompt(self, session_id: str, message_id: str) -> tuple[int | None, int]:
-        """Its number, and up to which entry all of them are known."""
+        """The prompt's number, and the entry up to which all prompts are known."""
         key = self.key(session_id)
         if key is None:
             return None, 0
@@ -632,8 +629,8 @@ class IndexTables:
         return seq, self._prompts_through(key)
 
     def search(self, user: str, query: SearchQuery) -> SearchPage:
-        """Raises `BadCursor`; `StorageUnavailable` where there is no index, and for a search
-        that takes too long."""
+        """Raises `BadCursor`, and `StorageUnavailable` if there is no index or the search takes too
+        long."""
         before = None if query.cursor is None else read_search_cursor(query.cursor)
         wanted = query_words(query.text)
         if not wanted:
@@ -668,7 +665,8 @@ class IndexTables:
     def _in_order(
         self, candidates: Iterable[tuple[int, int, int, int, str]]
     ) -> Iterator[tuple[SearchPlace, int, SearchHit]]:
-        """The active messages: place, number, hit; within a moment by conversation and entry."""
+        """The place, number and hit of the active messages; within a moment they are ordered by
+        conversation and entry."""
         row_of = cache(self._row_of_key)
         for at, of_one_moment in groupby(candidates, key=lambda found: found[0] >> _SLOT_BITS):
             messages: list[tuple[SearchPlace, int, SearchHit]] = []
@@ -680,7 +678,8 @@ class IndexTables:
             yield from sorted(messages, reverse=True)
 
     def keep(self, row: ConversationRow, stamp: FileStamp) -> int:
-        """The conversation's key, the same as long as it is known."""
+        """Writes the row and returns the conversation's key, which stays the same while it is
+        known."""
         values = (
             *(row.session_id, self.user_key(row.user)),
             *(row.pinned, row.archived, bool(row.unfinished), is_troubled(row)),
@@ -723,7 +722,7 @@ class IndexTables:
         return None if found is None else (_row(*found[:2]), _stamp(*found[2:]))
 
     def stamps(self, ids: Sequence[str] | None = None) -> dict[str, FileStamp]:
-        """Of these, or of all."""
+        """The stamps of these conversations, or of all."""
         question = f"SELECT session_id, {_STAMP} FROM conversations"
         if ids is not None:
             question += f" WHERE session_id IN ({', '.join('?' * len(ids))})"
@@ -769,7 +768,7 @@ class IndexTables:
         return first_value(self._connection, "SELECT key FROM users WHERE name = ?", user) or 0
 
     def _begin_anew(self, piece: EntriesAdded) -> EntriesAdded:
-        """Gives what is known then."""
+        """Removes what is known of the conversation, and returns the update to apply then."""
         session_id = piece.row.session_id
         before = self.row(session_id)
         self._remove(session_id)
@@ -806,7 +805,7 @@ class IndexTables:
         self._mark()
 
     def tidy(self) -> None:
-        """A small step; `untidy` says whether there is more to do."""
+        """Does a small step; `untidy` says whether there is more to do."""
         question = "SELECT conversation, user FROM leftovers LIMIT 1"
         leftover = self._connection.execute(question).fetchone()
         if leftover is not None:
@@ -914,13 +913,13 @@ class IndexDatabase:
             return question(self._tables)
 
     def is_complete(self) -> bool:
-        """Whether the database holds all that is known, and can be searched."""
+        """Whether the database holds all updates and can be searched."""
         if self._uncommitted:
             self.take_in(())
         return not self._uncommitted and self._tables.texts is not None
 
     def changes(self) -> Iterator[Surveyed]:
-        """What the files say that is not known yet."""
+        """The changes in the files that the index does not know yet."""
         yield from self._survey(self.answer(lambda tables: tables.stamps()))
 
     def tidy(self) -> None:
@@ -998,8 +997,8 @@ _Job: TypeAlias = Callable[[], None]
 
 
 def settle(future: asyncio.Future[_T], settle_it: Callable[[], None]) -> None:
-    """From any thread: nothing happens if whoever waited has given up, or the loop is gone,
-    as when the program ends without closing the index."""
+    """Settles a future from any thread. Nothing happens if its waiter has given up, or if the loop
+    is gone because the program ended without closing the index."""
 
     def unless_given_up() -> None:
         if not future.done():
@@ -1010,12 +1009,11 @@ def settle(future: asyncio.Future[_T], settle_it: Callable[[], None]) -> None:
 
 
 class ConversationIndex:
-    """Updates are noted at once and never fail; questions see all updates before them."""
+    """Updates are noted at once and never fail; questions see all earlier updates."""
 
     def __init__(self, path: Path, *, survey: Survey) -> None:
-        """Blocks shortly: opens the database, or makes it anew, and starts the thread.
-        `survey` is what `catch_up` asks, and what fills the database again if it
-        breaks while in use."""
+        """Opens or creates the database and starts the thread; blocks briefly. `catch_up` calls
+        `survey`, and so does the rebuilding of a database that breaks."""
         self._path = path
         self._database = IndexDatabase(path, survey)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -1032,7 +1030,7 @@ class ConversationIndex:
     # Taking note: quick, in order, never an error
 
     def note(self, row: ConversationRow, stamp: FileStamp, *entries: Entry) -> None:
-        """The conversation is like this now, after these (durable) entries."""
+        """Notes the conversation's row after these durable entries."""
         self._note(EntriesAdded(row=row, stamp=stamp, entries=entries))
 
     def touch(self, session_id: str, at: datetime) -> None:
@@ -1055,21 +1053,20 @@ class ConversationIndex:
     # Taking in, and waiting for it
 
     async def catch_up(self) -> None:
-        """Surveys the files, slice by slice. Questions asked meanwhile are answered
-        between two of them, with what is known so far; so this need not be awaited
-        to serve."""
+        """Surveys the files slice by slice. Questions are answered between slices with what is
+        known so far, so callers need not wait for this."""
         rest = self._database.changes()
         while not await self._do(lambda: self._take_in_slice(rest)):
             pass
 
     async def learn(self, piece: EntriesAdded) -> None:
-        """Like `note`, for much at once (an import, a file that was replaced): waits
-        until it is taken in, so that pieces don't pile up."""
+        """Like `note`, for many entries (an import, a replaced file): waits until they are written,
+        so that updates do not pile up."""
         await self._do(lambda: self._database.take_in([piece]))
 
     async def redact(self, row: ConversationRow, stamp: FileStamp, seq: int) -> None:
-        """Takes that message out of the index, and its words out of the bytes of the
-        database's files. `row` no longer holds any of it, nor does the file."""
+        """Removes that message from the index, and its words from the bytes of the database's
+        files. Neither `row` nor the file may still contain it."""
         tidied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def job() -> None:
@@ -1085,7 +1082,7 @@ class ConversationIndex:
         return await self._ask(lambda tables: tables.row(session_id))
 
     async def known(self, session_id: str) -> tuple[ConversationRow, FileStamp] | None:
-        """The row, and the file it was made from."""
+        """The row, and the stamp of the file it was made from."""
         return await self._ask(lambda tables: tables.known(session_id))
 
     async def list(self, user: str, query: RowQuery) -> RowPage:
@@ -1096,9 +1093,9 @@ class ConversationIndex:
         return await self._ask(lambda tables: tables.count(user))
 
     async def search(self, user: str, query: SearchQuery) -> SearchPage:
-        """Beside the writer, so that nobody else waits for it; one for each user at a time.
-        Raises `BadCursor`; `StorageUnavailable` where there is no index, or it takes too
-        long."""
+        """Searches on a connection of its own, so that the writer does not wait; each user has one
+        search at a time. Raises `BadCursor`, and `StorageUnavailable` if there is no index or the
+        search takes too long."""
 
         def find(tables: IndexTables) -> SearchPage:
             return tables.search(user, query)
@@ -1121,15 +1118,15 @@ class ConversationIndex:
                 self._searching.pop(user, None)
 
     async def prompt(self, session_id: str, message_id: str) -> tuple[int | None, int]:
-        """Which entry it is, and up to which one all prompts are known."""
+        """The prompt's number, and the entry up to which all prompts are known."""
         return await self._ask(lambda tables: tables.prompt(session_id, message_id))
 
     async def stamps(self, ids: Sequence[str] | None = None) -> dict[str, FileStamp]:
-        """Of these, or of all."""
+        """The stamps of these conversations, or of all."""
         return await self._ask(lambda tables: tables.stamps(ids))
 
     async def close(self) -> None:
-        """All that was noted is in the file afterwards."""
+        """Writes all updates to the file and closes it."""
         if self._closing:
             return
         done = self._submit(self._finish)
@@ -1187,7 +1184,7 @@ class ConversationIndex:
         self._database.close()
 
     def _next_job(self) -> _Job | None:
-        """`None`: it is time for the pending, or to tidy up."""
+        """The next job; `None` if it is time for pending updates or for tidying."""
         try:
             if self._database.untidy:
                 return self._jobs.get_nowait()
@@ -1196,7 +1193,7 @@ class ConversationIndex:
             return None
 
     def _take_in_slice(self, notes: Iterator[Surveyed]) -> bool:
-        """Takes in the next updates; true if they were the last."""
+        """Applies the next updates; true if they were the last."""
         batch: list[IndexUpdate] = []
         entries = 0
         is_last = True

@@ -139,7 +139,7 @@ class MemoryBuilder:
 
 
 class EntryList:
-    """Sequence numbers are 1, 2, 3, …: an entry's place is its number less one."""
+    """The entries 1, 2, 3, …; the index of an entry is its number less one."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self._entries = entries
@@ -172,7 +172,7 @@ class MemoryStore:
         self._levels = levels
         self._kept: dict[str, StoredConversation] = {}
         self._trash: dict[str, tuple[datetime, StoredConversation]] = {}
-        """With the time of the deletion; the oldest first."""
+        """The deleted conversations with the time of deletion, oldest first."""
 
     # One conversation
 

@@ -55,11 +55,12 @@ class MessageBackend(Protocol):
 
 
 class BackendFailed(StorageError):
-    """The operator: a method of their backend raised, or gave what is no message."""
+    """Concerns the operator: a method of their backend raised, or returned something that is not a
+    message."""
 
 
 def why_no_backend(found: object) -> str | None:
-    """What a class lacks to be a backend of messages."""
+    """The reason why a class is not a message backend, or `None` if it is one."""
     if missing := [name for name in METHODS if not callable(getattr(found, name, None))]:
         return f"lacks {' and '.join(missing)}"
     blocking = [name for name in METHODS if not inspect.iscoroutinefunction(getattr(found, name))]
@@ -75,14 +76,14 @@ def why_no_backend(found: object) -> str | None:
 
 
 def make_backend(found: Callable[..., Any], options: Mapping[str, Any]) -> MessageBackend:
-    """With its settings as one mapping; without, if it takes no argument."""
+    """Calls the class with its settings as one mapping, or without arguments if it takes none."""
     takes_settings = bool(inspect.signature(found).parameters)
     backend: MessageBackend = found(dict(options)) if takes_settings else found()
     return backend
 
 
 def _message(entry: Entry) -> tuple[str, str] | None:
-    """Role and content, where a backend is told of it."""
+    """The role and content of an entry that the backend stores, or `None`."""
     if isinstance(entry, ModelInputEntry) or (
         isinstance(entry, ModelOutputEntry) and entry.content
     ):
@@ -152,8 +153,8 @@ class MessageBackendStore(MemoryStore):
             await self._backend.clear_history(session_id)
 
     async def write_anew(self, session_id: str, kept: StoredConversation) -> None:
-        """What counts: after the last clear, and not taken back. Turn by turn, in the order of
-        their prompts."""
+        """Replaces the backend's messages by the active ones since the last clear, turn by turn in
+        the order of their prompts."""
         turns: dict[str, list[tuple[str, str]]] = {}
         for entry in ActiveRanges(EntryList(kept.entries), kept.row.hidden).after(0):
             if isinstance(entry, ClearEntry):

@@ -66,10 +66,10 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
     state: str | None = None
     redacted_at: datetime | None = None
     rejected: str | None = None
-    """Why it does not fit the schema of the prompt; another answer follows."""
+    """The reason why it does not fit the schema of the prompt; another answer follows."""
 
     def copy(self) -> ChatMessage:
-        """One whose changes change nothing else."""
+        """A deep copy."""
         return replace(
             self,
             tool_calls=tuple(
@@ -80,7 +80,7 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
         )
 
     def as_json(self) -> JsonObject:
-        """Made of new lists and objects; what is `None` is left out."""
+        """The message as new lists and objects; fields that are `None` are left out."""
         message = _as_json(self)
         message["tool_calls"] = [_as_json(call) for call in self.tool_calls]
         return message
@@ -101,12 +101,12 @@ def _copy(source: Mapping[str, JsonValue]) -> JsonObject:
 
 
 LevelMaker: TypeAlias = Callable[[str | ToolCallResult], LevelOfDetailSections | None]
-"""Makes summary and gist of a text or of a tool's result, by rule, when they are first asked
-for; `None`: it is short, and all there is."""
+"""Makes the summary and gist of a text or tool result, by rule, when they are first needed; `None`
+if it is short enough to be shown whole."""
 
 
 def no_levels(said: str | ToolCallResult) -> None:
-    """For entries that are shown as they are, or whose levels are in the record."""
+    """The level maker for entries that are shown whole, or whose levels are recorded."""
 
 
 def chat_message(
@@ -160,7 +160,7 @@ def text_at_level(
     level: LevelOfDetail,
     levels: LevelMaker,
 ) -> str:
-    """Without the live screen. A level that the record does not hold is made."""
+    """The text without the live screen. A level that is not recorded is derived."""
     text = said if isinstance(said, str) else said.result
     recorded = None if sections is None else sections.without_live_screen()[0]
     if recorded is not None and (level == "live" or recorded.holds(level)):

@@ -34,7 +34,8 @@ _QUOTED: Final = re.compile(r"'\w+'")
 
 
 class BadStoreConfig(StorageError):
-    """The operator: the configuration names what is not there, or can't be meant."""
+    """Concerns the operator: the configuration names something that does not exist or makes no
+    sense."""
 
 
 class StoreConfig(Struct, frozen=True, kw_only=True):
@@ -43,18 +44,19 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
 
 
 class StoreContext(Struct, frozen=True, kw_only=True):
-    """What a store gets from the program that opens it."""
+    """The services and settings that a store gets from the program that opens it."""
 
     data_dir: Path
     clock: Callable[[], datetime]
     system_message: str | None = None
-    """What its conversations begin with, for a store that can't keep it."""
+    """The instruction of its conversations, for a store that can't keep one."""
     advertise: str | None = None
     """The address at which other servers reach this one, for stores that several share."""
     levels: LevelMaker = no_levels
-    """Shortens what a page shows with less detail than the record has."""
+    """Shortens messages that a page shows with less detail than is recorded."""
     has_users: bool = False
-    """Whether there are users: then what nobody knows the owner of is nobody's."""
+    """Whether the server has users. If so, a conversation without a known owner belongs to no
+    user."""
 
 
 async def open_store(
@@ -79,7 +81,7 @@ async def open_store_in(context: StoreContext, config: StoreConfig) -> Conversat
 
 
 def check_config(config: StoreConfig) -> None:
-    """All that can be told without opening anything; raises `BadStoreConfig`."""
+    """Checks what can be checked without opening anything; raises `BadStoreConfig`."""
     if ":" in config.type:
         _find_class(config.type)
     else:
@@ -124,7 +126,7 @@ def _check_url(url: str) -> None:
 
 
 def _checked_option(name: str, value: object) -> object:
-    """Raises `ValueError` with what it has to be."""
+    """Raises `ValueError` with the values that are allowed."""
     declared, meaning = _OPTIONS[name]
     try:
         value = convert(value, declared)
@@ -210,7 +212,7 @@ _BACKENDS: dict[str, _Backend] = {
 
 
 def _checked(config: StoreConfig) -> tuple[_Backend, Options]:
-    """Options that are `None` are taken as not given."""
+    """The backend and its options; `None` counts as not given."""
     backend = _BACKENDS.get(config.type)
     if backend is None:
         raise BadStoreConfig(

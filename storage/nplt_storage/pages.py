@@ -84,8 +84,8 @@ def size_as_json(message: JsonObject, bracket_bytes: int = 1) -> int:
 
 
 def cut_message_to_fit(message: JsonObject, size_max: int, bracket_bytes: int = 1) -> JsonObject:
-    """The message itself if it fits; else as much of it as does. If not even an
-    empty one fits, that is given all the same: a reader must get past it."""
+    """The message itself if it fits, or else as much of it as does. If not even an empty one fits,
+    the empty one is returned, so that a reader can get past it."""
 
     def fits_in(message: JsonObject) -> bool:
         return size_as_json(message, bracket_bytes) <= size_max
@@ -107,7 +107,7 @@ def cut_message_to_fit(message: JsonObject, size_max: int, bracket_bytes: int = 
 
 
 def cut_texts(message: JsonObject, length: int) -> JsonObject:
-    """Every text in it at most that long, marked where something is missing."""
+    """The message with every text cut to that length, and marked where it was cut."""
     cut: dict[str, Any] = dict(message)
     content = cut.get("content")
     whole = len(content) if isinstance(content, str) else 0
@@ -158,11 +158,11 @@ def _ever_barer(message: JsonObject) -> Iterator[JsonObject]:
 # One that was uploaded long before is shown by its id alone.
 
 _LOOKED_AT_MAX: Final = 64
-"""Entries before the prompt."""
+"""The number of entries before the prompt that are searched."""
 
 
 def attachments_of(prompt: ModelInputEntry, newest_first: Iterator[Entry]) -> list[JsonValue]:
-    """`newest_first`: what came before the prompt, whether it stands or not."""
+    """The prompt's attachments; `newest_first` are the entries before the prompt, hidden or not."""
     due = set(prompt.attachments)
     found: dict[str, JsonObject] = {}
     for entry in islice(newest_first, _LOOKED_AT_MAX):
@@ -190,10 +190,10 @@ class PageQuery(Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ("user", "assistant")
     view: Literal["messages", "entries"] = "messages"
     order: Literal["turns", "log"] = "log"
-    """Of messages; entries are always in the order of the log."""
+    """The order of messages; entries are always in log order."""
     detail: LevelOfDetail = "live"
     bracket_bytes: int = 1
-    """What a `[` counts for in `bytes_max`: whoever sends the page may write it longer."""
+    """The size of a `[` in `bytes_max`; the sender of the page may escape it."""
 
     def __post_init__(self) -> None:
         if [self.before, self.after, self.around].count(None) < 2:
@@ -216,7 +216,7 @@ class MessagePage(Struct, frozen=True, kw_only=True):
 
 
 class EntrySource(Protocol):
-    """A conversation as it stood at one moment."""
+    """The entries of a conversation as of one moment."""
 
     @property
     def head_seq(self) -> int: ...
@@ -230,7 +230,7 @@ class EntrySource(Protocol):
 
 
 class ActiveRanges:
-    """A conversation without its hidden ranges, which are not even read."""
+    """The entries without the hidden ranges, which are not even read."""
 
     def __init__(self, source: EntrySource, hidden: Ranges) -> None:
         self.head_seq = source.head_seq
@@ -269,7 +269,7 @@ class TurnOrder:
     """
 
     def __init__(self, source: EntrySource, running_seq: int | None) -> None:
-        """`running_seq`: the prompt of the first turn that has not ended."""
+        """`running_seq` is the prompt of the first turn that has not ended."""
         self.head_seq = source.head_seq
         self._source = source
         self._running_seq = running_seq
@@ -280,7 +280,7 @@ class TurnOrder:
         here = self._at(seq)
         asked = here if _follows_prompt(here) else None
         outputs: deque[ModelOutputEntry] = deque()
-        """Not given yet, newest first: the prompt they follow has not been met."""
+        """Outputs waiting for the prompt they follow, newest first."""
         firsts: dict[str | None, int] = {}
         """The first known output of each turn."""
         if asked is not None:
@@ -307,8 +307,8 @@ class TurnOrder:
         yield from (output for output in outputs if output is not asked)
 
     def after(self, seq: int) -> Iterator[Entry]:
-        """Messages after that one, oldest first. A prompt that waits is not among them:
-        what comes of the turn that runs is to be read before it."""
+        """Messages after that one, oldest first. Waiting prompts are left out, because the rest of
+        the running turn comes before them."""
         here = self._at(seq)
         is_met = _follows_prompt(here)
         """Whether outputs that follow this message's prompt, or a later one, have come."""
@@ -333,7 +333,7 @@ class TurnOrder:
                 yield entry
 
     def since(self, seq: int) -> Iterator[Entry]:
-        """That message, where there is one, and those after it."""
+        """That message, if it exists, and those after it."""
         here = self._at(seq)
         if isinstance(here, MessageEntry):
             yield here
@@ -359,7 +359,7 @@ class TurnOrder:
         return late
 
     def _passed_by(self, output: ModelOutputEntry) -> deque[MessageEntry]:
-        """What stands before this output in the log and comes after it here, oldest
+        """The messages that precede this output in the log and follow it in turn order, oldest
         first."""
         passed: deque[MessageEntry] = deque()
         answered = {output.turn_id}
@@ -385,7 +385,7 @@ def _until(entries: Iterator[Entry], seq: int) -> Iterator[Entry]:
 
 
 class StoredEntries(EntrySource, Protocol):
-    """The same of a file or a stream, which knows how many bytes were read."""
+    """The entries of a file or a stream, with the number of bytes read so far."""
 
     @property
     def bytes_read(self) -> int: ...
@@ -402,10 +402,10 @@ class StoredEntries(EntrySource, Protocol):
 # turn that was met has its prompt, and every unfinished turn is complete.
 
 _SOME: Final = 1 / 16
-"""What is read at least where models see less, as a part of what is enough."""
+"""The share of `enough` that is read even if models see less."""
 _FAR: Final = 4
-"""How far one goes for the turns of an epoch: so many times what is enough. Without
-the rest of them a new epoch begins, which costs the provider's cache."""
+"""Turns of an epoch are read up to this many times `enough`. Without the rest of them a new epoch
+begins, which costs the provider's cache."""
 
 
 class WindowSize(Struct, frozen=True, kw_only=True):
@@ -416,16 +416,15 @@ class WindowSize(Struct, frozen=True, kw_only=True):
 def read_end(
     source: StoredEntries, row: ConversationRow, *, enough: WindowSize | None = None
 ) -> list[Entry]:
-    """As far back as the next turn needs, in order; it may begin late, and has gaps where
-    something does not stand. State entries and the epoch are read by their numbers, wherever
-    they are."""
+    """The entries that the next turn needs, in order. They may begin late, and have gaps where
+    entries are hidden. State entries and the epoch are read by their numbers, wherever they are."""
     enough = enough or WindowSize()
     epoch = source.at(row.epoch_seq) if row.epoch_seq else None
     unmet = {seq for _, seq in row.unfinished}
     """Prompts of turns that have not ended, by number."""
     prompted: set[str] = set()
     headless: set[str] = set()
-    """Turns met from behind, whose prompt is still to come."""
+    """Turns whose prompt has not been reached yet."""
     has_met_clear = False
     newest_first: list[Entry] = []
     bytes_before = source.bytes_read
@@ -529,7 +528,8 @@ class _Page:
         return [*reversed(self._older), *self._newer]
 
     def fill(self, newer: Iterator[Entry], older: Iterator[Entry]) -> tuple[bool, bool]:
-        """Takes from both sides in turn, nearest first; whether there is more on each."""
+        """Takes messages alternately from both sides, nearest first; returns whether there are more
+        on each side."""
         sides = self._shown(newer), self._shown(older)
         found = self._newer, self._older
         following = [next(side, None) for side in sides]
@@ -576,13 +576,10 @@ class _Page:
 
 
 class _ResultFinder:
-    """Reads the active entries and finds tool results, which come after their calls and may
-    lie beyond the page.
-
-    It notes what the page's own walk meets anyway, and looks further ahead only
-    for an output whose results were not among that, up to the end of its turn: or
-    to where the conversation was forked or rolled back, which ended all turns.
-    """
+    """Reads the active entries and finds tool results, which come after their calls and may lie
+    beyond the page. It collects what the page reads anyway, and reads ahead only for an output
+    whose results were not among that: up to the end of its turn, or to a fork or rollback, which
+    ended all turns."""
 
     def __init__(self, whole: EntrySource, hidden: Ranges) -> None:
         self.head_seq = whole.head_seq
@@ -626,8 +623,8 @@ class _ResultFinder:
         return has_results or entry.turn_id in self._ended or entry.seq < self._forked_at
 
     def _left_at(self, seq: int) -> float:
-        """Where the next hidden range begins that ends with a rollback: no turn goes on
-        beyond it. Other ranges are turns that were taken back from between others."""
+        """The last entry before the next hidden range that ends with a rollback; no turn continues
+        beyond it. Other hidden ranges are turns that were taken back from between others."""
         place = bisect_right(self._hidden, seq, key=lambda range_: range_[0])
         for first, last in islice(self._hidden, place, None):
             if isinstance(next(self._whole.after(last - 1), None), RollbackEntry):

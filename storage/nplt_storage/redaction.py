@@ -52,7 +52,8 @@ _QUOTED_BY_CHECKPOINTS: Final = ("name", "preview", "system_instruction", "noteb
 
 
 def redacted(entry: Entry, at: datetime) -> Entry:
-    """`BadEntry` if there is nothing to erase, or nobody knows where it would be."""
+    """The tombstone of an entry. Raises `BadEntry` if there is nothing to erase, or its place is
+    unknown."""
     if entry.redacted_at is not None:
         return entry
     return replace(_without_words(entry), metadata={}, redacted_at=at)
@@ -114,7 +115,7 @@ def _without_words(entry: Entry) -> Entry:
 
 
 def _state_without_words(state: Mapping[str, JsonValue]) -> JsonObject:
-    """A checkpoint must go on counting; only what it quotes goes."""
+    """The state of a checkpoint without its quotations; the counts stay."""
     cleared: JsonObject = {}
     for name, value in state.items():
         if isinstance(value, dict) and name == "widgets":
@@ -128,7 +129,7 @@ def _state_without_words(state: Mapping[str, JsonValue]) -> JsonObject:
 
 
 def without_words_of(erased: Entry, tombstone: Entry, entry: Entry) -> Entry:
-    """`entry` as it stands once `tombstone` has taken the place of `erased`."""
+    """`entry` after `tombstone` has replaced `erased`."""
     if entry.seq == erased.seq:
         return tombstone
     if isinstance(erased, NotebookEntry | WidgetEntry) and entry.seq > erased.seq:
@@ -158,7 +159,8 @@ def _without_screen(entry: Entry) -> Entry:
 def _sections_without_screen(
     sections: LevelOfDetailSections | None,
 ) -> LevelOfDetailSections | None:
-    """In its place there is still one, which is not what widgets show: so the next is written."""
+    """The sections with a placeholder for the live screen. It differs from what widgets show, so
+    the next screen is written."""
     if sections is None or sections.without_live_screen()[1] is None:
         return sections
     return sections.with_live_section(LIVE_SCREEN, REDACTED)

@@ -53,9 +53,9 @@ StateEntry: TypeAlias = (
     SystemInstructionEntry | NotebookEntry | CompactionEntry | ClearEntry | WidgetEntry
 )
 StateKey: TypeAlias = tuple[str, str]
-"""A kind, and which of that kind where there are several."""
+"""A kind, and a name if there are several of that kind."""
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""Numbers of entries, first and last, in order and apart."""
+"""Ranges of entry numbers, first and last, in order and not adjacent."""
 
 INSTRUCTION: Final[StateKey] = (SystemInstructionEntry.kind, "")
 NOTEBOOK: Final[StateKey] = (NotebookEntry.kind, "")
@@ -91,20 +91,20 @@ def state_seqs_of(marked: ConversationRow | RollbackEntry) -> dict[StateKey, int
 # import continues.
 
 Billed: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
-"""The model as provider/model, calls, tokens of input, of output, and of the input
-those that came from the provider's cache."""
+"""The model as provider/model, its calls, its input and output tokens, and the input tokens that
+came from the provider's cache."""
 BilledDetails: TypeAlias = tuple[tuple[str, int, int], ...]
-"""Of the models that have any: the tokens of input that were written to the provider's cache,
-and the calls whose counts are estimates."""
+"""The model, its input tokens that were written to the provider's cache, and its calls whose counts
+are estimates; only models that have any are listed."""
 
 MODELS_MAX: Final = 64
 OTHERS: Final = "other"
-"""What is counted together once there are too many; no model is called that."""
+"""The name under which further models are counted once there are too many; no model has it."""
 _COUNTED_MAX: Final = 2**53 - 1
-"""A provider may say anything; a row must stay readable by everyone."""
+"""Providers may report any number, but a row must stay readable by every program."""
 _COUNTED: Final = ("input_tokens", "output_tokens", "cached_tokens")
 _BILLS: Final = (("billed", 5), ("billed_details", 3))
-"""The fields of a row, and how much each says of a model."""
+"""The fields of a row, and the number of values each has per model."""
 
 
 def _bill(values: dict[str, Any], entry: ModelOutputEntry | CompactionEntry | FaultEntry) -> None:
@@ -118,7 +118,7 @@ def _bill(values: dict[str, Any], entry: ModelOutputEntry | CompactionEntry | Fa
 
 
 def _bill_again(values: dict[str, Any], state: Mapping[str, JsonValue]) -> None:
-    """What a checkpoint says was billed before; what is not as we write it counts nothing."""
+    """Adds the bills recorded in a checkpoint; malformed ones are ignored."""
     for name, length in _BILLS:
         bills = state.get(name)
         for bill in bills if isinstance(bills, list) else ():
@@ -145,7 +145,7 @@ NAME_CHARACTERS_MAX = 40
 PREVIEW_CHARACTERS_MAX = 80
 
 _LOOKED_AT_MAX = 1000
-"""Characters of a message that are looked at: a name or a preview needs no more."""
+"""The number of characters used for a name or a preview."""
 _BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
 
 
@@ -164,30 +164,30 @@ class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     damaged: bool = False
     head_seq: int = 0
     named: bool = False
-    """Whether the name is settled: someone gave it, or the first prompt did."""
+    """Whether the name is settled, by a user or by the first prompt."""
     unfinished: tuple[tuple[str, int], ...] = ()
-    """Turns that were prompted and have no end yet, each with its prompt's number."""
+    """Turns that have a prompt and no end yet, each with its prompt's number."""
     hidden: Ranges = ()
-    """What rollbacks took back."""
+    """The ranges that rollbacks took back."""
     system_seq: int = 0
     notebook_seq: int = 0
     compaction_seq: int = 0
     """The entries that hold the instruction, the notebook and the newest compaction;
     0: none."""
     widget_seqs: tuple[tuple[str, int], ...] = ()
-    """And each widget's state, by its name."""
+    """The entries that hold each widget's state, by name."""
     epoch_seq: int = 0
-    """The newest epoch since the last rollback, which tells how far back models see;
-    0: there is none, or nobody knows."""
+    """The newest epoch since the last rollback, which tells how far back models see; 0 if there is
+    none or it is unknown."""
     billed: Billed = ()
     billed_details: BilledDetails = ()
     options: tuple[tuple[str, str | int | float], ...] = ()
     """The options of prompts that give none: effort, temperature, length."""
     first_seq: int = 1
-    """The oldest entry there is, where a backend trims."""
+    """The oldest stored entry, in a backend that trims."""
     lost: tuple[int, int] | None = None
-    """Entries (first, last) that were here once, and that the file no longer has: an older
-    copy of it was put back. Known to the index alone, until a repair."""
+    """Entries (first, last) that the file no longer has because an older copy was restored. Only
+    the index knows this, until a repair."""
 
 
 _NUMBERED = {
@@ -203,7 +203,7 @@ _ELSEWHERE: Final[Mapping[str, Any]] = {"unfinished": (), "billed": (), "billed_
 
 
 NOBODY: Final = ""
-"""The user of a conversation of which it is not known whose it is; no user has that name."""
+"""The user of conversations without a known owner; no user has that name."""
 
 
 def new_row(session_id: str, *, user: str, created_at: datetime) -> ConversationRow:
@@ -221,8 +221,8 @@ def fold(row: ConversationRow, entry: Entry) -> ConversationRow:
 
 
 def fold_all(row: ConversationRow, entries: Iterable[Entry]) -> ConversationRow:
-    """Whoever changes what it makes of an entry raises `ROWS_VERSION` in
-    `index`, so that existing rows are rebuilt."""
+    """The row after these entries. A change in the result must raise `ROWS_VERSION` in `index`, so
+    that existing rows are rebuilt."""
     values: dict[str, Any] = asdict(row)
     for entry in entries:
         _take_in(values, entry)
@@ -286,13 +286,13 @@ def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutpu
 
 
 def hidden_after(hidden: Ranges, rollback: RollbackEntry) -> Ranges:
-    """The ranges that do not stand once this rollback is there; it hides itself too."""
+    """The hidden ranges after this rollback, which hides itself too."""
     before = through(hidden, rollback.to_seq) if rollback.hidden is None else rollback.hidden
     return (*before, (rollback.to_seq + 1, rollback.seq))
 
 
 def through(ranges: Ranges, seq: int) -> Ranges:
-    """Those that end there or before."""
+    """The ranges that end at `seq` or before."""
     return tuple(range_ for range_ in ranges if range_[1] <= seq)
 
 
@@ -345,7 +345,7 @@ def row_as_bytes(row: ConversationRow) -> bytes:
 
 
 def row_from_bytes(data: bytes, *, last_accessed: datetime | None = None) -> ConversationRow:
-    """Raises `ValueError` for what `row_as_bytes` did not make."""
+    """Raises `ValueError` for bytes that `row_as_bytes` did not make."""
     row = _ROW_DECODER.decode(data)
     return row if last_accessed is None else replace(row, last_accessed=last_accessed)
 
@@ -361,11 +361,11 @@ RowPlace: TypeAlias = tuple[bool, datetime, str]
 
 
 class BadCursor(ValueError):
-    """Not a cursor of this list."""
+    """The cursor does not belong to this list."""
 
 
 class RowQuery(Struct, frozen=True, kw_only=True):
-    """Every condition that is given must hold; `archived=None` is both kinds."""
+    """All given conditions must hold; `archived=None` matches both kinds."""
 
     limit: int = 50
     cursor: str | None = None
@@ -375,14 +375,14 @@ class RowQuery(Struct, frozen=True, kw_only=True):
     id_prefix: str | None = None
     unfinished: bool = False
     troubled: bool = False
-    """Damaged, or with entries that were lost."""
+    """Matches only conversations that are damaged or have lost entries."""
 
 
 class RowPage(Struct, frozen=True, kw_only=True):
     rows: tuple[ConversationRow, ...]
     next_cursor: str | None = None
     incomplete: bool = False
-    """The store does not know all of its conversations yet."""
+    """Whether the store does not know all of its conversations yet."""
 
 
 def place_of(row: ConversationRow) -> RowPlace:
@@ -405,7 +405,7 @@ def matches(row: ConversationRow, query: RowQuery) -> bool:
 
 
 def page_of(rows: Iterable[ConversationRow], query: RowQuery) -> RowPage:
-    """The page, from rows in any order."""
+    """A page of rows that are in any order."""
     wanted = sorted((row for row in rows if matches(row, query)), key=place_of, reverse=True)
     if query.cursor is not None:
         last = read_cursor(query.cursor)
@@ -414,7 +414,7 @@ def page_of(rows: Iterable[ConversationRow], query: RowQuery) -> RowPage:
 
 
 def cut_page(rows: list[ConversationRow], limit: int) -> RowPage:
-    """From rows in order, one more than fits if there is more."""
+    """A page of rows in order; there is one row more than `limit` if there are further pages."""
     page = tuple(rows[:limit])
     more = len(rows) > limit and page
     return RowPage(rows=page, next_cursor=write_cursor(page[-1]) if more else None)
@@ -473,7 +473,7 @@ class _State(Struct):
 
 
 def read_checkpoint(entry: CheckpointEntry) -> Checkpoint | None:
-    """`None` if it is not as this version writes it."""
+    """`None` if it is not in the form that this version writes."""
     try:
         state = convert(entry.state, _State)
     except ValueError:
@@ -493,7 +493,7 @@ def read_checkpoint(entry: CheckpointEntry) -> Checkpoint | None:
 
 
 def row_from_entries(entries: Sequence[Entry]) -> ConversationRow | None:
-    """The row at the last of these, by way of the newest checkpoint among them."""
+    """The row at the last of these entries, computed from the newest checkpoint among them."""
     for place in range(len(entries) - 1, -1, -1):
         entry = entries[place]
         checkpoint = read_checkpoint(entry) if isinstance(entry, CheckpointEntry) else None

@@ -39,7 +39,7 @@ from nplt_storage.rows import BadCursor, ConversationRow
 WORDS_VERSION: Final = 1
 
 WORD_CHARACTERS_MAX: Final = 64
-"""A longer word is taken for its beginning: nobody types the rest of a key."""
+"""Longer words are indexed by their beginning, since no one types the rest of a key."""
 
 UNSPACED: Final = (
     "\u0e00-\u0eff"  # Thai, Lao
@@ -77,8 +77,8 @@ _UNSEEN = re.compile(
 
 
 def words(text: str) -> list[str]:
-    """In the order of the text. A long one is taken piece by piece, because `re` lets no
-    other thread run meanwhile."""
+    """The words in the order of the text. A long text is split piece by piece, because `re` blocks
+    all other threads meanwhile."""
     if len(text) <= _PIECE_CHARACTERS:
         return _words(text)
     found: list[str] = []
@@ -100,15 +100,15 @@ def _words(text: str) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Composed again at the end: what is left apart was an accent."""
+    """Folds case and removes accents; anything else that was decomposed is composed again."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     bare = _UNSEEN.sub("", unicodedata.normalize("NFKD", folded))
     return unicodedata.normalize("NFC", bare)
 
 
 def wanted_words(query: str) -> list[str]:
-    """As `words`, but a run of characters of a script without blanks is one: its
-    words with blanks between them."""
+    """Like `words`, but a run of characters of a script without blanks is one term: its words
+    joined by blanks."""
     found = (run[:WORD_CHARACTERS_MAX] for run in re.findall(_WANTED, _plain(query)))
     return [" ".join(run) if re.match(_UNSPACED, run) else run for run in found]
 
@@ -117,11 +117,11 @@ def wanted_words(query: str) -> list[str]:
 # Matching and snippets
 
 Wanted: TypeAlias = tuple[str, ...]
-"""What is looked for, as it stands among the words of a text joined by blanks:
-each with a blank on both sides, the last one without the second."""
+"""The search terms as they appear in the words of a text joined by blanks: each has a blank on both
+sides, the last one only before it, so that it matches as a prefix."""
 
 WANTED_MAX: Final = 64
-"""Words of a query; further ones are not looked at."""
+"""The number of words of a query that are used."""
 SNIPPET_CHARACTERS: Final = 160
 
 _BLOCK_SIZES = (8192, 128)
@@ -129,7 +129,7 @@ _RUNS = rf"[{UNSPACED}]|[^\s{UNSPACED}]+"
 
 
 def query_words(text: str) -> Wanted:
-    """Each word once: asked for again it would only be looked for again."""
+    """The words of a query, each once."""
     *whole, last = wanted_words(text)[:WANTED_MAX] or [""]
     return (*(f" {word} " for word in dict.fromkeys(whole)), f" {last}") if last else ()
 
@@ -140,7 +140,7 @@ def matches(wanted: Wanted, text: str) -> bool:
 
 
 def snippet(text: str, wanted: Wanted, characters: int = SNIPPET_CHARACTERS) -> str:
-    """One printable line around the first of the words, `…` where it was cut."""
+    """One printable line around the first hit, with `…` where it was cut."""
     hit = _first_hit(text, wanted)
     begin = 0
     if len(text) > characters:
@@ -162,8 +162,8 @@ def _joined(found: Sequence[str]) -> str:
 
 
 def _first_hit(text: str, wanted: Wanted) -> int:
-    """Where in the text: found by narrowing it down, since only whole words can be
-    compared, and a word's place among words says little about its place here."""
+    """The offset of the first hit. The text is narrowed down block by block, because only whole
+    words can be compared, and a word's index says little about its offset."""
     begin, end = 0, len(text)
     for size in _BLOCK_SIZES:
         # Cut at blanks, where no word is.
@@ -202,10 +202,10 @@ def _single_line(text: str) -> str:
 
 
 SEARCHED_CHARACTERS_MAX: Final = 2**20
-"""Of a message: what is said after them is not found."""
+"""The length of a message that is searched; later text is not found."""
 
 SearchPlace: TypeAlias = tuple[int, str, int]
-"""When (see `moment`), in which conversation, which entry."""
+"""The time (see `moment`), the conversation and the entry."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENT_MAX = 2**55 - 2**20
@@ -216,7 +216,7 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     limit: int = 20
     cursor: str | None = None
     seconds_max: float = 5.0
-    """A search that takes longer is given up: `StorageUnavailable`."""
+    """The time limit of a search, after which it raises `StorageUnavailable`."""
 
 
 class SearchHit(Struct, frozen=True, kw_only=True):
@@ -233,14 +233,14 @@ def place_of_hit(hit: SearchHit) -> SearchPlace:
 
 
 class SearchPage(Struct, frozen=True, kw_only=True):
-    """Newest first."""
+    """A page of hits, newest first."""
 
     hits: tuple[SearchHit, ...]
     next_cursor: str | None = None
 
 
 def searched_text(entry: Entry) -> str:
-    """What of an entry is searched; empty where nothing is."""
+    """The searchable text of an entry; empty if it has none."""
     if isinstance(entry, ModelInputEntry | ModelOutputEntry):
         return entry.content[:SEARCHED_CHARACTERS_MAX]
     return ""
@@ -251,8 +251,8 @@ def stands(row: ConversationRow, seq: int) -> bool:
 
 
 def moment(timestamp: datetime) -> int:
-    """In microseconds, and small enough (the years 829 to 3111) that eight more bits
-    can tell apart what was said in the same one."""
+    """The time in microseconds, small enough (the years 829 to 3111) to leave eight bits for
+    messages of the same microsecond."""
     return max(-_MOMENT_MAX, min(microseconds(timestamp), _MOMENT_MAX))
 
 
@@ -280,7 +280,7 @@ def read_search_cursor(cursor: str) -> SearchPlace:
 
 
 FoundMessage: TypeAlias = tuple[SearchPlace, SearchHit, str]
-"""Its place, the hit without a snippet, and the text."""
+"""The place, the hit without a snippet, and the text."""
 
 
 def hit_without_snippet(row: ConversationRow, seq: int, role: str, at: datetime) -> SearchHit:
@@ -290,7 +290,8 @@ def hit_without_snippet(row: ConversationRow, seq: int, role: str, at: datetime)
 
 
 def cut_search_page(found: Sequence[FoundMessage], wanted: Wanted, limit: int) -> SearchPage:
-    """From messages newest first, one more than fits if there is more."""
+    """A page of messages given newest first; there is one more than fits if there are further
+    pages."""
     page = found[:limit]
     more = len(found) > limit and page
     return SearchPage(
@@ -306,8 +307,8 @@ def took_too_long(query: SearchQuery) -> StorageUnavailable:
 
 
 def search_entries(said: Iterable[tuple[ConversationRow, Entry]], query: SearchQuery) -> SearchPage:
-    """For stores without an index: all entries of a user's conversations, in any order;
-    no more than a page of them is kept."""
+    """Searches the entries of a user's conversations, given in any order, for stores without an
+    index. At most one page of hits is held in memory."""
     wanted = query_words(query.text)
     before = None if query.cursor is None else read_search_cursor(query.cursor)
     # The newest so far, the oldest of them first; one more than fits if there is more.

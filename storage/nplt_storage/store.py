@@ -34,7 +34,7 @@ class StoreDescription(Struct, frozen=True, kw_only=True):
 
 
 class PartialAnswer(Struct, frozen=True, kw_only=True):
-    """The text of a call whose server died: it was shown to people and is no entry yet."""
+    """The text of a call whose server died: users saw it, and it has no entry yet."""
 
     turn_id: str
     call: int
@@ -49,15 +49,15 @@ _T = TypeVar("_T")
 
 
 class Unstoppable(Future[_T]):
-    """The outcome of something that is under way and can't be stopped. Cancelling the task
-    that waits for it takes effect when the outcome is known, and not before."""
+    """The outcome of an operation that can't be stopped. Cancelling the task that waits for it
+    takes effect only when the outcome is known."""
 
     def cancel(self, msg: object = None) -> bool:
         return False
 
 
 def unstoppable(work: Awaitable[_T]) -> Unstoppable[_T]:
-    """Work that is stopped by cancelling gets a task of its own, which nobody cancels."""
+    """Runs the work in a task of its own, which is never cancelled."""
     outcome: Unstoppable[_T] = Unstoppable()
 
     def done(task: Future[_T]) -> None:
@@ -79,41 +79,39 @@ class Record(Protocol):
     def session_id(self) -> str: ...
 
     def append(self, entry: Entry) -> Awaitable[ConversationRow]:
-        """Gives the conversation's row after the entry. `BadEntry` unless its number
-        follows the last one's, also when the last one was another process's; nothing
-        has changed then."""
+        """Returns the conversation's row after the entry. Raises `BadEntry`, without any change,
+        unless its number follows the last one's, which may have been written by another process."""
         ...
 
     def journal_delta(
         self, turn_id: str, call: int, kind: DeltaKind, text: str
     ) -> Future[None] | None:
-        """Notes a piece of a running answer before it is shown, so that it outlives
-        this process. Quick, unsynced, and never an error: the entry that holds the
-        whole call, or ends its turn, is what counts, and forgets it. Where the note is
-        under way, gives what ends when the piece may be shown; `None`: at once."""
+        """Stores a piece of a running answer before it is shown, so that it outlives this process.
+        It is quick, unsynced and never an error; the entry that holds the whole call, or ends its
+        turn, replaces it. The piece may be shown when the returned awaitable ends, or at once if
+        that is `None`."""
         ...
 
     async def keep_blob(self, data: bytes) -> BlobReference:
-        """Keeps something too large for an entry; durable when it returns. The
-        entry that names it comes after."""
+        """Stores data too large for an entry durably. The entry that names it is written
+        afterwards."""
         ...
 
     async def redact(self, seq: int, *, at: datetime) -> Entry:
-        """Erases that entry's content for good, wherever this backend keeps it;
-        gives the tombstone that stands there now."""
+        """Erases that entry's content for good, wherever this backend keeps it, and returns the
+        tombstone that replaces it."""
         ...
 
     async def close(self) -> None: ...
 
 
 def check_byte_range(offset: int, length: int) -> None:
-    """Of a blob."""
     if offset < 0 or length < 0:
         raise BadEntry("a range of bytes begins at 0 or later and has no negative length")
 
 
 class Builder(Protocol):
-    """A whole conversation on its way in: all of it, or nothing."""
+    """Builds a whole conversation, which appears completely or not at all."""
 
     async def add(self, entries: Sequence[Entry]) -> None: ...
 
@@ -121,12 +119,12 @@ class Builder(Protocol):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """What is said about a conversation as a whole, once."""
+    """The facts that are recorded once for a conversation as a whole."""
 
     user: str
     created_at: datetime
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
-    """What an older program said about it, kept as it was."""
+    """The fields an older program stored about it, unchanged."""
 
 
 class Opened(Struct, frozen=True, kw_only=True):
@@ -138,7 +136,7 @@ class Opened(Struct, frozen=True, kw_only=True):
 
 class DeletedConversation(Struct, frozen=True, kw_only=True):
     row: ConversationRow
-    """As it was when it was deleted."""
+    """The row at the time of deletion."""
     deleted_at: datetime
 
 
@@ -148,7 +146,7 @@ class ConversationStore(Protocol):
 
     @property
     def read_only_reason(self) -> str | None:
-        """Why nothing can be written just now (a full disk, say); `None`: all is well."""
+        """The reason why nothing can be written now (a full disk, say), or `None`."""
         ...
 
     # One conversation
@@ -156,20 +154,20 @@ class ConversationStore(Protocol):
     async def create(self, session_id: str, *, user: str) -> Record: ...
 
     async def open(self, session_id: str) -> Opened:
-        """The history reaches back as far as the next turn needs; older entries are
-        read in pages. `ConversationReadOnly` while another writer has it open."""
+        """Opens a conversation for writing. Its history reaches back as far as the next turn needs;
+        older entries are read in pages. Raises `ConversationReadOnly` while another writer has it
+        open."""
         ...
 
     async def page(self, session_id: str, query: PageQuery) -> MessagePage: ...
 
     async def text_of(self, session_id: str, seq: int) -> str | None:
-        """The whole content of one entry; `None` if it is not there or has none."""
+        """The whole content of one entry; `None` if it does not exist or has none."""
         ...
 
     async def prompt_by_message_id(self, session_id: str, message_id: str) -> SentBefore | None:
-        """The prompt with that message_id, however old it is, active or not; `None`: there
-        is none. Quick in a long conversation too. Of a trimmed prompt everything but its
-        text is known."""
+        """The prompt with that message_id, however old, active or not, or `None`. It is found
+        quickly in long conversations too. For a trimmed prompt everything but its text is known."""
         ...
 
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes: ...
@@ -177,32 +175,33 @@ class ConversationStore(Protocol):
     def entries(
         self, session_id: str, *, after: int = 0, through: int | None = None
     ) -> AsyncIterator[Sequence[Entry]]:
-        """All entries, batch by batch: to copy, export or examine."""
+        """All entries in batches, for copying, exporting or examining."""
         ...
 
     async def origin(self, session_id: str) -> Origin: ...
 
     def build(self, session_id: str, origin: Origin) -> AbstractAsyncContextManager[Builder]:
-        """The conversation appears in one step when the block ends without an error; else
+        """The conversation appears in one step when the block ends without an error; otherwise
         nothing of it stays."""
         ...
 
     async def delete(self, session_id: str) -> None:
-        """Moves it to the trash, where the backend has one."""
+        """Moves the conversation to the trash, if the backend has one."""
         ...
 
     async def undelete(self, session_id: str, *, user: str | None = None) -> None:
-        """With `user`: only a conversation of that user; another one is not found and stays in
-        the trash."""
+        """Restores a conversation; with `user`, only one of that user. Another user's is not found
+        and stays in the trash."""
         ...
 
     async def is_trash_of_another(self, session_id: str, user: str) -> bool:
-        """Whether someone else deleted one of that id and may bring it back: then the id
-        is not free for what this user brings along."""
+        """Whether another user deleted a conversation of that id and may restore it; the id is then
+        not free for this user."""
         ...
 
     async def trash(self, user: str) -> Sequence[DeletedConversation]:
-        """What that user can undelete, the last deleted first; each id once."""
+        """The conversations that this user can undelete, last deleted first; each id occurs
+        once."""
         ...
 
     # All of them
@@ -222,7 +221,7 @@ class ConversationStore(Protocol):
 
 @runtime_checkable
 class Leased(Protocol):
-    """A record with a lease: when it has expired, another server may take the record."""
+    """A record with a lease, after whose end another server may open it."""
 
     @property
     def is_lapsed(self) -> bool:
@@ -231,39 +230,40 @@ class Leased(Protocol):
 
     @property
     def wanted_within(self) -> float | None:
-        """In how many seconds it is to be closed, because another server has asked for it
-        (`Shared.ask_for`); that one has it then. `None`: nobody has."""
+        """The number of seconds within which to close the record, because another server has asked
+        for it (`Shared.ask_for`) and will open it then; `None` if none has."""
         ...
 
     async def reclaim(self) -> None:
-        """Holds it again. `WrittenElsewhere`: another server has had it meanwhile."""
+        """Acquires the lease again. Raises `WrittenElsewhere` if another server has had it
+        meanwhile."""
         ...
 
 
 class Member(Struct, frozen=True, kw_only=True):
-    """A server that uses a store beside others."""
+    """A server that shares the store with others."""
 
     id: str
     address: str | None = None
-    """Where the others reach it."""
+    """The address at which other servers reach it."""
     host: str = ""
     pid: int = 0
     owned: int = 0
-    """How many conversations it has open."""
+    """The number of conversations it has open."""
     started_at: float = 0.0
 
 
 @runtime_checkable
 class Shared(Protocol):
-    """A store that several servers use at once, through which they know of each other."""
+    """A store that several servers use at once, and through which they know each other."""
 
     @property
     def server_id(self) -> str:
-        """This server's, among the members."""
+        """The id of this server among the members."""
         ...
 
     def join(self) -> None:
-        """Tells the others, from now until it is closed, that this server is there."""
+        """Announces this server to the others until the store is closed."""
         ...
 
     async def agreed_key(self, offered: bytes) -> bytes:
@@ -271,45 +271,47 @@ class Shared(Protocol):
         ...
 
     async def ask_for(self, held: ConversationHeld) -> None:
-        """Asks the server that has a conversation to hand it over. To be repeated for as long
-        as it is wanted."""
+        """Asks the server that has a conversation open to hand it over. The caller repeats this as
+        long as it wants the conversation."""
         ...
 
     async def members(self) -> Sequence[Member]:
-        """Also asks anew what the store promises: that may change while it is in use."""
+        """The servers that share the store. Also refreshes the store's description, which may
+        change while it is in use."""
         ...
 
     async def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:
-        """False: that many turns of this user run already, in all servers together."""
+        """False if this user already has that many turns running on all servers together."""
         ...
 
     def end_turn(self, user: str, turn_id: str) -> None:
-        """Does not wait."""
+        """Returns without waiting."""
         ...
 
     async def count_prompt(self, user: str, per_minute: float) -> float:
-        """Counts one prompt; gives how many more this user may send now, to all servers
-        together. Less than nothing: there were too many."""
+        """Counts one prompt, and returns how many more this user may send now to all servers
+        together; negative if there were too many."""
         ...
 
 
 class Repaired(Struct, frozen=True, kw_only=True):
     says: tuple[str, ...]
-    """What was done, one sentence each; none: there was nothing to do."""
+    """The changes, one sentence each; empty if there was nothing to repair."""
     kept: int = 0
-    """Entries that are as they were."""
+    """The number of unchanged entries."""
     lost: tuple[tuple[int, int], ...] = ()
-    """Entries (first, last) in whose place a tombstone stands now."""
+    """The entries (first, last) that were replaced by tombstones."""
     original: str | None = None
-    """The name under which the record is kept as it was."""
+    """The name under which the original is kept."""
 
 
 @runtime_checkable
 class Repairable(Protocol):
-    """A store that can repair what is damaged."""
+    """A store that can repair damaged conversations."""
 
     async def repair(self, session_id: str) -> Repaired:
-        """`ConversationDamaged` where nothing helps. The conversation must not be open."""
+        """Repairs a conversation, which must not be open. Raises `ConversationDamaged` if that is
+        impossible."""
         ...
 
 
@@ -320,7 +322,7 @@ class Repairable(Protocol):
 # once a later one begins, because its entry is in the record by then.
 
 Piece: TypeAlias = tuple[str, int, DeltaKind, str]
-"""Turn, call, kind, text."""
+"""The turn, the call, the kind and the text."""
 
 
 def joined(pieces: Iterable[Piece]) -> PartialAnswer | None:
@@ -353,7 +355,7 @@ def outdates(entry: Entry, turn_id: str, call: int) -> bool:
 def not_yet_an_entry(
     said: PartialAnswer | None, row: ConversationRow, entries: Iterable[Entry]
 ) -> PartialAnswer | None:
-    """`said`; `None` if that call has an entry, or its turn has ended."""
+    """`said`, or `None` if that call has an entry or its turn has ended."""
     if said is None or said.turn_id not in dict(row.unfinished):
         return None
     if any(outdates(entry, said.turn_id, said.call) for entry in entries):

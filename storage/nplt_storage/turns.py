@@ -34,7 +34,7 @@ ContextEntry: TypeAlias = ModelInputEntry | ModelOutputEntry | ToolResultsEntry
 
 class StoredTurnState(Enum):
     ABSENT = "absent"
-    """The record has nothing of the turn."""
+    """The record has no entry of the turn."""
     WITHOUT_PROMPT = "without prompt"
     """A file holds entries of the turn, but not its prompt."""
     WAITING = "waiting"
@@ -42,7 +42,7 @@ class StoredTurnState(Enum):
     IN_TOOLS = "in tools"
     """The latest output calls tools, which have no results yet."""
     BETWEEN_CALLS = "between calls"
-    """The model is to be called again: with results, or after a rejected answer."""
+    """The model is to be called again, with results or after a rejected answer."""
     OVER = "over"
 
     __hash__ = object.__hash__  # the one of Enum is written in Python, and slow
@@ -83,7 +83,7 @@ TURN_STATES: Final[Mapping[StoredTurnState, Mapping[StoredTurnStep, StoredTurnSt
 
 class Turn(Struct, kw_only=True, gc=False):
     number: int
-    """The seq of its prompt; of its first entry, where there is no prompt."""
+    """The seq of its prompt or, without a prompt, of its first entry."""
     prompt: ModelInputEntry | None = None
     entries: list[ContextEntry] = field(default_factory=list)
     end: ModelOutputEntry | FaultEntry | None = None
@@ -91,7 +91,7 @@ class Turn(Struct, kw_only=True, gc=False):
     """The latest output, while its calls have no results."""
     last_call: int = -1
     abandoned: bool = False
-    """It had not ended where the conversation was forked or rolled back to."""
+    """The conversation was forked or rolled back to an entry before its end."""
 
     @property
     def stored_state(self) -> StoredTurnState:

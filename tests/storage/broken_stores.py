@@ -55,7 +55,8 @@ from nplt_storage.memory import EntryList, MemoryBuilder, MemoryRecord, StoredCo
 from nplt_storage.pages import read_page
 from nplt_storage.redaction import redacted
 from nplt_storage.redis import scripts, store
-from nplt_storage.redis.store import RedisStore, TurnSpans
+from nplt_storage.redis.store import RedisStore
+from nplt_storage.redis.trimming import TurnSpans
 from nplt_storage.rows import new_row, page_of
 from nplt_storage.search import search_entries
 from nplt_storage.store import DeletedConversation, Piece, joined, outdates

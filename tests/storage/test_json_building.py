@@ -13,9 +13,9 @@ from tests.storage.file_fakes import PowerCut, Trouble
 
 from nplt_storage import BadEntry, ConversationExists, StorageUnavailable
 from nplt_storage.file_system import Disk
+from nplt_storage.files.conversation_file import NewConversation
 from nplt_storage.files.directory import sweep
 from nplt_storage.files.format import Header, blobs_of
-from nplt_storage.files.store import NewConversation
 
 HISTORY = Path("history")
 PATH = HISTORY / "session_20260102_s1.json"

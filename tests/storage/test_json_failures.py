@@ -17,6 +17,7 @@ from tests.storage.disk_fakes import WatchedDisk
 from tests.storage.file_fakes import MemoryFiles, Trouble
 from tests.storage.json_stores import all_entries, open_store, row_of, rows
 
+import nplt_storage.files.record
 import nplt_storage.files.store
 from nplt_storage import (
     ConversationHistory,
@@ -33,7 +34,7 @@ from nplt_storage.entries import Entry
 from nplt_storage.file_system import Disk, FoundFile
 from nplt_storage.files.conversation_file import JsonFile
 from nplt_storage.files.format import Header
-from nplt_storage.files.store import redact_entry
+from nplt_storage.files.record import redact_entry
 
 SECRET = "xyzzy"
 PATH = Path("history/session_20260102_s1.json")
@@ -211,7 +212,7 @@ async def test_a_redaction_that_began_is_finished_whoever_gives_up(
         anyio.from_thread.run_sync(scope.cancel)
         return redact_entry(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(nplt_storage.files.store, "redact_entry", give_up_meanwhile)
+    monkeypatch.setattr(nplt_storage.files.record, "redact_entry", give_up_meanwhile)
     with scope:
         await record.redact(1, at=START)
     assert scope.cancel_called

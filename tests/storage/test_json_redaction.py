@@ -29,7 +29,7 @@ from nplt_storage.files.append import Appender
 from nplt_storage.files.conversation_file import JsonFile, keep_blob
 from nplt_storage.files.directory import sweep
 from nplt_storage.files.format import blobs_of
-from nplt_storage.files.store import Redaction, redact_entry, remove_traces
+from nplt_storage.files.record import Redaction, redact_entry, remove_traces
 from nplt_storage.redaction import REDACTED, redacted
 from nplt_storage.rows import fold_all, new_row
 

@@ -27,8 +27,8 @@ from nplt_storage import (
 )
 from nplt_storage.entries import CheckpointEntry, SystemInstructionEntry
 from nplt_storage.pages import WindowSize
-from nplt_storage.redis import store as store_module
-from nplt_storage.redis.store import RedisRecord
+from nplt_storage.redis import record as record_module
+from nplt_storage.redis.record import RedisRecord
 from nplt_storage.rows import read_checkpoint
 from nplt_storage.testing.rules import (
     Writer,
@@ -368,7 +368,7 @@ async def test_an_entry_is_in_whatever_becomes_of_the_cut_after_it(
     store = await trimming(redis_server, prefix)
     writer = await Writer.create(MAKE, store)
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "checkpoint_after", None)
+        patch.setattr(record_module, "checkpoint_after", None)
         await writer.turns(1, 8)
     assert await entries_of(store) == list(writer.history.entries)
     await writer.turns(9, 9)

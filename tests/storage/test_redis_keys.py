@@ -15,7 +15,7 @@ from tests.support.redis_server import RedisServer
 from nplt_storage import Origin, PageQuery, RedisStore, pages
 from nplt_storage.entries import ClearEntry, Entry
 from nplt_storage.pages import WindowSize, read_end
-from nplt_storage.redis.store import StreamSource
+from nplt_storage.redis.streams import StreamSource
 from nplt_storage.testing.rules import (
     START,
     Writer,

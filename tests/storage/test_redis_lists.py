@@ -15,7 +15,7 @@ from tests.support.redis_server import RedisServer
 
 from nplt_storage import Opened, RedisStore, RowQuery, SearchQuery, StorageUnavailable
 from nplt_storage.entries import PinnedEntry
-from nplt_storage.redis.store import UserLists
+from nplt_storage.redis.user_lists import UserLists
 from nplt_storage.testing.rules import START, Writer, ids_of
 
 MAKE = MemoryMaker()
@@ -158,7 +158,7 @@ async def test_a_deleted_conversation_leaves_the_list_though_the_server_died_in_
 ) -> None:
     await written(store, "s1", "s2")
     with monkeypatch.context() as patch:
-        patch.setattr(RedisStore, "_unlist", lambda self, row: None)
+        patch.setattr(UserLists, "remove", lambda self, row: None)
         await store.delete("s1")
     assert await ids_of(store) == ["s2"]
     assert [each.row.session_id for each in await store.trash("ada")] == ["s1"]

@@ -10,7 +10,7 @@ from tests.storage.conversations import Pen, answer, fault, prompt
 
 from nplt_storage.entries import ClearEntry, Entry, RollbackEntry
 from nplt_storage.errors import BadEntry
-from nplt_storage.redis.store import TurnSpans
+from nplt_storage.redis.trimming import TurnSpans
 
 
 @st.composite

@@ -140,7 +140,7 @@ class Appender:
         self._files = file.files
         self._descriptor = descriptor
         self._file_id: FileId | None = None
-        """Of the open descriptor, once it was looked up."""
+        """The identity of the open descriptor, once it has been looked up."""
         self._sync_later = sync_later
         self._lock = Lock()
         """Serializes appends and scheduled syncs; held during disk operations."""
@@ -177,8 +177,8 @@ class Appender:
             self._end_commit(prepared, acknowledge)
 
     def write_here(self, prepared: PreparedLine) -> int | None:
-        """Writes the line without waiting, and gives the descriptor that is to be synced;
-        `settle` has to follow. `None`: this append needs a thread, and `commit`."""
+        """Writes the line without waiting and returns the descriptor to sync; `settle` must follow.
+        `None` means that this append needs a thread, and `commit`."""
         descriptor = self._descriptor
         if (
             descriptor is None
@@ -208,7 +208,7 @@ class Appender:
     def settle(
         self, prepared: PreparedLine, error: OSError | None, *, acknowledge: Callable[[], bool]
     ) -> None:
-        """Ends what `write_here` began, once the line is synced or could not be."""
+        """Completes what `write_here` began, once the line is synced or the sync has failed."""
         try:
             if error is not None:
                 self._release()
@@ -361,8 +361,8 @@ _T = TypeVar("_T")
 
 
 class _Commit(Unstoppable[_T]):
-    """One append in progress. Whoever finishes it, perhaps in a thread, and the timer that
-    gives it up race; the first of them decides the outcome."""
+    """One append in progress. The thread that finishes it and the timer that gives it up race; the
+    first one decides the outcome."""
 
     def __init__(self, entry: Entry, prepared: PreparedLine) -> None:
         super().__init__()
@@ -383,8 +383,8 @@ class Committer(Generic[_T]):
         threads: CommitThreads,
         commit_seconds_max: float = COMMIT_SECONDS_MAX,
     ) -> None:
-        """`appended` is called in the event loop for every entry that is on disk; what it
-        gives is the outcome of the append."""
+        """`appended` is called in the event loop for every entry that is on disk; its return value
+        is the outcome of the append."""
         self._appender = appender
         self._appended = appended
         self._threads = threads
@@ -465,7 +465,7 @@ class Committer(Generic[_T]):
         return True
 
     def _synced(self, commit: _Commit[_T], error: OSError | None) -> None:
-        """The kernel has synced the line, or could not."""
+        """Called when the kernel has synced the line, or failed to."""
         failure: BaseException | None = None
         try:
             self._end_writing(commit, error)

@@ -57,7 +57,7 @@ _CALLS: Final = {
     "aarch64": (0, 1, 2, 4),
 }
 _PLACES: Final = 128
-"""How many syncs may be under way."""
+"""The number of syncs that may be under way."""
 _REQUEST: Final = struct.Struct("=Q8xH2xI32xII")
 _EVENT: Final = struct.Struct("=Q8xq8x")
 _FDATASYNC: Final = 3
@@ -65,18 +65,19 @@ _WITH_EVENTFD: Final = 1
 
 
 class SyncRefused(OSError):
-    """The kernel did not take the request: nothing was synced, and a thread can do it."""
+    """The kernel did not accept the request: nothing was synced, and a thread can do it."""
 
 
 Done: TypeAlias = Callable[[OSError | None], None]
-"""Told how a sync ended: with that error, or with none."""
+"""Called with the error of a sync, or `None`."""
 
 
 class KernelSync:
-    """Belongs to the event loop in which it was started."""
+    """Syncs files by the kernel's asynchronous I/O; belongs to the event loop in which it was
+    started."""
 
     def __init__(self, loop: AbstractEventLoop, calls: tuple[int, int, int, int]) -> None:
-        """`OSError` if the kernel refuses."""
+        """Raises `OSError` if the kernel refuses."""
         import ctypes  # a server starts without it
 
         self.loop = loop
@@ -95,9 +96,9 @@ class KernelSync:
         self._free = list(range(_PLACES))
         self._under_way: dict[int, Done] = {}
         self._single: tuple[int, float] | None = None
-        """The place of a sync that was alone when it began, and when that was."""
+        """The index of a sync that was alone when it began, and the time it began."""
         self.slow_until = 0.0
-        """By the loop's clock: how long the machine counts as busy."""
+        """The machine counts as busy until this time of the loop's clock."""
         self._is_closing = False
         self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
@@ -128,8 +129,8 @@ class KernelSync:
         return bool(self._free)
 
     def begin(self, descriptor: int, done: Done) -> None:
-        """Syncs the file and calls `done` in the event loop. The descriptor must stay open
-        until then. To be called only while it `has_room`. `SyncRefused`: nothing is done."""
+        """Syncs the file and calls `done` in the event loop. The descriptor must stay open until
+        then. Call this only while it `has_room`. If it raises `SyncRefused`, nothing is done."""
         place = self._free.pop()
         _REQUEST.pack_into(
             self._requests,
@@ -149,7 +150,7 @@ class KernelSync:
         self._under_way[place] = done
 
     def close(self) -> None:
-        """What is under way goes on, and its end is told; then all is given back."""
+        """Releases the resources once the syncs under way have finished and been reported."""
         self._is_closing = True
         if not self._under_way:
             self.loop.remove_reader(self._eventfd)
@@ -196,25 +197,26 @@ IDLE_SECONDS_MAX: Final = 10.0
 SLOW_WRITE_SECONDS: Final = 0.1
 """A write that takes longer, because the system has too much to write, holds up the loop."""
 _SLOW_SECONDS: Final = 10.0
-"""For so long after a slow write or sync, commits are made in threads."""
+"""Commits are made in threads for this long after a slow write or sync."""
 FEW_COMMITS: Final = 2
-"""So many at a time are made in threads while the machine is busy. The kernel's worker is bound
-to the processor of the event loop, where it waits for a time slice of each other program; a
-thread is woken where it can run. One client then has two to four times as many turns. On an idle
-machine the kernel is the quicker one."""
+"""While the machine is busy, up to this many concurrent commits are made in threads. The kernel's
+worker is bound to the processor of the event loop, where it waits for a time slice of each other
+program; a thread is woken where it can run. One client then has two to four times as many turns. On
+an idle machine the kernel is quicker."""
 SLOW_SYNC_SECONDS: Final = 0.003
-"""The machine, or its disk, counts as busy if the kernel took longer for a single sync."""
+"""The machine, or its disk, counts as busy if the kernel took longer than this for a single
+sync."""
 
 
 Settled: TypeAlias = Callable[[BaseException | None], None]
-"""Told how work ended: with that error, or with none."""
+"""Called with the error of the work, or `None`."""
 
 
 class _Job(Struct, eq=False):
     work: Callable[[], None]
     settled: Settled
     loop: AbstractEventLoop | None = None
-    """Where `settled` is called; `None`: nobody waits for it."""
+    """The loop in which `settled` is called; `None` if no one waits for it."""
     error: BaseException | None = None
 
     def run(self) -> None:
@@ -225,8 +227,8 @@ class _Job(Struct, eq=False):
 
 
 class _ThreadSlot:
-    """Where one thread waits for work. A wake each, not a queue for all: the
-    standard library's `SimpleQueue.get` may sleep past its timeout when several
+    """The slot in which one thread waits for work. Each has a lock of its own instead of a shared
+    queue, because the standard library's `SimpleQueue.get` may sleep past its timeout when several
     threads wait in it (seen with Python 3.11)."""
 
     __slots__ = ("job", "wake")
@@ -248,16 +250,17 @@ class CommitThreads:
         self._count = 0
         self._idle: list[_ThreadSlot] = []
         self._waiting: deque[_Job] = deque()
-        """Work for which there is no thread: all that may be are busy."""
+        """Work that waits because all threads allowed are busy."""
         self._finished: dict[AbstractEventLoop, list[_Job]] = {}
         """Finished jobs by the event loop that waits for them. A loop in here was woken and
         has not fetched its jobs yet."""
         self._kernel_sync: KernelSync | None = None
         self._threads_until = 0.0
-        """By the loop's clock: when commits may do without a thread again."""
+        """Commits use threads until this time of the loop's clock."""
 
     def kernel_sync(self) -> KernelSync | None:
-        """What commits without a thread; `None`: a thread is needed, or better."""
+        """The kernel's sync if it can take a commit now; `None` if a thread is needed, or would be
+        faster."""
         loop = get_running_loop()
         if self._kernel_sync is None and not self._threads_until:
             self._kernel_sync = KernelSync.start()
@@ -282,18 +285,19 @@ class CommitThreads:
         return self._count - len(self._idle)
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
-        """The work is under way when this returns, and cancelling the future does not
-        stop it. `StorageUnavailable`: there is no thread, and it will not be done."""
+        """Starts the work; cancelling the future does not stop it. Raises `StorageUnavailable` if
+        there is no thread for it."""
         done: Future[None] = get_running_loop().create_future()
         self.run(work, partial(_settle, done))
         return done
 
     def run(self, work: Callable[[], None], settled: Settled) -> None:
-        """As `submit`, and calls `settled` in this event loop when it is done."""
+        """Like `submit`, and calls `settled` in this event loop when the work is done."""
         self._add(_Job(work, settled, get_running_loop()))
 
     def submit_or_do(self, work: Callable[[], None]) -> Future[None]:
-        """For what has to be done even if there is no thread for it: then here."""
+        """Submits work that must be done even if no thread is free: it then runs in the caller's
+        thread."""
         try:
             return self.submit(work)
         except StorageUnavailable:
@@ -304,11 +308,11 @@ class CommitThreads:
             return done
 
     def start(self, work: Callable[[], None]) -> None:
-        """For work that nobody waits for; may be called from any thread."""
+        """Starts work that no one waits for; may be called from any thread."""
         self._add(_Job(work, _log_failure))
 
     def close(self) -> None:
-        """Idle threads leave now, the others when they are through."""
+        """Ends idle threads now, and the others when they have finished their work."""
         with self._lock:
             self._is_closed = True
             for slot in self._idle:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -23,7 +23,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nplt_storage.codec import BadLine, decode_verified, peek_kind
+from nplt_storage.codec import BadLine, decode_verified, encode_line, peek_kind
 from nplt_storage.entries import BlobReference, Entry
 from nplt_storage.errors import (
     BadEntry,
@@ -45,12 +45,7 @@ from nplt_storage.file_system import (
     write_new_file,
 )
 from nplt_storage.file_system import reader_of as reader_of
-from nplt_storage.files.foreign import (
-    FileBytes,
-    ForeignConversation,
-    JsonDocument,
-    NotForeign,
-)
+from nplt_storage.files.foreign import FileBytes, ForeignConversation, JsonDocument, NotForeign
 from nplt_storage.files.format import (
     BadHeader,
     Damage,
@@ -62,6 +57,7 @@ from nplt_storage.files.format import (
     Survey,
     Tail,
     advance,
+    blobs_of,
     empty_tail,
     encode_header,
     live_of,
@@ -104,8 +100,9 @@ _BLOCK_BYTES: Final = 1024 * 1024
 
 
 def survey_file(read: Read, size: int, session_id: str, *, head_seq_min: int = 0) -> Survey:
-    """`head_seq_min` is what is known to have been there. If there is less, and a closing line
-    that counts more, what can't be read before it was acknowledged: damage, not a crash."""
+    """Surveys the file. `head_seq_min` is the head known from before. If the file has fewer lines
+    and ends in a closing line that counts more, acknowledged lines have become unreadable: that is
+    damage, not a crash."""
     found = survey(read, size)
     if found.header.session_id != session_id:
         raise Damage(f"the file says it is conversation {found.header.session_id!r}")
@@ -115,12 +112,13 @@ def survey_file(read: Read, size: int, session_id: str, *, head_seq_min: int = 0
 
 
 class ConversationShortened(ConversationDamaged):
-    """Sound, but it ends before an entry that was known: an older copy was put in its place.
-    The store takes it as it is and tries again; callers of the store never see this."""
+    """The file is sound but ends before an entry that was known: an older copy was restored. The
+    store accepts it and tries again; callers of the store never see this."""
 
 
 def found_tail(read: Read, found: Survey) -> Tail:
-    """Trusts the closing line if there is one; goes through the lines only if not."""
+    """The tail of the file. Relies on the closing line if there is one, and reads all lines only if
+    not."""
     tail = empty_tail(found.header.created_at, found.first)
     closing = found.closing
     if closing is None:
@@ -136,8 +134,9 @@ def found_tail(read: Read, found: Survey) -> Tail:
 def adopt_older_shape(
     files: FileOperations, path: Path, session_id: str, *, new_id: Callable[[], str]
 ) -> None:
-    """If it is not one of ours: puts one in the place of another program's, or of ours as
-    another program has laid it out; `NotForeign` if it is neither."""
+    """Replaces a file of another program, or one of ours that another program has reformatted, by a
+    file in our format. Leaves a file in our format alone; raises `NotForeign` if it is none of
+    these."""
     with opened_to_read(files, path) as (read, size):
         try:
             read_header(read, size)
@@ -183,9 +182,8 @@ def _keep_original(files: FileOperations, path: Path, original: Read, size: int)
 
 
 class NewFile:
-    """A whole file on its way in: written under a temporary name, and renamed at the end. What
-    a crash leaves is removed at the next start. `first` is the header's line; `created_at` what
-    it says there."""
+    """A file that is being written under a temporary name, and renamed at the end. After a crash
+    the next start removes it. `first` is the header's line, `created_at` the time in it."""
 
     def __init__(
         self, files: FileOperations, path: Path, first: bytes, *, created_at: datetime
@@ -199,14 +197,14 @@ class NewFile:
         self._descriptor: int | None = files.open(self.beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
     def add(self, entry: Entry, line: bytes) -> None:
-        """`line` as `encode_line` made it."""
+        """Adds a line; `line` is the result of `encode_line`."""
         added, self.tail = self.tail.extended(entry, line)
         self._buffer += added
         if len(self._buffer) >= _BLOCK_BYTES:
             self._flush()
 
     def seal(self) -> None:
-        """All of it is on disk when this returns, under the name it has meanwhile."""
+        """Makes the file durable under its temporary name."""
         self._buffer += self.tail.closing_line
         descriptor = self._flush()
         self._files.sync(descriptor)
@@ -238,16 +236,16 @@ class JsonFile:
         self.session_id = session_id
         self.files = files
         self.tail: Tail | None = None
-        """`None` until the opening rule was applied to it in this process."""
+        """`None` until the opening rule has been applied in this process."""
         self.head_seq_min = 0
-        """What the index has seen of it before that."""
+        """The head that the index recorded before the file was opened."""
         self.writing = Lock()
-        """Held by an append that is under way, also by one nobody waits for any more."""
+        """Held while an append is under way, even if its caller has given up."""
         self._new_id = new_id
         self._settling = Lock()
 
     def create(self, header: Header) -> int:
-        """A new file with no lines in it; gives a descriptor to append through."""
+        """Creates a file without lines and returns a descriptor for appending."""
         first = encode_header(header)
         tail = empty_tail(header.created_at, len(first))
         # A reader who comes late must not make whole what is being made, nor take
@@ -266,7 +264,7 @@ class JsonFile:
         return descriptor
 
     def remove_unused(self) -> None:
-        """Takes back a creation: nothing was ever acknowledged in it."""
+        """Removes a file that was created and has no acknowledged line."""
         with self._settling, plain_errors(self.session_id):
             self.files.remove(self.path)
             self.tail = None
@@ -277,7 +275,7 @@ class JsonFile:
             return self._made_whole()
 
     def settle(self) -> None:
-        """Applies the opening rule without opening it for appending."""
+        """Applies the opening rule without opening the file for appending."""
         if self.tail is not None:
             return
         with self._settling, plain_errors(self.session_id):
@@ -286,8 +284,8 @@ class JsonFile:
 
     @contextmanager
     def reading(self, through: int | None = None) -> Iterator[FileEntries]:
-        """The entries as they stand now, or as they stood when `through` was the
-        last; appends meanwhile are not among them."""
+        """The entries as of now, or as of the time when `through` was the last; later appends are
+        not among them."""
         with self.reading_lines() as (read, tail):
             head_seq, end = tail.closing.head_seq, tail.end
             if through is not None and through < head_seq:
@@ -297,7 +295,7 @@ class JsonFile:
 
     @contextmanager
     def reading_lines(self) -> Iterator[tuple[Read, Tail]]:
-        """Its bytes, and where the lines are among them."""
+        """Yields a reader of the file, and its tail."""
         self.settle()
         with plain_errors(self.session_id):
             with self._settling:
@@ -314,7 +312,7 @@ class JsonFile:
             return read_header(read, tail.first)[0]
 
     def replace(self, beside: Path, tail: Tail) -> None:
-        """Another file takes this one's place, in one step for readers and crashes."""
+        """Replaces this file by another one, atomically for readers and crashes."""
         with self._settling:
             self.files.rename(beside, self.path)
             self.tail = tail
@@ -355,7 +353,7 @@ class JsonFile:
 
 
 def check_lines(read: Read, tail: Tail, start: int) -> None:
-    """Raises unless the acknowledged lines from `start` on are where they were."""
+    """Raises unless the acknowledged lines from `start` on are still in place."""
     head_seq = tail.closing.head_seq if start == tail.end else 0
     for line in tail.entries(read).lines(start):
         head_seq = line.seq
@@ -376,7 +374,7 @@ _BLOB_ID = re.compile(r"[0-9a-f]{64}")
 
 
 def keep_blob(disk: Disk, directory: Path, data: bytes) -> BlobReference:
-    """On disk, name and all, when it returns."""
+    """Stores a blob durably, its name included."""
     blob = BlobReference.of(data)
     disk.make_directory(directory)
     there = disk.find(directory / blob.blob_id)
@@ -386,7 +384,7 @@ def keep_blob(disk: Disk, directory: Path, data: bytes) -> BlobReference:
 
 
 def read_blob(disk: Disk, directory: Path, blob_id: str, offset: int, length: int) -> bytes:
-    """Fewer bytes only at its end."""
+    """Reads a part of a blob; fewer bytes only at its end."""
     check_byte_range(offset, length)
     try:
         if _BLOB_ID.fullmatch(blob_id) is None:
@@ -405,6 +403,71 @@ def remove_blobs_except(disk: Disk, directory: Path, named: AbstractSet[str]) ->
         disk.sync_directory(directory)
 
 
+class NewConversation:
+    """Builds a conversation that is imported, copied or moved from elsewhere.
+
+    Lines are written to a temporary file, blobs to a temporary folder. When all of it is on disk,
+    the folder is renamed, then the file: with that the conversation exists. What a crash leaves
+    before that is removed at the next start."""
+
+    def __init__(self, disk: Disk, path: Path, header: Header) -> None:
+        self._disk = disk
+        self._path = path
+        self._session_id = header.session_id
+        self._blobs = on_its_way(blobs_of(path))
+        with plain_errors(self._session_id):
+            disk.remove_tree(self._blobs)  # left by a crash
+            self._file = NewFile(disk, path, encode_header(header), created_at=header.created_at)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Adds all the entries or, if one can't be written, none."""
+        lines: list[tuple[Entry, bytes]] = []
+        for due, entry in enumerate(entries, self._file.tail.closing.head_seq + 1):
+            if entry.seq != due:
+                raise BadEntry(f"entry {entry.seq} can't follow entry {due - 1}")
+            lines.append((entry, encode_line(entry)))
+        with plain_errors(self._session_id):
+            for entry, line in lines:
+                self._file.add(entry, line)
+
+    def keep_blob(self, data: bytes) -> BlobReference:
+        with plain_errors(self._session_id):
+            return keep_blob(self._disk, self._blobs, data)
+
+    def finish(self) -> None:
+        """Publishes the conversation durably."""
+        with plain_errors(self._session_id):
+            if self._path.name in self._disk.names_in(self._path.parent):
+                raise ConversationExists(self._session_id)
+            self._file.seal()
+            self._name_blobs()
+            self._disk.rename(self._file.beside, self._path)
+            try:
+                self._disk.sync_directory(self._path.parent)
+            except OSError:
+                self._disk.remove(self._path)  # who is told that it failed must not meet it
+                raise
+
+    def abandon(self) -> None:
+        self._file.abandon()
+        self._disk.remove_tree(self._blobs)
+
+    def _name_blobs(self) -> None:
+        kept = self._disk.names_in(self._blobs)
+        if not kept:
+            return
+        target = blobs_of(self._path)
+        if self._disk.names_in(target):
+            # Left by one that never got its file: equal names hold equal bytes.
+            for name in kept:
+                self._disk.rename(self._blobs / name, target / name)
+            self._disk.sync_directory(target)
+            self._disk.remove_tree(self._blobs)
+        else:
+            self._disk.rename(self._blobs, target)
+        self._disk.sync_directory(target.parent)
+
+
 _BATCH_ENTRIES: Final = 500
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 
@@ -412,7 +475,7 @@ _BATCH_BYTES: Final = 4 * 1024 * 1024
 class OpenedFile(Struct, frozen=True, kw_only=True):
     file: JsonFile
     descriptor: int
-    """To append through."""
+    """The descriptor used for appending."""
     found: FoundFile
     row: ConversationRow
     entries: tuple[Entry, ...] = ()
@@ -460,7 +523,7 @@ def open_at_end(disk: Disk, file: JsonFile, row: ConversationRow) -> OpenedFile:
 
 
 def batch_of(file: JsonFile, *, after: int, through: int) -> list[Entry]:
-    """The entries that follow `after`, as many as are read in one go."""
+    """The entries after `after`, as many as are read at a time."""
     batch: list[Entry] = []
     with file.reading_lines() as (read, tail):
         entries = tail.entries(read)

@@ -85,12 +85,12 @@ _PIECE_BYTES: Final = 4 * 1024 * 1024
 
 
 def part_of(found: FoundFile, end: int) -> FoundFile:
-    """As if the file ended there: what follows is read when it is next looked at."""
+    """The same file as if it ended at `end`, so that the rest is read the next time."""
     return replace(found, size=end, mtime_ns=0)
 
 
 def void_stamp(name: str, known: FileStamp | None) -> FileStamp:
-    """Fits no file; what is known to have been there stays known."""
+    """A stamp that fits no file, but keeps the head that was known."""
     nothing = FoundFile(name=name, size=-1, mtime_ns=0, inode=0)
     if known is None:
         return FileStamp(file=nothing, end_offset=0, head_seq=0, synced=False)
@@ -102,7 +102,7 @@ class DoesNotFollow(Exception):
 
 
 class FileReading:
-    """One file on its way into the index."""
+    """Reads one file for the index."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class FileReading:
         known: FileStamp | None,
         damage: dict[str, str],
     ) -> None:
-        """`damage` is told what is wrong with the file, by id."""
+        """`damage` receives the reason by id if the file is damaged."""
         self._disk = directory.disk
         self._new_id = directory.settings.new_id
         self._path = path
@@ -120,7 +120,7 @@ class FileReading:
         self._known = known
         self._damage = damage
         self.is_unread = False
-        """Whether it can't be read just now, though nothing may be wrong with it."""
+        """Whether the file can't be read for now, though it may be intact."""
         user = directory.settings.unknown_user
         self._row = new_row(session_id, user=user, created_at=day_of(path.name))
         self._is_first = True
@@ -157,8 +157,8 @@ class FileReading:
             yield EntriesAdded(row=replace(row, damaged=True), stamp=stamp, anew=self._is_first)
 
     def onward(self, row: ConversationRow) -> Iterator[EntriesAdded]:
-        """What was written since `known`, when the row was like that; `DoesNotFollow`
-        if there is anything odd about it: then it is better read whole."""
+        """The entries written since `known`, for a row as of that time. Raises `DoesNotFollow` if
+        anything is irregular and the file should be read whole."""
         known = self._known
         if known is None or row.damaged or row.head_seq != known.head_seq:
             raise DoesNotFollow
@@ -248,15 +248,15 @@ class ReadingOrder:
     def __init__(self) -> None:
         self._lock = Lock()
         self._left: OrderedDict[str, None] = OrderedDict()
-        """Conversations that are to be read. A plain dict takes longer to give its first key
-        the more were taken before: 7 s in all for 100,000."""
+        """Conversations still to be read. In a plain dict, finding the first key takes longer the
+        more keys were removed before it: 7 s in all for 100,000."""
         self._unread: set[str] = set()
-        """Conversations that are to be read, or are being read."""
+        """Conversations that are still to be read or being read."""
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
 
     async def wait_for(self, session_id: str) -> None:
-        """Returns when it was read, if that is still to come. `StorageUnavailable` if that
-        takes longer than clients wait for a reply: a file may have a million messages."""
+        """Returns when the conversation has been read. Raises `StorageUnavailable` if that takes
+        longer than clients wait for a reply: a file may have a million messages."""
         with self._lock:
             if session_id not in self._unread:
                 return
@@ -277,8 +277,8 @@ class ReadingOrder:
                 self._tell(session_id)
 
     def take(self, *, urgent: bool = False) -> str | None:
-        """The next one, or with `urgent` the next that somebody waits for; `None`: all were
-        taken."""
+        """The next conversation, or with `urgent` the next one that a caller waits for; `None` if
+        there is none."""
         with self._lock:
             wanted = [id_ for id_ in self._waiting if id_ in self._left]
             taken = next(iter(wanted if wanted or urgent else self._left), None)
@@ -311,12 +311,13 @@ class FileSettings(Struct, frozen=True, kw_only=True):
     durability: Durability = field(default_factory=Durability)
     free_bytes_min: int = FREE_BYTES_MIN
     turns_max: int | None = None
-    """Models are shown that many turns; everything is kept."""
+    """The number of turns that models are shown; all are kept."""
     read_before_serving_bytes: int = 2 * 1024 * 1024
-    """More than that, if the index does not know it, is read meanwhile."""
+    """Files that the index does not know are read before serving up to this size, and beyond it
+    while serving."""
     unknown_user: str = LOCAL_USER
-    """Whose a conversation is if neither its file nor the index says it: where there are
-    users, `NOBODY`."""
+    """The owner of a conversation if neither its file nor the index names one; `NOBODY` on a server
+    with users."""
     disk: Disk = field(default_factory=Disk)
     new_id: Callable[[], str] = new_entry_id
     seconds: Callable[[], float] = time.monotonic
@@ -333,7 +334,7 @@ class FreeSpace:
         self._is_short = False
 
     async def check(self, session_id: str) -> None:
-        """Raises `ConversationReadOnly` while there is too little."""
+        """Raises `ConversationReadOnly` if there is too little free space."""
         if self._is_due():
             with anyio.move_on_after(_SECONDS):  # a disk that hangs is the write's business
                 await self._threads.submit(self._look)
@@ -342,7 +343,7 @@ class FreeSpace:
 
     @property
     def is_enough(self) -> bool:
-        """Whether there was enough a moment ago; otherwise `check` looks again."""
+        """Whether there was enough space a moment ago; if not, `check` looks again."""
         looked_at = self._looked_at
         return (
             looked_at is not None and not self._is_short and self._seconds() - looked_at < _SECONDS
@@ -350,8 +351,8 @@ class FreeSpace:
 
     @property
     def shortage(self) -> str | None:
-        """As it was when it was last looked up; if that is long ago, it is looked up
-        now for whoever asks next."""
+        """The shortage found by the last check. If that is long ago, a new check is started for the
+        next caller."""
         if self._is_due():
             with suppress(StorageUnavailable):  # no thread to look with: who writes will hear
                 self._threads.start(self._look)
@@ -389,7 +390,7 @@ class OpenDirectory:
     index: ConversationIndex
 
     def __init__(self, paths: DataDirectory, settings: FileSettings) -> None:
-        """Use `open_directory`: it takes the lock and looks at what is there."""
+        """Use `open_directory`, which takes the lock and surveys the files."""
         self.paths = paths
         self.settings = settings
         self.disk = settings.disk
@@ -401,20 +402,20 @@ class OpenDirectory:
         self.trash = Trash(self.disk, paths, unknown_user=settings.unknown_user)
         self.order = ReadingOrder()
         self.names: dict[str, str] = {}
-        """Of the files that are there, by id."""
+        """The file names by conversation id."""
         self.damage: dict[str, str] = {}
-        """What is wrong with those that can't be used, by id."""
+        """The damage of unusable files, by conversation id."""
         self.unread: set[str] = set()
         """Conversations whose files could not be read for a temporary reason."""
         self.catching_up: asyncio.Task[None] | None = None
-        """The reading that goes on while others are served already, if any."""
+        """The task that reads files while conversations are already served, if any."""
 
     @property
     def syncs_at_once(self) -> bool:
         return self.sync_later is None
 
     def tidy(self, now: datetime) -> None:
-        """Finishes what a crash left, and opens the index. Blocks."""
+        """Completes what a crash interrupted, and opens the index. Blocks."""
         self.trash.finish(sweep(self.disk, self.paths.history))
         self.trash.empty(now)
         self.index = ConversationIndex(self.paths.path / INDEX_NAME, survey=self.changes)
@@ -429,7 +430,7 @@ class OpenDirectory:
     # Reading files for the index
 
     def found(self) -> dict[str, list[FoundFile]]:
-        """By id; as a rule there is one file for each."""
+        """The files by conversation id; as a rule there is one for each."""
         by_id: dict[str, list[FoundFile]] = {}
         try:
             for file in self.disk.found_in(self.paths.history):
@@ -441,7 +442,7 @@ class OpenDirectory:
         return by_id
 
     def changes(self, known: Mapping[str, FileStamp]) -> Iterator[Surveyed]:
-        """All that is not as it was known to be, read whole."""
+        """Reads every file that differs from what is known, as a whole."""
         found = self.found()
         freshness = compare_files({id_: files[-1] for id_, files in found.items()}, known)
         for session_id in freshness.gone:
@@ -498,8 +499,8 @@ class OpenDirectory:
         return FileReading(self, self.paths.history / name, session_id, known, self.damage)
 
     def row_in(self, path: Path, session_id: str) -> tuple[ConversationRow, str | None]:
-        """Reads the whole file, in the trash or not; and what is wrong with it. What can't
-        be read is left out of the row. Nobody else is told."""
+        """Reads a whole file, even in the trash, and returns its row and its damage. Unreadable
+        lines are left out of the row, and nothing is recorded."""
         damage: dict[str, str] = {}
         row = new_row(session_id, user=self.settings.unknown_user, created_at=day_of(path.name))
         for piece in FileReading(self, path, session_id, None, damage).whole():
@@ -507,7 +508,7 @@ class OpenDirectory:
         return row, damage.get(session_id)
 
     async def learn(self, pieces: Iterator[EntriesAdded]) -> None:
-        """Takes files into the index, reading in a worker thread."""
+        """Adds files to the index, reading in a worker thread."""
         while (piece := await self.threads.read(lambda: next(pieces, None))) is not None:
             await self.index.learn(piece)
 
@@ -532,7 +533,7 @@ class OpenDirectory:
             self.catching_up = asyncio.create_task(self._catch_up_meanwhile())
 
     async def _read_on(self, session_id: str) -> bool:
-        """Whether what was written since simply follows what is known."""
+        """Whether the lines written since simply follow the known ones."""
         then = await self.index.known(session_id)
         if then is None:
             return False
@@ -573,7 +574,7 @@ async def open_directory(data_dir: Path, settings: FileSettings, *, now: datetim
 
 
 def sweep(disk: Disk, history: Path) -> list[str]:
-    """Removes what a crash left on its way in; gives the names that remain."""
+    """Removes files that a crash left unfinished, and returns the remaining names."""
     names = disk.names_in(history)
     for name in filter(is_unfinished, names):
         if name.endswith(".blobs.new"):

@@ -69,11 +69,12 @@ from nplt_storage.json_values import INTEGER_MAX, INTEGER_MIN, JsonObject, JsonV
 _KEYS: Final = frozenset(["role", "content", "timestamp", "tool_calls", "metadata"])
 _KEPT_LETTERS_MAX: Final = 16 * 1024
 NO_ROLE: Final = "message"
-"""No program calls a role that: it is taken in like every role nobody knows."""
+"""The role of a message without a valid one; no program uses this name."""
 
 
 def regular(message: dict[str, Any]) -> dict[str, Any]:
-    """With `metadata` that holds all other keys too."""
+    """The message with a role, a text and `metadata`, which also holds its other keys and the
+    values that had to be replaced."""
     role, content = message.get("role"), message.get("content")
     calls, metadata = message.get("tool_calls"), message.get("metadata")
     kept: dict[str, Any] = {}
@@ -93,7 +94,8 @@ def regular(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text_of(content: Any) -> str:
-    """Of a list of parts, those that are text; of anything else, its JSON."""
+    """The text in the content, joined by newlines. A value that is not a list and has no text is
+    given as JSON."""
     if content is None:
         return ""
     parts = content if isinstance(content, list) else [content]
@@ -122,20 +124,21 @@ def as_text(value: Any) -> str:
 
 _WINDOW_BYTES: Final = 256 * 1024
 _NUMBER_GOES_ON_LETTERS: Final = 2
-"""Of `1e+5` cut in two, `1` could be taken for all of it if no more than that follows."""
+"""A number that is cut may look complete (`1` of `1e+5`), so a value is accepted only if more
+letters than this follow it in the window."""
 _LONGEST_CUT_LETTERS: Final = 20
 _VALUE_LETTERS_MAX: Final = 32 * 1024 * 1024
-"""A longer value is no message: what is no document may go on for gigabytes."""
+"""A longer value is not a message; a file that is not a JSON document may go on for gigabytes."""
 _REST_BYTES_MAX: Final = 16 * 1024 * 1024
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _WITHIN: Final = frozenset(bytes([value]) for value in range(0x80, 0xC0))
-"""Bytes that no letter of UTF-8 begins with."""
+"""The continuation bytes of UTF-8."""
 _INTEGER_LETTERS_MAX: Final = 20
-"""A longer one is beyond 64 bits, and Python refuses to read thousands of digits."""
+"""Longer integers exceed 64 bits, and Python refuses to parse thousands of digits."""
 
 
 class NotForeign(Exception):
-    """Nothing that can be taken in: the caller leaves the file alone."""
+    """The document can't be imported; the caller leaves the file alone."""
 
 
 def _integer(text: str) -> int | str:
@@ -143,8 +146,8 @@ def _integer(text: str) -> int | str:
 
 
 def _let_others_run(found: dict[str, Any]) -> dict[str, Any]:
-    """A value is parsed in one call, in which no other thread could run: but they can
-    whenever that calls something of Python's."""
+    """Parsing a value in one call blocks all other threads; calling a Python function now and then
+    lets them run."""
     return found
 
 
@@ -152,7 +155,7 @@ _PARSER: Final = json.JSONDecoder(parse_int=_integer, object_hook=_let_others_ru
 
 
 class FileBytes:
-    """The bytes of a file, of which only what is asked for is read."""
+    """The bytes of a file, read only as needed."""
 
     def __init__(self, read: Read, size: int) -> None:
         self._read = read
@@ -167,14 +170,14 @@ class FileBytes:
 
 
 class _Text:
-    """The text of a document from the byte `start` on. Raises `ValueError` for what is no
-    JSON, and for bytes that are no UTF-8."""
+    """The text of a document from the byte `start` on. Raises `ValueError` for invalid JSON or
+    UTF-8."""
 
     def __init__(self, data: FileBytes | bytes, start: int, window_bytes: int) -> None:
         self._data = data
         self._window_bytes = window_bytes
         self._end = start
-        """Where the window ends, in bytes."""
+        """The end of the window, in bytes."""
         self._window = ""
         self._at = 0
         self.last = ""
@@ -182,11 +185,11 @@ class _Text:
 
     @property
     def offset(self) -> int:
-        """Of the next letter, in bytes."""
+        """The offset of the next letter, in bytes."""
         return self._end - len(self._window[self._at :].encode())
 
     def next(self) -> str:
-        """The next letter that is no space; empty at the end."""
+        """The next character that is not a space; empty at the end."""
         while True:
             space = _SPACE.match(self._window, self._at)
             assert space is not None
@@ -234,13 +237,13 @@ class _Text:
             raise ValueError("something follows the document")
 
     def check_rest(self) -> None:
-        """Decodes what was not reached, unless that is much."""
+        """Decodes the rest, unless it is long, to check that it is UTF-8."""
         self._at, stop = len(self._window), self._end + _REST_BYTES_MAX
         while self._end < stop and self._more():
             self._at = len(self._window)
 
     def _more(self) -> bool:
-        """Moves the window on; false: it is at the end already."""
+        """Extends the window; false if it is at the end already."""
         rest = self._window[self._at :]
         begin, end = self._end, self._end + max(self._window_bytes, len(rest))
         if begin >= len(self._data):
@@ -257,8 +260,9 @@ class _Text:
 
 
 class JsonDocument:
-    """Whatever JSON it is, without what can't be written again. Parsed once to the end when
-    it is made; raises `NotForeign` for what is no JSON, or too deeply nested."""
+    """Any JSON document, without the values that can't be written again. It is parsed once to the
+    end at construction, which raises `NotForeign` for invalid JSON and for documents that are too
+    deeply nested."""
 
     def __init__(self, data: FileBytes | bytes, *, window_bytes: int = _WINDOW_BYTES) -> None:
         self._data = data
@@ -267,23 +271,24 @@ class JsonDocument:
         self.bom_bytes = len(bom) if data[: len(bom)] == bom else 0
         self._list_at: int | None = None
         self.members: dict[str, Any] | None = None
-        """Of the object it is, without the list of messages; `None`: it is no object."""
+        """The members of the top-level object without the list of messages; `None` if the document
+        is not an object."""
         self.member_texts: dict[str, str] = {}
-        """As they were written, `"name":value`."""
+        """The text of each member as it was written, `"name":value`."""
         self.count = 0
-        """Of messages."""
+        """The number of messages."""
         self.calls = 0
-        """Of tools, in all messages."""
+        """The number of tool calls in all messages."""
         self.first: Any = None
         self.wrong: str | None = None
-        """Why a message can't be taken in, if there is one."""
+        """The reason why a message can't be imported, if there is one."""
         self.has_our_keys = False
         self._survey()
         if self.wrong is not None:
             self.wrong = self.wrong.format(self.count)
 
     def __len__(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         return len(self._data)
 
     @property
@@ -296,7 +301,7 @@ class JsonDocument:
             yield from map(_clean, text.items())
 
     def message_texts(self) -> Iterator[str]:
-        """As they were written."""
+        """The JSON of each message as it was written."""
         assert self._list_at is not None
         with self._reading(self._list_at) as text:
             yield from (text.last for _ in text.items())
@@ -318,7 +323,7 @@ class JsonDocument:
             self.has_our_keys = self.has_our_keys or not _OUR_KEYS.isdisjoint(found)
 
     def _take_member(self, text: _Text, found: dict[str, Any]) -> None:
-        """Of two of one name the later one counts."""
+        """Reads one member. If a name occurs twice, the later one counts."""
         if text.next() != '"':
             raise ValueError("a member has no name")
         name = text.value()
@@ -389,7 +394,7 @@ _STATUSES: dict[str, ToolStatus] = {
 
 
 class ForeignConversation:
-    """One that can be taken in; raises `NotForeign` for any other document."""
+    """A document that can be imported; raises `NotForeign` for any other."""
 
     header: Header
 
@@ -424,7 +429,7 @@ class ForeignConversation:
         self.header = Header(session_id=session_id, created_at=created_at, extra=extra)
 
     def entries(self, *, new_id: Callable[[], str]) -> Iterator[Entry]:
-        """From the first one, each time."""
+        """Yields the entries; each call starts from the first."""
         if self._relaid is not None:
             return map(decode_verified, self._relaid.lines)
         messages = map(regular, self._document.messages())
@@ -434,13 +439,13 @@ class ForeignConversation:
 def read_foreign(
     data: bytes, session_id: str, *, new_id: Callable[[], str], window_bytes: int = _WINDOW_BYTES
 ) -> tuple[Header, list[Entry]]:
-    """All at once, for a small one."""
+    """The header and all entries of a small document at once."""
     found = ForeignConversation(JsonDocument(data, window_bytes=window_bytes), session_id)
     return found.header, list(found.entries(new_id=new_id))
 
 
 def named_id(document: dict[str, Any]) -> str | None:
-    """Which conversation it says it is; some programs count them."""
+    """The id that the document names; some programs use numbers."""
     found = document.get("session_id")
     if isinstance(found, int) and not isinstance(found, bool):
         return str(found)
@@ -455,22 +460,22 @@ def named_id(document: dict[str, Any]) -> str | None:
 # checksum then fits.
 
 _RELAID_BYTES_MAX: Final = 64 * 1024 * 1024
-"""It is held in memory, several times."""
+"""The document is held in memory several times."""
 _NOT_OF_HEADER: Final = frozenset((*CLOSING_KEYS, "crc", "messages", "beside"))
 
 
 class RelaidDocument(Struct, frozen=True, kw_only=True):
     header: bytes
     lines: tuple[bytes, ...]
-    """Without those that are not as they were."""
+    """The lines whose checksum still fits."""
     count: int
-    """Of all there are."""
+    """The number of all lines."""
     closing: JsonObject
     beside: tuple[JsonValue, ...]
 
 
 def read_relaid(data: FileBytes | bytes) -> RelaidDocument | None:
-    """`None`: it is none of ours."""
+    """`None` if the document is not one of ours."""
     try:
         return relaid_in(JsonDocument(data))
     except NotForeign:
@@ -506,7 +511,7 @@ def relaid_in(document: JsonDocument) -> RelaidDocument | None:
 
 
 def as_it_was_written(relaid: RelaidDocument | None) -> bytes | None:
-    """`None`: it is none of ours, or something in it is not as it was."""
+    """The document in our layout; `None` if it is not one of ours or has been changed."""
     if relaid is None or len(relaid.lines) < relaid.count:
         return None
     parts, created_at = [relaid.header], decode_header(relaid.header).created_at
@@ -558,7 +563,7 @@ class _Importer:
         self._now = created_at
         self._seq = 0
         self._added: list[Entry] = []
-        """Not taken yet."""
+        """Entries that have been made and not yet returned."""
         self._turn_id: str | None = None
         self._call = 0
 

@@ -63,11 +63,11 @@ _OURS = frozenset(("session_id", "format", "created_at", "user", "crc", "message
 
 
 class BadHeader(Exception):
-    """The first line is not one of ours, or not as it was written."""
+    """The first line is not one of ours, or has been changed."""
 
 
 class LaterFormat(Exception):
-    """A later version wrote this: not to be opened, not to be touched."""
+    """The file was written by a later version: it must not be opened or changed."""
 
 
 class Header(Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class Header(Struct, frozen=True, kw_only=True):
     created_at: Moment
     user: str = LOCAL_USER
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
-    """What an older program said about the conversation, kept as it was."""
+    """The fields an older program stored about the conversation, unchanged."""
 
 
 class Closing(Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ def encode_header(header: Header) -> bytes:
 
 
 def decode_header(line: bytes) -> Header:
-    """`line` with its newline. A header without a checksum is taken as it is."""
+    """Decodes a header with its newline. A header without a checksum is accepted as it is."""
     if not line.endswith(_MESSAGES + b"\n"):
         raise BadHeader("the first line does not open a list of messages")
     body = line[: -len(_MESSAGES) - 1]
@@ -127,7 +127,7 @@ def encode_closing(closing: Closing) -> bytes:
 
 
 def decode_closing(line: bytes) -> Closing | None:
-    """`None`: these bytes are not exactly one closing line."""
+    """`None` if these bytes are not exactly one closing line."""
     parts = _CLOSING.fullmatch(line)
     if parts is None:
         return None
@@ -183,13 +183,13 @@ def file_name(session_id: str, created_at: datetime) -> str:
 
 
 def session_id_of(name: str) -> str | None:
-    """`None`: not the name of a conversation's file."""
+    """`None` if this is not the name of a conversation's file."""
     parts = _NAME.fullmatch(name)
     return parts[2] if parts and is_session_id(parts[2]) else None
 
 
 def by_session_id(names: Iterable[str]) -> dict[str, list[str]]:
-    """Of these names, those of conversations' files; as a rule there is one for each id."""
+    """The names of conversation files, by id; as a rule there is one for each."""
     by_id: dict[str, list[str]] = {}
     for name in names:
         session_id = session_id_of(name)
@@ -206,20 +206,19 @@ def day_of(name: str) -> datetime:
 
 
 def companion_of(name: str) -> str | None:
-    """The id of the conversation that this side file or folder belongs to; `None`: it is
-    no such file."""
+    """The id of the conversation to which this side file or folder belongs, or `None`."""
     parts = _COMPANION.fullmatch(name)
     return parts[2] if parts and is_session_id(parts[2]) else None
 
 
 def companions(names: Iterable[str], path: Path) -> list[str]:
-    """Of these names, what stands beside that conversation's file."""
+    """The names of files that belong to that conversation's file."""
     beside = blobs_of(path).name
     return [name for name in names if name.startswith(f"{path.name}.") or name == beside]
 
 
 def copies(names: Iterable[str], path: Path) -> list[str]:
-    """Of these names, those that may hold lines of that file once more."""
+    """The names of files that may hold a second copy of that file's lines."""
     whole = path.name
     return [
         name
@@ -229,7 +228,7 @@ def copies(names: Iterable[str], path: Path) -> list[str]:
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a crash left it on its way in."""
+    """Whether the name is that of a file a crash left unfinished."""
     return name.startswith(".session_") and name.endswith(".new")
 
 
@@ -261,25 +260,25 @@ def numbered(path: Path, what: str) -> Iterator[Path]:
 
 BLOCK_BYTES = 16 * 1024
 _LARGE_BLOCK_BYTES = 1024 * 1024
-"""Blocks grow up to this while more is read. A thread that reads a little every millisecond lets
-go of the interpreter for so short a time, and so often, that no other thread gets it: the event
-loop waited for 50 to 250 ms."""
+"""Blocks grow up to this size while more is read. A thread that reads a little every millisecond
+releases the interpreter so briefly and so often that no other thread gets it: the event loop waited
+for 50 to 250 ms."""
 _PROBE_BYTES = 2 * 1024
 _COMMA_AND_NEWLINE: Final = 2
 _NUMBER_BYTES = 40
 
 
 class LineTooLong(BadLine):
-    """No newline for longer than any line is."""
+    """There is no newline within the length of the longest line."""
 
     def __init__(self, start: int, bytes_max: int) -> None:
         super().__init__(f"more than {bytes_max >> 20} MiB without the end of a line")
         self.start = start
-        """Where that line begins, if it is known."""
+        """The offset of that line, if it is known."""
 
 
 class Segment(NamedTuple):
-    """Bytes from one newline to the next; only the file's last may lack its own."""
+    """The bytes from one newline to the next; only the last one of a file may lack its newline."""
 
     start: int
     data: bytes
@@ -361,7 +360,7 @@ class FileEntries:
     def __init__(self, read: Read, *, first: int, end: int, head_seq: int = 0) -> None:
         self.head_seq = head_seq
         self.bytes_read = 0
-        """Of the lines that were decoded."""
+        """The size of the lines decoded so far."""
         self._read = read
         self._first = first
         self._end = end
@@ -398,7 +397,7 @@ class FileEntries:
             yield line
 
     def find(self, seq: int) -> int:
-        """Where the line with that number begins; it must be there."""
+        """The offset of the line with that number, which must exist."""
         low, high = self._first, self._end
         # The line begins at or after `low`, where a line begins, and before `high`.
         while high - low > BLOCK_BYTES:
@@ -417,7 +416,7 @@ class FileEntries:
         raise BadLine(f"line {seq} is not in its place")
 
     def _next_start(self, offset: int, end: int) -> int | None:
-        """The first place after `offset`, below `end`, where a line begins."""
+        """The offset of the first line that begins after `offset` and before `end`."""
         length = _PROBE_BYTES
         while offset < end:
             block = self._read(offset, min(length, end - offset))
@@ -454,18 +453,18 @@ _JOINT = re.compile(rb'"crc":"[0-9a-f]{8}"\}.,\{"seq":', re.DOTALL)
 
 
 class Damage(Exception):
-    """Not the work of a crash: the file is left as it is, for a person to look at."""
+    """Damage that no crash can cause: the file is left as it is, for a person to look at."""
 
 
 class Tail(Struct, frozen=True, kw_only=True, dict=True):
-    """Where the sound part of a file ends."""
+    """The position and the closing line of the sound part of a file."""
 
     first: int
-    """Where the first line begins, or would."""
+    """The offset of the first line, or where it would be."""
     last: int
-    """Where the last line begins; equal to `end` while there is none."""
+    """The offset of the last line; equal to `end` while there are no lines."""
     end: int
-    """Where the closing line begins."""
+    """The offset of the closing line."""
     closing: Closing
 
     @cached_property
@@ -474,12 +473,12 @@ class Tail(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def size(self) -> int:
-        """Of the whole file."""
+        """The size of the whole file."""
         return self.end + len(self.closing_line)
 
     def extended(self, entry: Entry, line: bytes | None = None) -> tuple[bytes, Tail]:
-        """The bytes of one more line, and the tail after it; `line` is the entry as
-        `encode_line` made it, where that is at hand."""
+        """The bytes of one more line, and the tail after it. `line` is the result of `encode_line`,
+        if the caller has it."""
         comma = b"" if self.end == self.first else b","
         added = b"%b%b\n" % (comma, encode_line(entry) if line is None else line)
         closing = advance(self.closing, entry.kind, at=entry.timestamp, offset=self.end)
@@ -491,7 +490,7 @@ class Tail(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def empty_tail(created_at: datetime, first: int) -> Tail:
-    """Of a file with no lines; `first` is the length of its header."""
+    """The tail of a file without lines; `first` is the length of its header."""
     closing = Closing(updated_at=created_at, head_seq=0, message_count=0, epoch_offset=first)
     return Tail(first=first, last=first, end=first, closing=closing)
 
@@ -503,14 +502,13 @@ class Survey(Struct, frozen=True, kw_only=True):
     end: int
     head_seq: int
     closing: Closing | None
-    """`None`: what follows the last line is not exactly one closing line."""
+    """`None` if the last line is not followed by exactly one closing line."""
     counted: int
-    """How many lines a closing line counts that stands behind what can't be read; 0: there
-    is none."""
+    """The number of lines counted by a closing line after unreadable bytes; 0 if there is none."""
 
 
 def read_header(read: Read, size: int) -> tuple[Header, int]:
-    """The header and its length; `BadHeader`: it may be another program's file."""
+    """The header and its length. Raises `BadHeader` if the file may be another program's."""
     first, newline, _ = read(0, min(BLOCK_BYTES, size)).partition(b"\n")
     line = first + newline
     if not newline:
@@ -558,7 +556,7 @@ def survey(read: Read, size: int) -> Survey:
 
 
 def _last_sound_line(read: Read, first: int, size: int) -> tuple[Line | None, int]:
-    """And how many lines a closing line behind it counts."""
+    """The last sound line, and the number of lines counted by a closing line after it."""
     unreadable, closed_at = 0, 0
     for number, segment in enumerate(_torn_segments(read, first, size)):
         try:
@@ -586,8 +584,8 @@ _NO_APPEND: Final = (
 
 
 def _holds_a_line(data: bytes) -> bool:
-    """Whether a line stands in it that was not torn, only what is around it is broken: an append
-    that was cut leaves no line with its newline."""
+    """Whether the data contains an intact line between broken bytes. A torn append leaves no line
+    that has its newline."""
     if not data.endswith(b"\n"):
         return False
     begin, end = data.find(_BEGINS), data.rfind(_ENDS) + _ENDS_BYTES
@@ -605,10 +603,9 @@ def _torn_segments(read: Read, first: int, size: int) -> Iterator[Segment]:
 
 
 def make_whole(files: FileOperations, descriptor: int, path: Path, *, tail: Tail) -> None:
-    """Sets aside what does not belong after the last sound line, and writes that
-    line and the closing line once more: what is only in the system's memory
-    after a failed sync, or a crash before one, reaches the disk before anything
-    is answered from it."""
+    """Sets aside what does not belong after the last sound line, and writes that line and the
+    closing line again. Data that is only in the system's memory, after a failed sync or a crash
+    before one, so reaches the disk before anything is answered from it."""
     rest = read_all(files, descriptor, _CLOSING_BYTES_MAX, tail.end)
     if rest and decode_closing(rest) is None:
         _set_aside(files, descriptor, path, start=tail.end)

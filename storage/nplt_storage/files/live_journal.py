@@ -37,19 +37,20 @@ _CRC_BYTES: Final = len(crc_suffix(b""))
 
 
 class LiveJournal:
-    """Used by the conversation's one writer, and by its redactions in a worker thread."""
+    """The text of a running answer. Used by the conversation's one writer, and by its redactions in
+    a worker thread."""
 
     def __init__(
         self, path: Path, *, files: FileOperations, partial_answer: PartialAnswer | None = None
     ) -> None:
-        """`partial_answer`: what the file holds from before and still counts. It stays until
-        an entry outdates it, or another call begins to speak."""
+        """`partial_answer` is the text in the file that is still valid. It stays until an entry
+        outdates it, or another call begins."""
         self._path = path
         self._files = files
         self._descriptor: int | None = None
         self._end = 0
         self._call: tuple[str, int] | None = None
-        """Turn and call of the pieces in the file; `None`: they no longer count."""
+        """The turn and call of the pieces in the file; `None` if they are no longer valid."""
         if partial_answer is not None:
             self._call = (partial_answer.turn_id, partial_answer.call)
         self._is_whole = False
@@ -73,14 +74,14 @@ class LiveJournal:
                 self._call = None
 
     def close(self) -> None:
-        """Blocks. What is stale goes; what still counts stays for the next process."""
+        """Removes stale text and keeps valid text for the next process. Blocks."""
         with suppress(OSError):
             self.drop_stale()
         with self._lock, suppress(OSError):
             self._release()
 
     def drop_stale(self) -> None:
-        """Blocks. Pieces of a running answer stay."""
+        """Removes stale text; pieces of a running answer stay. Blocks."""
         with self._lock:
             if self._call is None:
                 self._release()
@@ -115,7 +116,7 @@ def encode_piece(piece: Piece) -> bytes:
 
 
 def sound_lines(data: bytes) -> Iterator[bytes]:
-    """Up to the first that is not whole, or empty."""
+    """The lines up to the first that is incomplete or empty."""
     start = 0
     while (end := data.find(b"\n", start) + 1) > 0:
         line, start = data[start:end], end
@@ -132,7 +133,7 @@ def sound_pieces(data: bytes) -> Iterator[Piece]:
 
 
 def read_journal(files: FileOperations, path: Path) -> bytes:
-    """Nothing, if there is none or it can't be read."""
+    """The journal's bytes; empty if there is none or it can't be read."""
     try:
         with opened(files, path, os.O_RDONLY) as descriptor:
             return read_all(files, descriptor, min(files.size(descriptor), _READ_BYTES_MAX), 0)

@@ -109,9 +109,9 @@ from nplt_storage.store import Repaired
 # longest line allowed.
 
 FOREIGN_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Another program's document that is larger is not looked into."""
+"""Larger documents of other programs are not examined."""
 STRETCH_BYTES_MAX: Final = 4 * 1024 * 1024 * 1024
-"""So many bytes are read to find a line where none can be read."""
+"""The number of bytes searched for the next line before the search is given up."""
 _CLOSING_BYTES_MAX: Final = 256
 _CLOSING_BEGINS: Final = b'],"updated_at":'
 
@@ -127,10 +127,9 @@ class NoLine(Struct, frozen=True, kw_only=True):
     start: int
     end: int
     reason: str | None = None
-    """Why it can't be read; `None`: it is exactly one closing line."""
+    """The reason why it can't be read; `None` if it is exactly one closing line."""
     closing: Closing | None = None
-    """Also of what can't be read, if it ends like one: the newline before it may be what
-    broke."""
+    """The closing line. Unreadable bytes may end in one too, if the newline before it broke."""
 
 
 Piece: TypeAlias = SoundLine | NoLine
@@ -144,8 +143,8 @@ def our_header(read: Read, size: int) -> tuple[Header, int]:
 
 
 def pieces(read: Read, *, first: int, size: int) -> Iterator[Piece]:
-    """`first` is where the header ends. A stretch without a newline, however long, is one
-    piece."""
+    """Splits the file into pieces; `first` is the end of the header. Bytes without a newline,
+    however many, are one piece."""
     start = first
     while start < size:
         try:
@@ -172,7 +171,7 @@ def _piece(segment: Segment, first: int) -> Piece:
 
 
 def _next_line(read: Read, start: int, size: int) -> int:
-    """Where the next line begins; the end of the file if there is none, or none near."""
+    """The offset of the next line, or the end of the file if there is none within reach."""
     left = STRETCH_BYTES_MAX
     while left > 0 and (start := after_hole(read, start)) < size:
         block = read(start, min(_WINDOW_BYTES, size - start))
@@ -259,11 +258,11 @@ class TurnPairing(Struct):
 
 class Finding(Struct, frozen=True):
     code: str
-    """A word for a program; `message` is the sentence for a person."""
+    """A code for programs; `message` is the sentence for people."""
     message: str
     is_wrong: bool = True
     file: str = ""
-    """Relative to the data directory."""
+    """The path relative to the data directory."""
     offset: int | None = None
     """The first byte it is about."""
     seqs: tuple[int, int] | None = None
@@ -309,7 +308,7 @@ class Examination(Struct):
 def examine_file(
     read: Read, size: int, *, session_id: str, new_id: Callable[[], str]
 ) -> Examination:
-    """`session_id` is what the file's name says."""
+    """Examines one file; `session_id` is the id in its name."""
     try:
         header, first = our_header(read, size)
     except LaterFormat as reason:
@@ -346,7 +345,7 @@ def _examine_foreign(
 
 
 class _LineExamination:
-    """Goes through the pieces of a file of ours, and knows what should come next."""
+    """Goes through the pieces of a file of ours, and tracks which line comes next."""
 
     def __init__(self, header: Header, first: bytes, session_id: str) -> None:
         self._found = Examination()
@@ -355,7 +354,7 @@ class _LineExamination:
         self._row = new_row(header.session_id, user=header.user, created_at=header.created_at)
         self._pairing = TurnPairing()
         self._unread: list[NoLine] = []
-        """What came after the last sound line."""
+        """The pieces after the last sound line."""
         self._unknown: dict[str, int] = {}
         self._is_damaged = False
         if header.session_id != session_id:
@@ -386,7 +385,8 @@ class _LineExamination:
             self._add(Finding("bad_reference", f"entry {entry.seq}: {wrong}", offset=start))
 
     def _pass_over(self, piece: NoLine) -> None:
-        """What can't be read may be many short stretches: neighbours are one."""
+        """Adds an unreadable piece, joined with the one before it, because damage is often many
+        short stretches."""
         last = self._unread[-1] if self._unread else None
         if last is None or None in (last.reason, piece.reason) or last.closing or piece.closing:
             self._unread.append(piece)
@@ -394,7 +394,7 @@ class _LineExamination:
             self._unread[-1] = replace(last, end=piece.end)
 
     def _report_before(self, start: int, seq: int) -> None:
-        """What stands between this line and the sound one before it."""
+        """Reports the bytes and line numbers between the last sound line and this one."""
         lost = (self._due, seq - 1) if seq > self._due else None
         if self._unread:
             offset, reason = self._unread[0].start, self._unread[0].reason
@@ -449,8 +449,8 @@ class _LineExamination:
 
 
 def _damage_at_end(read: Read, size: int, offset: int) -> str | None:
-    """What follows the last sound line, from `offset` on, is not one closing line. The
-    opening rule says whether a crash can have left that."""
+    """The damage at the end of a file whose last sound line is not followed by one closing line;
+    `None` if a crash can have caused it."""
     try:
         found = survey(read, size)
     except Damage as reason:
@@ -484,8 +484,8 @@ _END_OF_HEADER_BYTES: Final = len(b',"crc":"00000000","messages":[\n')
 
 
 def rescue_header(beginning: bytes) -> bytes | None:
-    """The first line as it was written, newline included; `beginning` is where
-    the file begins, and `None` means that no single flipped bit explains it."""
+    """The first line as it was written, with its newline; `beginning` is the start of the file.
+    `None` if flipping a single bit does not restore it."""
     data = bytearray(beginning)
     # The newline may be what flipped, or a flip may have made one too many.
     opening = data.find(_OPENING)
@@ -502,7 +502,7 @@ def rescue_header(beginning: bytes) -> bytes | None:
 
 
 def header_within(beginning: bytes) -> tuple[int, bytes] | None:
-    """Where a header begins that something else stands before, and the header. Raises
+    """The offset of a header that has other bytes before it, and the header. Raises
     `LaterFormat`."""
     for begin in _BEGIN_OF_HEADER.finditer(beginning):
         line = beginning[begin.start() : beginning.find(b"\n", begin.start()) + 1]
@@ -515,8 +515,8 @@ def header_within(beginning: bytes) -> tuple[int, bytes] | None:
 
 
 def _is_checked_header(line: bytes) -> bool:
-    """A header without a checksum is taken as it is elsewhere; here it proves nothing. Its end
-    is looked at first: this is asked for every bit of a line that may be long."""
+    """Whether the line is a header with a valid checksum; one without a checksum proves nothing
+    here. Its end is checked first, because this is called for every bit of a possibly long line."""
     end = _END_OF_HEADER.fullmatch(line[-_END_OF_HEADER_BYTES:])
     if end is None or end[1] != b"%08x" % crc32(line[:-_END_OF_HEADER_BYTES]):
         return False
@@ -529,13 +529,13 @@ def _is_checked_header(line: bytes) -> bool:
 
 FAULT_CODE: Final = "repaired"
 LOST: Final = "lost"
-"""The category of the entry that stands in the place of one that could not be read."""
+"""The category of the entry that replaces one that could not be read."""
 _REASON: Final = "the record of this turn was damaged and has been repaired"
 _TOMBSTONE: Final = DebugEntry(
     category=LOST, content="this entry could not be read when the record was repaired"
 )
 _GAP_MAX: Final = 100_000
-"""A line that is further away from the one before does not belong here."""
+"""A line that is further away from the one before it does not belong to this file."""
 _BEGIN: Final = b'{"seq":'
 _END: Final = re.compile(rb',"crc":"[0-9a-f]{8}"\}')
 _END_BYTES: Final = len(b',"crc":"00000000"}')
@@ -544,31 +544,31 @@ _WINDOW_BYTES: Final = 1024 * 1024
 
 
 class CannotRepair(Exception):
-    """Nothing here tells which conversation this is; the file is as it was."""
+    """The file does not say which conversation it is; it was left unchanged."""
 
 
 Span: TypeAlias = tuple[int, int]
-"""Bytes of the original: where they begin and end."""
+"""The start and end of bytes in the original."""
 
 
 class KnownElsewhere(Struct, frozen=True, kw_only=True):
-    """What is known of a conversation besides its file, for a header that is lost."""
+    """The facts known about a conversation from outside its file, in case the header is lost."""
 
     user: str | None = None
     created_at: datetime | None = None
     day: date | None = None
-    """In the file's name."""
+    """The day in the file's name."""
 
 
 class Repair(Struct, frozen=True, kw_only=True):
     parts: tuple[bytes | Span, ...]
-    """What the repaired file consists of, its header first."""
+    """The contents of the repaired file, header first."""
     says: tuple[str, ...]
-    """What is done, one sentence each; none: there is nothing to do."""
+    """The changes, one sentence each; empty if there is nothing to repair."""
     kept: int = 0
-    """Entries that are as they were."""
+    """The number of unchanged entries."""
     lost: tuple[Span, ...] = ()
-    """Entries (first, last) that have a tombstone instead."""
+    """The entries (first, last) that were replaced by tombstones."""
 
 
 def plan_repair(
@@ -587,7 +587,7 @@ def plan_repair(
 
 
 def sound_entries(read: Read, size: int, session_id: str) -> Iterator[Entry]:
-    """All that can be read of a file, in order."""
+    """All entries that can be read, in order."""
     try:
         found = _FoundLines(read, size, session_id)
     except CannotRepair:
@@ -597,24 +597,25 @@ def sound_entries(read: Read, size: int, session_id: str) -> Iterator[Entry]:
 
 
 class _FoundLines:
-    """The header, and every line of a file whose checksum holds, wherever it stands."""
+    """The header, and every line whose checksum holds, wherever it is in the file."""
 
     def __init__(self, read: Read, size: int, session_id: str) -> None:
         """Raises `CannotRepair`."""
         self._read = read
         self._session_id = session_id
         self.header: Header | None = None
-        """`None`: it is lost."""
+        """`None` if it is lost."""
         self.header_line = b""
         self.says: list[str] = []
-        """What is done to the header."""
+        """The changes to the header."""
         self.places: dict[int, Span | bytes] = {}
-        """By number: where its object is in the file, or the object. The first one counts."""
+        """The location of each object in the file, or the object itself, by number. The first of
+        several counts."""
         self.counted = 0
-        """How many entries the closing line says there are."""
+        """The number of entries according to the closing line."""
         self.twice = 0
         self.unreadable: list[Span] = []
-        """Bytes in which no line was found."""
+        """Bytes without any line."""
         relaid, first, reason = self._find_header(size)
         if self.header_line:
             self.header = decode_header(self.header_line)
@@ -634,7 +635,7 @@ class _FoundLines:
         self.counted = counted if isinstance(counted, int) else 0
 
     def _find_header(self, size: int) -> tuple[RelaidDocument | None, int, str]:
-        """The whole document if another program has laid it out anew, where the lines begin,
+        """The whole document if another program has reformatted it, the offset of the first line,
         and what is wrong with the header."""
         read, data = self._read, FileBytes(self._read, size)
         try:
@@ -669,7 +670,7 @@ class _FoundLines:
         return None, 0, reason
 
     def new_header(self, known: KnownElsewhere) -> Header:
-        """In the place of the one that is lost. Raises `CannotRepair`."""
+        """A header in place of one that is lost. Raises `CannotRepair`."""
         if known.user is None:
             raise CannotRepair("its first line is lost, and with it whose it is: give --user NAME")
         created_at = known.created_at
@@ -706,7 +707,7 @@ class _FoundLines:
         self.unreadable.append((start, end))
 
     def _look_within(self, piece: NoLine) -> bool:
-        """A line may be whole and only its line end, or the comma before it, be broken."""
+        """Looks for an intact line whose newline, or the comma before it, is broken."""
         window = _Window(self._read, piece.start, piece.end)
         found = False
         while (begin := window.find_begin()) is not None:
@@ -732,8 +733,8 @@ class _FoundLines:
 
 
 class _Window:
-    """A part of a stretch of bytes in which lines are looked for. It moves on, and grows while
-    the end of a line is looked for, to the longest that a line can be."""
+    """A window that moves through bytes in search of lines. It grows while the end of a line is
+    searched, up to the length of the longest line."""
 
     def __init__(self, read: Read, start: int, stop: int) -> None:
         self._read = read
@@ -747,7 +748,7 @@ class _Window:
         self._at += length
 
     def find_begin(self) -> int | None:
-        """Moves to where a line may begin next; `None`: nowhere."""
+        """Moves to the next place where a line may begin, or returns `None`."""
         while (begin := self._data.find(_BEGIN, self._at)) < 0:
             self._at = max(self._at, len(self._data) - len(_BEGIN))
             if not self._more():
@@ -756,7 +757,7 @@ class _Window:
         return self._start + begin
 
     def candidates(self) -> Iterator[bytes]:
-        """From where it is to each place where a line may end, as far as it makes sense."""
+        """The bytes from here to each place where the line may end, within reason."""
         tried, place = 0, self._at
         while tried < _ENDS_TRIED:
             if (end := _END.search(self._data, place)) is not None:
@@ -771,7 +772,7 @@ class _Window:
             place = self._at + max(before - _END_BYTES, 0)
 
     def _more(self) -> bool:
-        """Drops what it has passed, and reads on; false: it is at the end."""
+        """Drops the bytes already searched and reads more; false at the end."""
         self._start += self._at
         self._data, self._at = self._data[self._at :], 0
         held = len(self._data)
@@ -786,7 +787,7 @@ class _Window:
 
 
 class _RepairedLines:
-    """The lines that were found, in order, and what has to be added to them."""
+    """The lines that were found, in order, with the lines that have to be added."""
 
     def __init__(
         self,
@@ -804,7 +805,7 @@ class _RepairedLines:
         self._pairing = TurnPairing()
         self._lost: list[Span] = []
         self._now = header.created_at
-        """Of the entry before: when one was lost is not known better."""
+        """The time of the preceding entry, which is the best estimate for a lost one."""
 
     def repair(self, read: Read, size: int) -> Repair:
         found, says, kept = self._found, [*self._found.says], 0
@@ -868,8 +869,7 @@ class _RepairedLines:
         return self._tail.closing.head_seq
 
     def _endings(self) -> list[str]:
-        """Adds what makes it a record in which every call has its result and every turn its
-        end."""
+        """Adds a result for every call and an end for every turn that lacks one."""
         says: list[str] = []
         unanswered, unended = list(self._pairing.waiting.values()), list(self._pairing.unfinished)
         for asked in unanswered:
@@ -887,7 +887,7 @@ class _RepairedLines:
 
 
 def _joined(parts: Iterable[bytes | Span]) -> tuple[bytes | Span, ...]:
-    """Neighbours are one part."""
+    """Joins adjacent parts."""
     joined: list[bytes | Span] = [b""]
     for part in parts:
         last = joined[-1]
@@ -952,7 +952,7 @@ def repair_file(
 
 
 def write_readable_copy(path: Path, copy: Path, session_id: str, *, known: KnownElsewhere) -> None:
-    """What a repair would make of the file; the file stays as it is."""
+    """Writes a repaired copy of the file, which itself stays unchanged."""
     long_ago, files = datetime.fromtimestamp(0, UTC), _disk_of(path)
     with opened_to_read(files, path) as (read, size):
         plan = plan_repair(
@@ -970,7 +970,7 @@ def write_readable_copy(path: Path, copy: Path, session_id: str, *, known: Known
 
 @contextmanager
 def nobody_else_uses(data_dir: Path) -> Iterator[None]:
-    """Holds the directory's lock, if it has one, and touches nothing in it. Raises
+    """Holds the directory's lock, if there is one, and changes nothing in it. Raises
     `StorageError`."""
     try:
         lock = open_lock(data_dir, os.O_RDONLY)
@@ -991,7 +991,7 @@ def nobody_else_uses(data_dir: Path) -> Iterator[None]:
 
 
 def apply_repair(path: Path, repair: Repair) -> Path:
-    """Gives the name under which the original is kept."""
+    """Replaces the file, and returns the name under which the original is kept."""
     disk = _disk_of(path)
     with opened(disk, path, os.O_RDONLY) as original:
         disk.sync(original)

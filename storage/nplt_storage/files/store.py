@@ -7,15 +7,12 @@ reading unchanged files at a start. A file is only open while its conversation i
 while it is being read. A short line is written on the event loop and synced by the kernel;
 all other disk work runs in threads. So conversations commit side by side. Deleting moves a
 conversation to the trash.
-
-`FileRecord` writes one open conversation; `JsonFileStore` has all of them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,13 +20,11 @@ from threading import Event
 from typing import Final, TypeVar
 
 import anyio
-from msgspec import Struct
 from msgspec.structs import replace
 
-from nplt_storage.codec import check_time, decode_verified, encode_line, peek_kind
-from nplt_storage.entries import AttachmentEntry, BlobReference, Entry, ModelInputEntry
+from nplt_storage.codec import check_time, decode_verified, peek_kind
+from nplt_storage.entries import BlobReference, Entry, ModelInputEntry
 from nplt_storage.errors import (
-    BadEntry,
     ConversationDamaged,
     ConversationExists,
     ConversationNotFound,
@@ -37,41 +32,22 @@ from nplt_storage.errors import (
     StorageError,
     StorageUnavailable,
 )
-from nplt_storage.file_system import DataDirectory, Disk, FoundFile
-from nplt_storage.files.append import COMMIT_SECONDS_MAX, Appender, Committer
+from nplt_storage.file_system import DataDirectory, FoundFile
 from nplt_storage.files.commit_threads import DiskThreads
 from nplt_storage.files.conversation_file import (
     ConversationShortened,
     JsonFile,
-    NewFile,
+    NewConversation,
     OpenedFile,
     batch_of,
     create_file,
-    keep_blob,
     open_at_end,
     plain_errors,
     read_blob,
-    remove_blobs_except,
 )
-from nplt_storage.files.directory import (
-    FileSettings,
-    OpenDirectory,
-    open_directory,
-    part_of,
-    void_stamp,
-)
-from nplt_storage.files.format import (
-    Header,
-    blobs_of,
-    by_session_id,
-    copies,
-    encode_header,
-    file_name,
-    live_of,
-    on_its_way,
-    read_header,
-)
-from nplt_storage.files.live_journal import LiveJournal
+from nplt_storage.files.directory import FileSettings, OpenDirectory, open_directory, void_stamp
+from nplt_storage.files.format import Header, blobs_of, by_session_id, file_name, on_its_way
+from nplt_storage.files.record import FileRecord
 from nplt_storage.files.repair import (
     CannotRepair,
     KnownElsewhere,
@@ -80,18 +56,16 @@ from nplt_storage.files.repair import (
 )
 from nplt_storage.files.trash import KEPT_FOR
 from nplt_storage.history import ConversationHistory, SentBefore, sent_before
-from nplt_storage.ids import is_file_id, is_session_id
+from nplt_storage.ids import is_session_id
 from nplt_storage.index import FileStamp, PromptsFound
 from nplt_storage.json_values import check_object, check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page
-from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
-from nplt_storage.rows import NOBODY, ConversationRow, RowPage, RowQuery, fold, new_row
+from nplt_storage.rows import NOBODY, ConversationRow, RowPage, RowQuery
 from nplt_storage.search import SearchPage, SearchQuery
 from nplt_storage.store import (
     Builder,
     DeletedConversation,
-    DeltaKind,
     Opened,
     Origin,
     Record,
@@ -101,339 +75,11 @@ from nplt_storage.store import (
 
 log = logging.getLogger(__name__)
 
-
-# ------------------------------------------------------------------------------
-# Redaction replaces the whole file
-
-
-class Redaction(Struct, frozen=True, kw_only=True):
-    erased: Entry
-    tombstone: Entry
-    row: ConversationRow
-    """The conversation's, made anew: a name or a preview may have been among the words."""
-    blobs_named: frozenset[str]
-
-
-def redact_entry(disk: Disk, file: JsonFile, seq: int, *, at: datetime) -> Redaction:
-    """Writes a new file with a tombstone in place of the entry and every other line
-    unchanged (except a rollback that repeats the erased words), and replaces the old file
-    in one step. What else held the words is for `remove_traces`; after a crash in between,
-    asking again finishes that. Blocks; the caller lets nobody append meanwhile."""
-    with (
-        file.not_writing(),
-        plain_errors(file.session_id),
-        file.reading_lines() as (read, tail),
-    ):
-        erased = tail.entries(read).at(seq)
-        if erased is None:
-            raise BadEntry(f"there is no entry {seq}")
-        tombstone = redacted(erased, at)
-        header, _ = read_header(read, tail.first)
-        row = new_row(file.session_id, user=header.user, created_at=header.created_at)
-        blobs_named: set[str] = set()
-        new = NewFile(disk, file.path, read(0, tail.first), created_at=header.created_at)
-        try:
-            for line in tail.entries(read).lines():
-                entry = decode_verified(line.data)
-                after = without_words_of(erased, tombstone, entry)
-                new.add(after, line.data if after == entry else encode_line(after))
-                blobs_named |= blobs_named_by([after])
-                row = fold(row, after)
-            new.seal()
-            file.replace(new.beside, new.tail)
-        except BaseException:
-            new.abandon()
-            raise
-    return Redaction(
-        erased=erased, tombstone=tombstone, row=row, blobs_named=frozenset(blobs_named)
-    )
-
-
-def remove_traces(
-    disk: Disk,
-    path: Path,
-    redaction: Redaction,
-    *,
-    attachments: Path,
-    blobs_kept: AbstractSet[str] = frozenset(),
-) -> None:
-    """Removes what else held the words: copies left by a torn append or an import, blobs without
-    a reference, an attachment. Blocks. `blobs_kept` were kept just now, for an entry that is yet
-    to come."""
-    erased = redaction.erased
-    for name in copies(disk.names_in(path.parent), path):
-        disk.remove(path.with_name(name))
-    disk.sync_directory(path.parent)
-    spared = blobs_kept - blobs_named_by([erased])
-    remove_blobs_except(disk, blobs_of(path), redaction.blobs_named | spared)
-    if isinstance(erased, AttachmentEntry) and is_file_id(erased.file_id):
-        disk.remove(attachments / erased.file_id)
-        if disk.names_in(attachments):
-            disk.sync_directory(attachments)
-
-
-# ------------------------------------------------------------------------------
-# The writer of one conversation
-#
-# Appends go through the committer, the text of a running answer to the live journal.
-# Blobs are written before the lines that refer to them. Every append updates the
-# conversation's row and hands it to the index and to the caller. If the first append to a new
-# file fails, the file is removed; the next append creates it again.
-
-
-class FileRecord:
-    def __init__(
-        self,
-        opened: OpenedFile,
-        *,
-        directory: OpenDirectory,
-        closed: Callable[[FileRecord], None],
-        header: Header | None = None,
-    ) -> None:
-        """`header`: given for a file that was just created. Until the first append the file
-        may be removed, and created again with this header."""
-        self.file = opened.file
-        self.row = opened.row
-        self._found = opened.found
-        self._directory = directory
-        self._closed = closed
-        self._header = header
-        self._journal = LiveJournal(
-            live_of(self.file.path), files=directory.disk, partial_answer=opened.partial_answer
-        )
-        self._committer = self._new_committer(opened.descriptor)
-        self._blobs_to_name: set[str] = set()
-        self._is_index_behind = False
-        """Whether the index may still hold text that was erased from the file. While it may,
-        the index is given a stamp that matches no file, so that the next start reads the
-        file anew."""
-        self._is_open = True
-
-    @property
-    def session_id(self) -> str:
-        return self.file.session_id
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the file exists. It does not after a failed first append."""
-        return self.file.tail is not None
-
-    def append(self, entry: Entry) -> Awaitable[ConversationRow]:
-        if self._is_open and self._header is None and self._directory.space.is_enough:
-            return self._committer.begin(entry)
-        return self._append_with_care(entry)
-
-    async def _append_with_care(self, entry: Entry) -> ConversationRow:
-        """Looks for free space first, and removes a new file that gets no entry."""
-        self._check_open()
-        try:
-            await self._directory.space.check(self.session_id)
-            if not self.is_there:
-                header, disk = self._header, self._directory.disk
-                assert header is not None
-                opened = await self._directory.threads.write(
-                    lambda: create_file(disk, self.file, header)
-                )
-                self._found = opened.found
-                self._committer = self._new_committer(opened.descriptor)
-            return await self._committer.append(entry)
-        except (StorageUnavailable, ConversationReadOnly):
-            if self._header is not None and self.is_there:
-                await self._discard_new()
-            raise
-
-    def journal_delta(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> None:
-        if self._is_open:
-            self._journal.journal_delta(turn_id, call, kind, text)
-
-    async def keep_blob(self, data: bytes) -> BlobReference:
-        self._check_open()
-        await self._directory.space.check(self.session_id)
-
-        def keep() -> BlobReference:
-            with plain_errors(self.session_id):
-                return keep_blob(self._directory.disk, blobs_of(self.file.path), data)
-
-        reference = await self._directory.threads.write(keep)
-        self._blobs_to_name.add(reference.blob_id)
-        return reference
-
-    async def redact(self, seq: int, *, at: datetime) -> Entry:
-        self._check_open()
-        await self._committer.close()
-        before, was_behind = self.file.tail, self._is_index_behind
-        self._is_index_behind = True
-        try:
-            redaction = await self._directory.threads.write(
-                lambda: redact_entry(self._directory.disk, self.file, seq, at=at)
-            )
-        except StorageError:
-            self._is_index_behind = was_behind or self.file.tail is not before
-            raise
-        finally:
-            # The file was replaced: the next append opens the new one and checks its end.
-            self._committer = self._new_committer(None)
-        kept = {"last_accessed": self.row.last_accessed, "lost": self.row.lost}
-        self.row = replace(redaction.row, **kept)
-        with anyio.CancelScope(shield=True):  # stopped halfway, traces of the text would stay
-            stamp = await self._directory.threads.write(lambda: self._clean_up(redaction))
-            await self._directory.index.redact(self.row, stamp, seq)
-            self._is_index_behind = False
-        return redaction.tombstone
-
-    def _clean_up(self, redaction: Redaction) -> FileStamp:
-        disk, path = self._directory.disk, self.file.path
-        attachments, kept = self._directory.paths.files / self.session_id, self._blobs_to_name
-        with plain_errors(self.session_id):
-            self._journal.drop_stale()
-            remove_traces(disk, path, redaction, attachments=attachments, blobs_kept=kept)
-            self._found = disk.found(path)
-            return self._stamp_of_all(self._found)
-
-    async def close(self) -> None:
-        if not self._is_open:
-            return
-        self._is_open = False
-        await self._committer.close()
-        stamps: list[FileStamp] = []
-
-        def close() -> None:
-            self._journal.close()
-            if self.is_there:
-                with suppress(OSError):  # without a stamp, the next start reads the file
-                    stamps.append(self.stamp(self._directory.disk.found(self.file.path)))
-
-        with anyio.move_on_after(COMMIT_SECONDS_MAX, shield=True):
-            await self._directory.commit_threads.submit_or_do(close)
-        if stamps and self.session_id not in self._directory.damage:
-            self._directory.index.note(self.row, stamps[0])
-        self._closed(self)
-
-    def _appended(self, entry: Entry) -> ConversationRow:
-        self.row = fold(self.row, entry)
-        self._header = None
-        self._journal.note(entry)
-        if self._blobs_to_name:
-            self._blobs_to_name -= blobs_named_by([entry])
-        # The stamp has the file's size but not its time, which would cost a system call per
-        # append. After a crash the next start reads the end of the file instead.
-        tail = self.file.tail
-        assert tail is not None
-        stamp = self.stamp(part_of(self._found, tail.end))
-        self._directory.index.note(self.row, stamp, entry)
-        return self.row
-
-    def _new_committer(self, descriptor: int | None) -> Committer[ConversationRow]:
-        return Committer(
-            Appender(self.file, descriptor, sync_later=self._directory.sync_later),
-            appended=self._appended,
-            threads=self._directory.commit_threads,
-        )
-
-    def stamp(self, found: FoundFile) -> FileStamp:
-        stamp = self._stamp_of_all(found)
-        return void_stamp(found.name, stamp) if self._is_index_behind else stamp
-
-    def _stamp_of_all(self, found: FoundFile) -> FileStamp:
-        tail = self.file.tail
-        assert tail is not None
-        return FileStamp(
-            file=found,
-            end_offset=tail.end,
-            head_seq=tail.closing.head_seq,
-            synced=self._directory.syncs_at_once,
-        )
-
-    async def _discard_new(self) -> None:
-        if self.file.writing.locked():
-            return  # a write hangs, and its outcome is not known
-        await self._committer.close()
-        try:
-            await self._directory.threads.write(self.file.remove_unused)
-        except StorageError as error:
-            log.warning("%s: an unused file stays: %s", self.file.path.name, error)
-        else:
-            self._directory.index.forget(self.session_id)
-        self._committer = self._new_committer(None)
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise ConversationReadOnly(self.session_id, "this record was closed")
-
-
 _T = TypeVar("_T")
-
-# ------------------------------------------------------------------------------
-# Building a conversation: imported, copied or moved from elsewhere
-#
-# Lines are written to a temporary file, blobs to a temporary folder. When all of it is
-# on disk the folder is renamed, then the file: with that the conversation exists. What
-# a crash leaves before that is removed at the next start.
-
-
-class NewConversation:
-    """Blocks."""
-
-    def __init__(self, disk: Disk, path: Path, header: Header) -> None:
-        self._disk = disk
-        self._path = path
-        self._session_id = header.session_id
-        self._blobs = on_its_way(blobs_of(path))
-        with plain_errors(self._session_id):
-            disk.remove_tree(self._blobs)  # left by a crash
-            self._file = NewFile(disk, path, encode_header(header), created_at=header.created_at)
-
-    def add(self, entries: Sequence[Entry]) -> None:
-        """All of them or, if one can't be remembered, none."""
-        lines: list[tuple[Entry, bytes]] = []
-        for due, entry in enumerate(entries, self._file.tail.closing.head_seq + 1):
-            if entry.seq != due:
-                raise BadEntry(f"entry {entry.seq} can't follow entry {due - 1}")
-            lines.append((entry, encode_line(entry)))
-        with plain_errors(self._session_id):
-            for entry, line in lines:
-                self._file.add(entry, line)
-
-    def keep_blob(self, data: bytes) -> BlobReference:
-        with plain_errors(self._session_id):
-            return keep_blob(self._disk, self._blobs, data)
-
-    def finish(self) -> None:
-        """The conversation exists when this returns."""
-        with plain_errors(self._session_id):
-            if self._path.name in self._disk.names_in(self._path.parent):
-                raise ConversationExists(self._session_id)
-            self._file.seal()
-            self._name_blobs()
-            self._disk.rename(self._file.beside, self._path)
-            try:
-                self._disk.sync_directory(self._path.parent)
-            except OSError:
-                self._disk.remove(self._path)  # who is told that it failed must not meet it
-                raise
-
-    def abandon(self) -> None:
-        self._file.abandon()
-        self._disk.remove_tree(self._blobs)
-
-    def _name_blobs(self) -> None:
-        kept = self._disk.names_in(self._blobs)
-        if not kept:
-            return
-        target = blobs_of(self._path)
-        if self._disk.names_in(target):
-            # Left by one that never got its file: equal names hold equal bytes.
-            for name in kept:
-                self._disk.rename(self._blobs / name, target / name)
-            self._disk.sync_directory(target)
-            self._disk.remove_tree(self._blobs)
-        else:
-            self._disk.rename(self._blobs, target)
-        self._disk.sync_directory(target.parent)
 
 
 class FileBuilder:
-    """The same, for those who must not block."""
+    """Builds a conversation from the event loop."""
 
     def __init__(self, conversation: NewConversation, threads: DiskThreads) -> None:
         self._conversation = conversation
@@ -447,7 +93,8 @@ class FileBuilder:
 
 
 def all_prompts(file: JsonFile, _: ConversationRow) -> PromptsFound:
-    """Blocks, as long as the file is long. Of two with one name the first counts."""
+    """The prompts by message id; the first of several counts. Blocks while the whole file is
+    read."""
     prompts: dict[str, int] = {}
     with file.reading_lines() as (read, tail):
         for line in tail.entries(read).lines():
@@ -464,8 +111,8 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class JsonFileStore:
-    """Allows one writer per conversation, and one operation at a time on each. A file that
-    turns out to be damaged is marked so, whoever was reading it."""
+    """Allows one writer per conversation, and one operation at a time on each. A file that proves
+    to be damaged is marked, whichever operation finds it."""
 
     def __init__(
         self,
@@ -474,7 +121,7 @@ class JsonFileStore:
         clock: Callable[[], datetime],
         levels: LevelMaker = no_levels,
     ) -> None:
-        """Use `open_directory`: it takes the lock and looks at what is there."""
+        """Use `open_directory`, which takes the lock and surveys the files."""
         self._directory = directory
         self._disk = directory.disk
         self._threads = directory.threads
@@ -482,20 +129,20 @@ class JsonFileStore:
         self._clock = clock
         self._levels = levels
         self._files: dict[str, JsonFile] = {}
-        """The files used since the start; the opening rule was applied to each."""
+        """The files used since the start, to each of which the opening rule was applied."""
         self._records: dict[str, FileRecord] = {}
         self._busy: set[str] = set()
         self._building: set[str] = set()
         self._reading_again = anyio.Lock()
         self._look_again_at: dict[str, float] = {}
         self._copies: dict[str, tuple[ConversationRow, JsonFile]] = {}
-        """What can be read of damaged files."""
+        """Readable copies of damaged files."""
         self._looked_at: dict[str, FoundFile] = {}
-        """Files that were changed by somebody else, as they were when they were read."""
+        """Files that another program changed, as they were when they were read."""
         self._trash_emptied_at = clock()  # by the start
         self._trash_counted_at = directory.settings.seconds()
         self._trash_rows: dict[Path, ConversationRow] = {}
-        """Of the deleted conversations that were listed: their files do not change."""
+        """The rows of deleted conversations that have been listed; their files do not change."""
 
     @classmethod
     async def open_directory(
@@ -606,8 +253,8 @@ class JsonFileStore:
             self._building.discard(session_id)
 
     async def repair(self, session_id: str) -> Repaired:
-        """Keeps every line that can be read, puts a tombstone in the place of each other one,
-        and forgets that the conversation was damaged, or an older copy."""
+        """Keeps every readable line, replaces every other one by a tombstone, and clears the mark
+        of a damaged or shortened conversation."""
         with self._alone(session_id):
             row, path = await self.row(session_id), self._path(session_id)
             if row is None:
@@ -684,7 +331,7 @@ class JsonFileStore:
         return list(found.values())
 
     async def empty_trash(self, older_than: timedelta = KEPT_FOR) -> int:
-        """Removes for good what was deleted that long ago; says how many there were."""
+        """Removes conversations deleted longer ago than that for good, and returns their number."""
         now, seconds = self._clock(), self._directory.settings.seconds()
         days, self._trash_counted_at = int((seconds - self._trash_counted_at) / 86_400), seconds
         trash = self._directory.trash
@@ -716,9 +363,9 @@ class JsonFileStore:
         return await self._read(session_id, read)
 
     async def prompt_by_message_id(self, session_id: str, message_id: str) -> SentBefore | None:
-        """The index knows its number, and the line is read before it is believed. Where the
-        index does not cover the whole file, or is wrong, the file is read from its beginning
-        once, and the index is told what was found."""
+        """Finds the prompt by the number in the index, and checks the line. If the index does not
+        cover the whole file, or is wrong, the file is read once from its beginning and the index is
+        corrected."""
         row, _ = await self._find(session_id)
         index = self._directory.index
         try:
@@ -828,7 +475,7 @@ class JsonFileStore:
     # Files
 
     async def _find(self, session_id: str) -> tuple[ConversationRow, JsonFile]:
-        """The file, and the row as it was when the file ended at its head."""
+        """The file, and its row as of the file's head."""
         record = self._records.get(session_id)
         if record is not None and record.is_there and session_id not in self._directory.damage:
             return record.row, record.file
@@ -857,7 +504,7 @@ class JsonFileStore:
         return JsonFile(path, session_id, files=self._disk, new_id=new_id)
 
     async def _take_in(self, session_id: str, names: Sequence[str]) -> None:
-        """Adds the conversation whose files of these names were put in place just now."""
+        """Adds the conversation whose files have just been put in place."""
         self._names[session_id] = names[-1]
         try:
             await self._directory.learn(self._directory.pieces(session_id, names))
@@ -874,7 +521,7 @@ class JsonFileStore:
         self._directory.index.forget(session_id)
 
     async def _read_again(self, session_id: str) -> None:
-        """`StorageUnavailable` if that is no better now than it was."""
+        """Raises `StorageUnavailable` if the file still can't be read."""
         unread = self._directory.unread
         async with self._reading_again:
             name = self._names.get(session_id)
@@ -891,7 +538,7 @@ class JsonFileStore:
             unread.discard(session_id)
 
     async def _learn_again(self, session_id: str) -> None:
-        """Takes the file into the index as it is now."""
+        """Adds the current state of the file to the index."""
         known = await self._directory.index.known(session_id)
         name = self._names.get(session_id)
         if name is None or known is None:
@@ -910,7 +557,8 @@ class JsonFileStore:
         *,
         to_write: bool = False,
     ) -> _T:
-        """The file wins over what the index knows: an older copy of it is read anew."""
+        """Runs `work` on the file. The file takes precedence over the index: a restored older copy
+        is read again."""
         run = self._threads.write if to_write else self._threads.read
         for is_read_anew in (False, True):
             row, file = await self._find(session_id)
@@ -932,7 +580,7 @@ class JsonFileStore:
         raise AssertionError
 
     async def _read(self, session_id: str, work: Callable[[JsonFile, ConversationRow], _T]) -> _T:
-        """Of a damaged file: what a repair would make of it."""
+        """Reads from the file or, if it is damaged, from a repaired copy."""
         try:
             return await self._use(session_id, work)
         except ConversationShortened:
@@ -944,8 +592,8 @@ class JsonFileStore:
     async def _readable_copy(
         self, session_id: str, damage: ConversationDamaged
     ) -> tuple[ConversationRow, JsonFile]:
-        """A file that is only read and goes with this process. `damage` is raised if nothing
-        can be read."""
+        """A read-only copy that lives as long as this process. Raises `damage` if nothing can be
+        read."""
         if session_id not in self._copies:
             path = self._path(session_id)
             name = on_its_way(path.with_name(f"{path.name}.readable")).name
@@ -968,7 +616,8 @@ class JsonFileStore:
         return self._copies[session_id]
 
     async def _drop_copy(self, session_id: str) -> None:
-        """What it holds must not outlive the conversation, nor a redaction."""
+        """Removes the readable copy, which must not outlive the conversation or survive a
+        redaction."""
         if session_id in self._copies:
             _, file = self._copies.pop(session_id)
             await self._threads.write(lambda: self._disk.remove(file.path))
@@ -981,7 +630,7 @@ class JsonFileStore:
         self._directory.index.note(replace(row, damaged=True), stamp)
 
     async def _note_settled(self, file: JsonFile, row: ConversationRow) -> None:
-        """Opening wrote the file's end anew: what is known of it must fit again."""
+        """Updates the index after opening has rewritten the end of the file."""
         try:
             found = await self._threads.read(lambda: self._disk.found(file.path))
         except OSError:
@@ -993,10 +642,10 @@ class JsonFileStore:
             self._directory.index.note(row, stamp)
 
     async def _look_for_damage(self, rows: Sequence[ConversationRow]) -> dict[str, ConversationRow]:
-        """The given rows whose files somebody else has damaged or shortened by now, with their
-        new rows. The size and time of a file show that nobody changed it, and are looked at
-        once a second at most; a file that was changed is read, once. An open file is left out:
-        whoever reads it notices."""
+        """The given rows whose files have been damaged or shortened by another program, with their
+        new rows. A file counts as unchanged by its size and time, which are checked once a second
+        at most; a changed file is read once. Open files are left out, because their readers
+        notice."""
         now = self._directory.settings.seconds()
         closed = {
             row.session_id: row
@@ -1031,7 +680,8 @@ class JsonFileStore:
     def _changed(
         self, paths: Mapping[str, Path], stamps: Mapping[str, FileStamp]
     ) -> dict[str, FoundFile]:
-        """Blocks. One that is gone, or can't be looked at, is left to those who open it."""
+        """Files that have changed. Missing or inaccessible ones are left to the callers that open
+        them. Blocks."""
         changed: dict[str, FoundFile] = {}
         for session_id, path in paths.items():
             with suppress(OSError):

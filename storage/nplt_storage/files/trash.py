@@ -58,20 +58,20 @@ _FOLDER: Final = re.compile(r"([0-9]{8}T[0-9]{6})_([^~]+)(?:~[0-9]+)?")
 
 
 class _ServerDays(Struct, frozen=True):
-    """How many days a server has used this directory, by the dates it saw."""
+    """The number of days on which a server has used this directory."""
 
     day: int = 0
     date: str = ""
-    """Of the last of them."""
+    """The last of these dates."""
     deleted: dict[str, int] = field(default_factory=dict)
-    """On which day each folder was first seen."""
+    """The day on which each folder was first seen."""
 
 
 class Trash:
     def __init__(
         self, disk: Disk, directory: DataDirectory, *, unknown_user: str = LOCAL_USER
     ) -> None:
-        """`unknown_user`: whose a conversation is whose file does not say."""
+        """`unknown_user` is the owner of a conversation whose file names none."""
         self._disk = disk
         self._directory = directory
         self._unknown_user = unknown_user
@@ -79,8 +79,8 @@ class Trash:
     def put(
         self, session_id: str, *, at: datetime, gone: Callable[[], None] = lambda: None
     ) -> None:
-        """Its file (two, if that is what is wrong with it) and all that belongs to it.
-        `gone` is called when no file of it is left, whatever goes wrong after that."""
+        """Moves a conversation's file (or both, if it has two) and everything that belongs to it to
+        the trash. `gone` is called as soon as no file of it is left, even if a later step fails."""
         disk, history = self._disk, self._directory.history
         with plain_errors(session_id):
             names = disk.names_in(history)
@@ -135,7 +135,7 @@ class Trash:
         return whole
 
     def conversations(self) -> Iterator[tuple[datetime, str, Path]]:
-        """When each was deleted, its id and its file; the last deleted first."""
+        """The time of deletion, the id and the file of each, last deleted first."""
         for name in reversed(self._folders()):
             session_id = deleted_id(name)
             folder = self._directory.trash / name
@@ -146,8 +146,8 @@ class Trash:
                         yield at, session_id, folder / file
 
     def _deletions(self, session_id: str) -> Iterator[Path]:
-        """The file of each deletion of it, the last deleted first. If there are two files in
-        one, the first says whose it is."""
+        """The file of each deletion of that conversation, last deleted first. If one has two files,
+        the first names the owner."""
         for name in reversed(self._folders()):
             if deleted_id(name) == session_id:
                 folder = self._directory.trash / name
@@ -156,8 +156,8 @@ class Trash:
                 yield from islice(files, 1)
 
     def finish(self, names: Sequence[str]) -> None:
-        """What a crash left behind of deletions: `names` are those in the directory
-        of conversations. What can't be moved stays where it is."""
+        """Completes deletions that a crash interrupted. `names` are the files in the directory of
+        conversations; files that can't be moved stay there."""
         disk, history, files = self._disk, self._directory.history, self._directory.files
         there = {session_id_of(name) for name in names}
         folders = {deleted_id(name): self._directory.trash / name for name in self._folders()}
@@ -175,9 +175,9 @@ class Trash:
     def empty(
         self, now: datetime, older_than: timedelta = KEPT_FOR, *, days_served: int = 1
     ) -> int:
-        """Removes for good what was deleted that long ago; says how many there were. A clock
-        may be wrong, so a server must also have served for so many days since. `days_served`:
-        since the last call, unless that was on the same day."""
+        """Removes conversations deleted longer ago than that for good, and returns their number.
+        Because a clock may be wrong, a server must also have run on that many days since.
+        `days_served` counts the days since the last call, unless that was on the same day."""
         count = self._count_days(now, days_served)
         oldest = f"{(now - older_than).astimezone(UTC):{_TIME}}"
         old = [
@@ -190,7 +190,7 @@ class Trash:
         return len(old)
 
     def _count_days(self, now: datetime, days_served: int) -> _ServerDays:
-        """Takes down what was deleted since the last time as deleted today."""
+        """Records the deletions since the last call as deleted today."""
         path = self._directory.trash / DAYS_NAME
         before, today = _ServerDays(), f"{now.astimezone(UTC):%Y-%m-%d}"
         with (
@@ -243,7 +243,7 @@ class Trash:
         return next(each for each in chain([name], numbered) if each not in taken)
 
     def _folders(self) -> list[str]:
-        """The oldest deletion first."""
+        """The folders, oldest deletion first."""
         names = self._disk.names_in(self._directory.trash)
         found = [name for name in names if _FOLDER.fullmatch(name)]
         return sorted(found, key=lambda name: (name[:15], len(name), name))
@@ -251,7 +251,7 @@ class Trash:
 
 @contextmanager
 def _left_if_it_fails(name: str) -> Iterator[None]:
-    """One leftover is no reason not to start."""
+    """Logs a failure and goes on: one leftover must not prevent the start."""
     try:
         yield
     except OSError as error:
@@ -259,6 +259,6 @@ def _left_if_it_fails(name: str) -> Iterator[None]:
 
 
 def deleted_id(folder: str) -> str | None:
-    """Which conversation that folder of the trash holds; `None`: it is no such folder."""
+    """The id of the conversation in that folder of the trash, or `None`."""
     parts = _FOLDER.fullmatch(folder)
     return parts[2] if parts else None

@@ -46,28 +46,29 @@ _PARTS: Final = ("history", "files", "trash")
 
 
 class CannotBackUp(Exception):
-    """Says why, as a sentence; nothing is left at the target."""
+    """The message says why; nothing is left at the target."""
 
 
 class BackedUp(Struct):
     conversations: int = 0
     deleted: int = 0
-    """In the trash."""
+    """The number of conversations in the trash."""
     size: int = 0
     left_out: list[tuple[str, str]] = field(default_factory=list)
-    """What was not copied, relative to the data directory, and why."""
+    """The files that were not copied, relative to the data directory, and why."""
 
 
 Progress = Callable[[int, int], None]
-"""How many of how many conversations were copied."""
+"""Called with the number of conversations copied so far, and of all."""
 
 
 class _CannotBeRead(Exception):
-    """Something of the source; says why. An error at the target is an `OSError`."""
+    """A file of the source can't be read; the message says why. An error at the target is an
+    `OSError`."""
 
 
 def back_up(data_dir: Path, target: Path, *, progress: Progress) -> BackedUp:
-    """Raises `CannotBackUp`, or `OSError`."""
+    """Backs up a data directory. Raises `CannotBackUp` or `OSError`."""
     disk, target = Disk(data_dir), target.resolve()
     if (reason := disk.why_not_ours(data_dir / "history")) is not None:
         raise CannotBackUp(f"{data_dir} is no data directory of ours: history: {reason}")
@@ -106,7 +107,7 @@ def _reason(disk: Disk, path: Path) -> str:
 
 
 class _Copy:
-    """One directory with a history, its attachments and its trash."""
+    """Copies one directory with its history, attachments and trash."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class _Copy:
                 self._left_out[source / part] = reason
 
     def run(self) -> None:
-        """Until nothing that was copied has gone elsewhere since."""
+        """Copies until no copied file has moved or gone since."""
         copied: set[str] = set()
         strays = self._names_in("files")
         for _ in range(_ROUNDS_MAX):
@@ -167,7 +168,8 @@ class _Copy:
         ]
 
     def _listed(self) -> list[str]:
-        """The trash is looked at before and after the others: what moves is in one of them."""
+        """Lists the trash before and after the rest, so that a conversation that moves is in one of
+        the lists."""
         before = self._names_in("trash")
         history = [name for name in self._names_in("history") if session_id_of(name) is not None]
         trash = [name for name in {*before, *self._names_in("trash")} if deleted_id(name)]
@@ -178,7 +180,7 @@ class _Copy:
         return self._disk.names_in(self._source / part)
 
     def _copy(self, unit: str) -> bool:
-        """False: it is gone, or on its way elsewhere."""
+        """Copies one unit; false if it is gone or moving."""
         source, target = self._source / unit, self._target / unit
         for _ in range(_LOOKS_MAX):
             try:
@@ -200,8 +202,8 @@ class _Copy:
         return False
 
     def _state(self, unit: str) -> object:
-        """A conversation's file that is replaced is another file, and one that is appended to
-        is not; in the trash only whole files come and go."""
+        """The identity of a unit. A conversation's file changes identity when it is replaced, but
+        not by an append; in the trash only whole files come and go."""
         path = self._source / unit
         if unit.startswith("history/"):
             return self._disk.status(path).st_ino
@@ -217,7 +219,7 @@ class _Copy:
         ]
 
     def _copy_lines(self, source: Path, target: Path) -> None:
-        """A file that is damaged, or none of ours, is copied as it is."""
+        """Copies the acknowledged lines. A file that is damaged or not ours is copied as it is."""
         with self._reading(source) as (read, sizes):
             for look in range(_LOOKS_MAX):
                 try:
@@ -231,7 +233,7 @@ class _Copy:
         self._copy_file(source, target)
 
     def _copy_tree(self, source: Path, target: Path, *, is_folder: bool = False) -> None:
-        """A file or a folder; fine if it is not there."""
+        """Copies a file or a folder, if it exists."""
         if self._disk.is_directory(source) and session_id_of(source.name) is not None:
             self._left_out[source] = "it is a directory"
         elif self._disk.is_directory(source):
@@ -260,7 +262,7 @@ class _Copy:
 
     @contextmanager
     def _reading(self, source: Path) -> Iterator[tuple[Read, Callable[[], int]]]:
-        """Its bytes, and a way to ask for its size."""
+        """Yields a reader, and a function that returns the file's size."""
         try:
             descriptor = self._disk.open(source, os.O_RDONLY)
         except FileNotFoundError:
@@ -280,7 +282,7 @@ class _Copy:
             self._disk.close(descriptor)
 
     def _write(self, target: Path, blocks: Iterable[bytes]) -> None:
-        """Zeros take no room on the disk: a file may have ended in gigabytes of them."""
+        """Writes the blocks, with zeros as holes: a file may end in gigabytes of them."""
         disk, size = self._target_disk, 0
         with opened(disk, target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
             for block in blocks:

@@ -69,8 +69,8 @@ _MADE_BY: Final = f"schema {SCHEMA_VERSION}, rows {ROWS_VERSION},"
 
 
 def _rows_of_index(disk: Disk, data_dir: Path) -> dict[str, ConversationRow] | str:
-    """Or why it can't be used. It is read before the files are, so that it can only be behind
-    them if something is written meanwhile."""
+    """The rows in the index, or the reason why it can't be used. It is read before the files, so
+    that writes in between can only leave it behind them."""
 
     def all_rows(tables: IndexTables) -> dict[str, ConversationRow]:
         rows = {id_: tables.row(id_) for id_ in tables.stamps()}
@@ -85,7 +85,7 @@ def known_to_index(data_dir: Path, session_id: str) -> ConversationRow | None:
 
 
 def _ask_index(disk: Disk, data_dir: Path, question: Callable[[IndexTables], _T]) -> _T | str:
-    """The answer, or why there is none."""
+    """The answer of the index, or the reason why there is none."""
     path = data_dir / INDEX_NAME
     if any(disk.why_not_ours(data_dir / name) for name in _INDEX_FILES):
         return "it is not looked into; the next start makes it anew"
@@ -114,8 +114,8 @@ def _compare_index(
     there: Container[str],
     deleted: Container[str | None],
 ) -> Iterator[Finding]:
-    """`sound` are rows made of whole files just now, `there` all ids with a file, `deleted`
-    those in the trash."""
+    """Compares the rows. `sound` are those just made from whole files, `there` all ids with a file,
+    `deleted` those in the trash."""
     if isinstance(known, str):
         yield note("no_catalogue", known)
         return
@@ -161,7 +161,7 @@ def _difference(known: ConversationRow | None, row: ConversationRow) -> Finding 
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Without any lock: a server that uses it holds it."""
+    """Opens the index without a lock, because a running server holds it."""
     journal = path.with_name(f"{path.name}-wal")
     in_use = journal.exists() and journal.stat().st_size > 0
     how = "mode=ro&vfs=unix-none" if in_use else "mode=ro&immutable=1"
@@ -172,8 +172,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _stamp(disk: Disk, path: Path) -> tuple[int, int, bytes]:
-    """The same as long as nothing that was read without a lock was overwritten: the database
-    is changed by checkpoints, and then the journal begins anew."""
+    """A value that stays the same while nothing that was read without a lock is overwritten.
+    Checkpoints change the database and then start the journal over."""
     journal = path.with_name(f"{path.name}-wal")
     with suppress(OSError):
         found = disk.status(path)
@@ -183,8 +183,8 @@ def _stamp(disk: Disk, path: Path) -> tuple[int, int, bytes]:
 
 
 def forget_row(data_dir: Path, session_id: str) -> None:
-    """A repaired file may be shorter than the index remembers, and would be
-    held for damaged. Only for who holds the directory's lock."""
+    """Removes a conversation's row. A repaired file may be shorter than its row says, and would
+    count as damaged. The caller must hold the directory's lock."""
     path = data_dir / INDEX_NAME
     if Disk(data_dir).find(path) is None:
         return
@@ -208,7 +208,7 @@ _SIDE_FILES: Final = {
 
 
 class NoDataDirectory(Exception):
-    """There is nothing here to look at; says why."""
+    """There is no data directory here; the message says why."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -222,7 +222,8 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -> Report:
-    """`progress` is told how many of how many bytes have been read."""
+    """Examines a whole data directory; `progress` is called with the number of bytes read, and of
+    all."""
     history, disk = data_dir / "history", Disk(data_dir)
     index = _rows_of_index(disk, data_dir)
     try:
@@ -268,7 +269,7 @@ def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -
 
 
 def _refused(disk: Disk, data_dir: Path) -> Iterator[Finding]:
-    """What is not opened, in the directory itself and in the trash."""
+    """Reports files that the server refuses to open, in the data directory and in the trash."""
     names = ["lock", "files", "trash", *_INDEX_FILES]
     folders = [data_dir / "trash"]
     paths = [data_dir / name for name in names]
@@ -286,7 +287,7 @@ def _refused(disk: Disk, data_dir: Path) -> Iterator[Finding]:
 
 
 class _TellingReader(FileReader):
-    """Tells how far it was read."""
+    """A reader that reports its progress."""
 
     def __init__(self, read: FileReader, progress: Callable[[int], None]) -> None:
         self._read = read
@@ -303,7 +304,8 @@ class _TellingReader(FileReader):
 def _examined(
     disk: Disk, path: Path, session_id: str, progress: Callable[[int], None]
 ) -> Examination:
-    """Looked at again if it changed meanwhile: an append can be met half done."""
+    """Examines a file, and does so again if it changed meanwhile, because an append may have been
+    half done."""
     try:
         for _ in range(_LOOKS_MAX):
             before = disk.status(path)
@@ -354,7 +356,7 @@ def _side_files(
 def _beside(
     disk: Disk, data_dir: Path, path: Path, session_id: str, found: Examination
 ) -> Iterator[Finding]:
-    """What the entries name, and what no entry names."""
+    """Checks the blobs and attachments that entries name, and reports those that no entry names."""
     folder = blobs_of(path)
     for blob in found.blobs.values():
         if wrong := _compare(disk, folder / Path(blob.blob_id).name, blob.size, blob.sha256):
@@ -389,7 +391,7 @@ def _beside(
 
 
 def _compare(disk: Disk, path: Path, size: int, sha256: str) -> str | None:
-    """What is wrong with it."""
+    """The difference between the file and its expected size and checksum, or `None`."""
     digest = hashlib.sha256()
     try:
         with opened_to_read(disk, path) as (read, length):

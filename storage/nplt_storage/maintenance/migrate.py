@@ -102,14 +102,14 @@ from nplt_storage.store import ConversationStore, Origin
 ItemKey: TypeAlias = tuple[str, str]
 """`blob` or `file`, and its id."""
 Span: TypeAlias = tuple[int, int]
-"""Where it begins, and how many bytes it has."""
+"""The offset and length in bytes."""
 ReadAttachment: TypeAlias = Callable[[AttachmentEntry], Awaitable[bytes | None]]
 
 _BESIDE: Final = b',"beside":[\n'
 _END: Final = b"]}\n"
 _CLOSING_BYTES_MAX: Final = 256
 _ITEM_BYTES_MAX: Final = 256 * 1024 * 1024
-"""What is kept beside the entries may be longer than a line."""
+"""Blobs and attachments may be longer than a line."""
 _ITEM: Final = re.compile(rb',?\{"(blob|file)":"([A-Za-z0-9_-]{1,200})","(?:text|base64)":"')
 
 
@@ -120,7 +120,8 @@ async def export_document(
     read_attachment: ReadAttachment | None = None,
     missing: list[str] | None = None,
 ) -> AsyncIterator[bytes]:
-    """In pieces; `missing` is told what the conversation names, and nobody has any more."""
+    """Yields the document in pieces. Blobs and attachments that the conversation names and that
+    can't be found are added to `missing`."""
     origin = await source.origin(session_id)
     header = Header(
         session_id=session_id, created_at=origin.created_at, user=origin.user, extra=origin.extra
@@ -203,8 +204,8 @@ def _items_in(segments: Iterator[Segment], size: int) -> dict[ItemKey, Span]:
 async def bringing_into(
     files: Path | None, new_id: str, read: ReadAttachment | None
 ) -> AsyncIterator[BringAttachments | None]:
-    """`files` is the target's directory of attachments, where there is one. The block is the
-    copying."""
+    """Brings attachments to `files`, the target's directory of them, if it has one. The body of the
+    `with` block makes the copy."""
     if files is None or read is None:
         yield None
         return
@@ -268,38 +269,38 @@ _UNREADABLE = (BadHeader, BadLine, Damage, LaterFormat, NotForeign, LineTooLong)
 
 
 class InOneGo(Struct, frozen=True, kw_only=True):
-    """How large what is read in one go may be: another's document, or one of ours that was
-    laid out anew. As objects it takes many times the memory it takes on disk."""
+    """Limits for a document that is read at once: another program's, or one of ours that was
+    reformatted. As objects it takes many times the memory it takes on disk."""
 
     bytes_max: int = FOREIGN_BYTES_MAX
     values_max: int | None = None
-    """By the brackets and commas there are, those in texts included."""
+    """The number of brackets and commas, including those in texts."""
     messages_max: int | None = None
-    """Calls of tools count too."""
+    """The number of messages and tool calls."""
 
 
 ANY_SIZE: Final = InOneGo()
 
 
 class _LaidOutAnew(Exception):
-    """What is kept beside the entries is not in lines of its own."""
+    """The blobs and attachments are not on lines of their own."""
 
 
 class NotAConversation(StorageError):
-    """Nothing in this file that could be copied; says why, as a sentence."""
+    """The file holds no conversation that could be copied; the message says why."""
 
 
 class FileSource:
-    """One conversation; the ids it is asked for are not looked at."""
+    """One conversation; the ids passed to its methods are ignored."""
 
     def __init__(self, session_id: str | None, header: Header) -> None:
         self.session_id = session_id
-        """The id the document names, if any; it may be taken already."""
+        """The id in the document, if any; it may be taken already."""
         self._header = header
 
     @property
     def usable_id(self) -> str | None:
-        """The id it has, if a conversation here may have it."""
+        """The document's id, if it is valid here."""
         return self.session_id if is_session_id(self.session_id or "") else None
 
     async def origin(self, session_id: str) -> Origin:
@@ -324,7 +325,7 @@ class FileSource:
         raise BadEntry(f"there is no blob {blob_id!r}")
 
     async def attachment(self, entry: AttachmentEntry) -> bytes | None:
-        """`None` unless it is there, as it was."""
+        """The attachment; `None` if it is missing or has changed."""
         return None
 
 
@@ -332,8 +333,8 @@ class FileSource:
 def opened_source(
     path: Path, limits: InOneGo = ANY_SIZE, *, data_dir: Path | None = None
 ) -> Iterator[FileSource]:
-    """Raises `NotAConversation`. Blocks while the file is looked through once. A file that
-    stands in no `data_dir` was named by a person: it may be a link, and anybody's."""
+    """Opens a file to copy from. Raises `NotAConversation`. Blocks while the file is read once. A
+    file outside a `data_dir` was named by a person: it may be a link, and belong to anybody."""
     files = Disk(data_dir)
     try:
         if data_dir is None:
@@ -349,7 +350,7 @@ def opened_source(
         raise NotAConversation(f"it can't be read: {error.strerror}") from error
 
     def read(offset: int, length: int) -> bytes:
-        """Says of reading that it failed: whoever copies from it has other troubles too."""
+        """Translates read errors, so that a copy can tell them from its other errors."""
         try:
             return read_all(files, descriptor, length, offset)
         except OSError as error:
@@ -447,7 +448,7 @@ class NativeFile(FileSource):
         return data
 
     def _item(self, key: ItemKey, path: Path, length: int) -> bytes | None:
-        """From the document itself, or from beside it."""
+        """Reads a blob or attachment from the document, or from the folder next to it."""
         if span := self._items.get(key):
             return decode_item(self._read(*span))
         try:
@@ -457,7 +458,7 @@ class NativeFile(FileSource):
 
 
 def _index(read: Read, size: int, first: int) -> tuple[int, dict[ItemKey, Span]]:
-    """Where the lines end, and what is kept behind them. Raises for damage."""
+    """The end of the lines, and the blobs and attachments after them. Raises for damage."""
     end, due = first, 1
     for segment in segments_forward(read, first, size, bytes_max=_ITEM_BYTES_MAX):
         try:
@@ -488,7 +489,7 @@ class ForeignFile(FileSource):
         super().__init__(session_id, self._conversation.header)
 
     def _all(self) -> Iterator[Entry]:
-        """With the same ids whenever it is read, so that copies can be compared."""
+        """All entries, with the same ids on every read, so that copies can be compared."""
         numbers = count(1)
 
         def new_id() -> str:
@@ -511,7 +512,7 @@ OpenedSource: TypeAlias = tuple[Source, ReadAttachment | None]
 
 
 class DirectoryPlace:
-    """The files of a data directory, read without taking it into use."""
+    """The files of a data directory, read without locking it."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -540,7 +541,7 @@ class DirectoryPlace:
 
 
 class StorePlace:
-    """A store that is open; somebody else knows the ids."""
+    """An open store, with ids from the caller."""
 
     def __init__(self, store: ConversationStore, ids: list[str]) -> None:
         self._store = store
@@ -560,7 +561,7 @@ Place: TypeAlias = DirectoryPlace | StorePlace
 async def migrate(
     place: Place, target: ConversationStore, *, files: Path | None = None
 ) -> AsyncIterator[Moved]:
-    """`files` is the target's directory of attachments, where there is one."""
+    """Copies all conversations; `files` is the target's directory of attachments, if it has one."""
     for session_id in place.ids():
         try:
             with place.open(session_id) as (source, read):
@@ -608,8 +609,8 @@ async def _met(source: Source, session_id: str, target: ConversationStore) -> Mo
 async def difference(
     source: Source, target: Source, session_id: str, *, origin: Origin | None = None
 ) -> str | None:
-    """The first thing that is not the same; the target may have gone on since.
-    `origin` is what the target's should be, if not the source's."""
+    """The first difference, or `None`; the target may have grown since. `origin` is the expected
+    origin of the target, if not the source's."""
     before, after = origin or await source.origin(session_id), await target.origin(session_id)
     if before != after:
         return "its user, the time it began or what was said of it differ"
@@ -634,7 +635,7 @@ async def _singly(source: Source, session_id: str, *, after: int) -> AsyncIterat
 
 
 def _comparable(entry: Entry) -> Entry:
-    """Stores name blobs as they like."""
+    """The entry without blob ids, which each store chooses itself."""
     if not isinstance(entry, ToolResultsEntry):
         return entry
     results = (
@@ -653,7 +654,7 @@ _TIMEOUT_SECONDS: Final = 30.0
 
 
 def ids_in_redis(url: str, key_prefix: str) -> list[str]:
-    """Blocks."""
+    """The ids of all conversations in a Redis. Blocks."""
     # An extra: whoever has no Redis does not need it.
     import redis
 
@@ -677,7 +678,7 @@ def ids_in_redis(url: str, key_prefix: str) -> list[str]:
 
 
 def _as_it_is(text: str) -> str:
-    """For a pattern that means just this text."""
+    """A glob pattern that matches exactly this text."""
     return "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in text)
 
 
@@ -689,7 +690,8 @@ def _as_it_is(text: str) -> str:
 
 
 class WithoutOpenTurns:
-    """A `Source` that is read from its beginning to its end."""
+    """A `Source` that is read once from beginning to end, with one more entry that ends open
+    turns."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -730,7 +732,7 @@ class Imported(Struct, frozen=True, kw_only=True):
     """The id it had, if another conversation here has it."""
     missing: tuple[str, ...] = ()
     was_there: bool = False
-    """Nothing was done, no entry copied: the same conversation is here."""
+    """The same conversation is already here, so nothing was copied."""
 
 
 async def import_file(
@@ -741,8 +743,8 @@ async def import_file(
     user: str | None = None,
     new_id: Callable[[], str] = new_session_id,
 ) -> Imported:
-    """Raises `StorageError`. `user` is whose it is to be, if not who the file says;
-    `files` where attachments are kept, where they are."""
+    """Imports one file. `user` is the new owner, if not the one in the file; `files` is the
+    directory of attachments, if there is one. Raises `StorageError`."""
     async with opened(path) as source:
         return await import_source(store, source, files=files, user=user, new_id=new_id)
 
@@ -757,8 +759,9 @@ async def import_source(  # noqa: PLR0913
     id_here: Callable[[str], Awaitable[str]] | None = None,
     is_taken_elsewhere: Callable[[str], Awaitable[bool]] | None = None,
 ) -> Imported:
-    """An id may be taken by what this store knows nothing of. `id_here` gives the id for a
-    document that has one; without it, the document's own."""
+    """Imports a conversation under its own id or, if that is taken, a new one. `id_here` gives the
+    id for a document that has one; without it, the document's own counts. `is_taken_elsewhere`
+    is asked about ids that this store does not know."""
     own_id = source.usable_id
     if own_id is not None and id_here is not None:
         own_id = await id_here(own_id)
@@ -795,6 +798,6 @@ async def import_source(  # noqa: PLR0913
 
 @asynccontextmanager
 async def opened(path: Path, limits: InOneGo = ANY_SIZE) -> AsyncIterator[FileSource]:
-    """Looked through in a thread: it may be long."""
+    """Opens the file in a thread, because reading it may take long."""
     with ExitStack() as stack:
         yield await anyio.to_thread.run_sync(stack.enter_context, opened_source(path, limits))

@@ -22,7 +22,7 @@ Nothing is ever looked for by going through the keys of the database.
 
 All keys of a conversation have its id as hash tag, so in a cluster they are in one slot, and
 one script can change them together. A user's two are indexes in slots of their own: they are
-written after the conversation, and put right by whoever reads them (`store.UserLists`).
+written after the conversation, and put right by whoever reads them (`user_lists`).
 
 Several servers may share one Redis. Everybody reads; a conversation is written by one server
 at a time, its owner (`ownership`). Every change is one script, which compares the owner's

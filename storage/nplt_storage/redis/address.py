@@ -31,7 +31,7 @@ _SENTINEL_OPTIONS: Final = {"sentinel_username": "username", "sentinel_password"
 class RedisAddress(Struct, frozen=True, kw_only=True):
     kind: Literal["single", "sentinel", "cluster"]
     urls: tuple[str, ...]
-    """One for each host, as clients of a single Redis read them."""
+    """One URL per host, as clients of a single Redis read them."""
     service: str = ""
     sentinel_options: Mapping[str, str] = {}
 
@@ -42,7 +42,7 @@ def is_redis_url(text: str) -> bool:
 
 
 def split_key_prefix(text: str) -> tuple[str, str]:
-    """`redis://host:port/0?key_prefix=chat:` is a URL and a prefix."""
+    """Splits `redis://host:port/0?key_prefix=chat:` into a URL and a prefix."""
     base, _, query = text.partition("?")
     options = parse_qsl(query, keep_blank_values=True)
     prefixes = [value for name, value in options if name == "key_prefix"]
@@ -51,7 +51,7 @@ def split_key_prefix(text: str) -> tuple[str, str]:
 
 
 def read_address(url: str) -> RedisAddress:
-    """`ValueError` says what is wrong, and repeats nothing of a password."""
+    """Raises `ValueError` with the reason, which never repeats a password."""
     scheme = url.partition("://")[0]
     kind = KINDS.get(scheme)
     if kind is None:

@@ -7,10 +7,12 @@ caller knows whether it may run twice. Commands run in worker threads.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, wraps
-from threading import Lock
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
 from types import CoroutineType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -33,6 +35,8 @@ from redis.sentinel import Sentinel
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.redis.address import RedisAddress, read_address
 from nplt_storage.redis.scripts import Keyspace
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -61,12 +65,12 @@ _REASONS: Final = (
     (ClusterDownError, "CLUSTERDOWN", "the Redis cluster is down"),
     ((), "TTL exhausted", "the Redis cluster is moving it to another node"),
 )
-"""Of an error: its class; its code, which before version 7 a script wraps in words of its own,
-and of which the client makes a class since then; what people are told."""
+"""The class of an error, its code, and the message shown to people. Before version 7 a script wraps
+the code in text of its own; since then the client maps it to a class."""
 
 
 class RedisConnection:
-    """Blocking calls, for use inside `in_thread`; the client behind it keeps a pool."""
+    """Blocking calls, for use inside `in_thread`; the client keeps a pool of connections."""
 
     def __init__(self, url: str, *, timeout_seconds: float, key_prefix: str = "") -> None:
         self.keyspace = Keyspace(key_prefix)
@@ -76,7 +80,7 @@ class RedisConnection:
         self._connecting = Lock()
         self._threads: anyio.CapacityLimiter | None = None
         self.trouble: str | None = None
-        """Why the last command that failed did so, until one gets through."""
+        """The reason for the last failure, until a command succeeds."""
 
     @property
     def is_cluster(self) -> bool:
@@ -84,7 +88,7 @@ class RedisConnection:
 
     @property
     def _client(self) -> Client:
-        """Made when it is first needed: that of a cluster asks for its nodes at once."""
+        """The client, made on first use, because a cluster's asks for its nodes at once."""
         with self._connecting:
             if self._connected is None:
                 self._connected = _client_of(self._address, self._timeout_seconds)
@@ -102,14 +106,15 @@ class RedisConnection:
             raise
 
     def ask(self, *command: Argument) -> Any:
-        """A question: asked once more if the connection turns out to be dead."""
+        """Sends a read command, and sends it again if the connection turns out to be dead."""
         try:
             return self.call(*command)
         except redis.ConnectionError:
             return self.call(*command)
 
     def call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
-        """One after the other, without waiting for each answer; an error is raised."""
+        """Sends the commands in one pipeline and returns the replies in order; raises the first
+        error."""
         with _cluster_errors(), self._client.pipeline(transaction=False) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command)
@@ -128,15 +133,15 @@ class RedisConnection:
             return self.call("EVAL", script, len(keys), *keys, *arguments)
 
     def by_node(self, keys: Iterable[str]) -> list[list[str]]:
-        """Those of each node of a cluster apart, so that one that is down fails alone."""
+        """The keys grouped by cluster node, so that a node that is down fails alone."""
         groups: dict[int, list[str]] = {}
         for key in keys:
             groups.setdefault(id(self._node_of(key)), []).append(key)
         return list(groups.values())
 
     def run_many(self, script: str, group: Sequence[tuple[str, Sequence[Argument]]]) -> list[Any]:
-        """A short script for many keys of one node. Past the client of a cluster, which would
-        ask some other node, maybe one that is down, which keys a script has."""
+        """Runs a short script for many keys of one node. It bypasses the cluster client, which
+        would ask some other node, perhaps one that is down, which keys a script has."""
         commands = [("EVAL", script, 1, key, *arguments) for key, arguments in group]
         try:
             with self._node_of(group[0][0]).pipeline(transaction=False) as pipeline:
@@ -158,20 +163,21 @@ class RedisConnection:
     def nodes(
         self, chosen: Callable[[Any], list[ClusterNode]] = redis.RedisCluster.get_nodes
     ) -> list[redis.Redis]:
-        """The servers of a cluster that are chosen, for commands about a server itself: by
-        default all that hold something."""
+        """The servers of a cluster, for commands about a server itself; by default all that hold
+        data."""
         client = self._client
         if isinstance(client, redis.RedisCluster):
             return [client.get_redis_connection(node) for node in chosen(client)]
         return [client]
 
     def keys_matching(self, pattern: str) -> Iterator[bytes]:
-        """In small steps, through the whole database."""
+        """Scans the whole database in small steps."""
         with _cluster_errors():
             yield from self._client.scan_iter(match=pattern, count=1000)
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Runs to its end also if whoever waits is cancelled: half-known is worse than late."""
+        """Runs the work in a thread, to its end even if the caller is cancelled: an unknown outcome
+        is worse than a late one."""
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(CONNECTIONS_MAX)
         try:
@@ -202,7 +208,7 @@ _Self = TypeVar("_Self", bound=_Connected)
 def in_worker_thread(
     method: Callable[Concatenate[_Self, P], T],
 ) -> Callable[Concatenate[_Self, P], CoroutineType[Any, Any, T]]:
-    """Makes a method that blocks one that is awaited."""
+    """Makes a blocking method awaitable."""
 
     @wraps(method)
     async def awaited(self: _Self, /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -213,7 +219,7 @@ def in_worker_thread(
 
 @contextmanager
 def _cluster_errors() -> Iterator[None]:
-    """The client of a cluster has an error of its own for what can't be reached."""
+    """Translates the cluster client's own error for unreachable nodes."""
     try:
         yield
     except RedisClusterException as error:
@@ -264,8 +270,8 @@ def check_version(connection: RedisConnection) -> None:
 
 
 def configured(node: redis.Redis, names: str = "append*") -> dict[str, str]:
-    """Its settings, by default about the log of commands; `ResponseError` where one may not
-    ask."""
+    """The server's settings, by default those of its append-only file. Raises `ResponseError` if
+    they may not be read."""
     found: Any = node.execute_command("CONFIG", "GET", names)  # type: ignore[no-untyped-call]
     words = [bytes(word).decode() for word in found]
     return dict(zip(words[::2], words[1::2], strict=True))
@@ -280,7 +286,7 @@ _SYNCED: Final = {
 
 
 def how_durable(connection: RedisConnection) -> str:
-    """What an acknowledged entry survives, as far as Redis tells."""
+    """A sentence that says what an acknowledged entry survives, as far as Redis tells."""
     node = connection.nodes(redis.RedisCluster.get_primaries)[0]
     try:
         found = configured(node)
@@ -302,3 +308,44 @@ def how_durable(connection: RedisConnection) -> str:
         return disk
     connected = f"{replicas} connected, min-replicas-to-write {needed}"
     return f"{disk}; a failover may take what {lost} ({connected})"
+
+
+class Sender:
+    """Runs writes that no caller waits for, in one thread and in order. A failure is logged
+    once, and the write is dropped."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._is_well = True
+
+    def post(self, job: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="redis sender", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def flush(self) -> None:
+        """Blocks until every job posted before has run."""
+        if self._thread is not None:
+            done = Event()
+            self._jobs.put(done.set)
+            done.wait()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+                self._is_well = True
+            except RedisError as error:
+                if self._is_well:
+                    log.warning("Redis was not told something of little weight: %s", error)
+                self._is_well = False
+            except Exception:  # whoever waits for this thread must not wait for ever
+                log.exception("a job of the Redis sender failed")

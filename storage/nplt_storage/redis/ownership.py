@@ -46,19 +46,20 @@ from nplt_storage.store import Member
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS: Final = 15.0
-"""Longer: who takes over from a machine that died waits longer. Shorter: a hiccup loses it."""
+"""With a longer lease, a takeover from a dead machine takes longer; with a shorter one, a hiccup
+loses the lease."""
 _RENEWALS_PER_LEASE: Final = 3
 _RENEWED_AT_ONCE: Final = 500
 _RENEWALS_AT_ONCE: Final = 16
 _HANDED_OVER_WITHIN: Final = 2 / 3
-"""Of the lease: how long an answer that runs may go on once another server has asked."""
+"""The share of the lease for which a running answer may go on after another server has asked."""
 _SAFE_PART: Final = 0.9
-"""Of the lease: clocks do not run equally fast."""
+"""The share of the lease that is relied on, because clocks differ in speed."""
 
 
 class Process(Struct, frozen=True):
-    """A process, as others on the same machine can find it. PIDs mean something only in
-    their namespace, and are used again."""
+    """Identifies a process for others on the same machine. PIDs are valid only in their namespace,
+    and are reused."""
 
     boot: str
     namespace: str
@@ -75,7 +76,8 @@ class Server(Struct, frozen=True, kw_only=True):
 
     @property
     def is_dead(self) -> bool:
-        """Whether that is certain: it was a process here, and is no more."""
+        """Whether the server is certainly dead: it was a process on this machine, and no longer
+        exists."""
         here, there = _process(os.getpid()), self.process
         if here is None or there is None:
             return False
@@ -85,7 +87,7 @@ class Server(Struct, frozen=True, kw_only=True):
 
 
 def _process(pid: int) -> Process | None:
-    """`None`: it is not there, has ended, or this system does not say."""
+    """`None` if the process does not exist or has ended, or if the system does not tell."""
     with suppress(OSError, ValueError, IndexError):
         # The name of the program is in parentheses, and may hold anything.
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -107,15 +109,15 @@ class Ownership(Struct, eq=False):
     token: str
     since: float
     until: float
-    """By the monotonic clock."""
+    """The end of the lease by the monotonic clock."""
     wanted_by: bytes | None = None
     """The server that has asked for it."""
     next_nonce: str | None = None
-    """Of an acquisition whose reply was lost."""
+    """The nonce of an acquisition whose reply was lost."""
 
 
 class Leases:
-    """What one store owns, from its opening to its end."""
+    """The conversations that one store owns, from opening to close."""
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class Leases:
         self.handed_over_within = seconds * _HANDED_OVER_WITHIN
         self._kept: dict[str, Ownership] = {}
         self._turns: dict[str, set[str]] = {}
-        """That run here, by the key of their user."""
+        """The running turns of this server, by the key of their user."""
         self._announces = False
         self._started_at = time.time()
         self._stopped = Event()
@@ -156,7 +158,7 @@ class Leases:
             del self._kept[owned.keys.owner]
 
     def is_over(self, owned: Ownership) -> bool:
-        """Whether its owner may write nothing, by its own clock."""
+        """Whether the lease has ended by this server's clock, so that it must not write."""
         return self.clock() >= owned.until
 
     def until(self, asked_at: float) -> float:
@@ -165,8 +167,8 @@ class Leases:
     # In a worker thread
 
     def claim(self, script: str, session_id: str, keys: Sequence[str], *arguments: Argument) -> Any:
-        """Runs a script that needs a conversation no other server owns. `ConversationHeld`:
-        one does."""
+        """Runs a script for a conversation that no other server may own. Raises `ConversationHeld`
+        if one does."""
         dead = ""
         while True:
             answer = self._connection.run(script, keys, self.server, dead, *arguments)
@@ -188,7 +190,8 @@ class Leases:
         return Ownership(session_id, keys, token.decode(), asked_at, self.until(asked_at))
 
     def reclaim(self, owned: Ownership) -> None:
-        """After its lease has lapsed. `WrittenElsewhere`: another server has had it."""
+        """Acquires the lease again after it has lapsed. Raises `WrittenElsewhere` if another server
+        has owned the conversation since."""
         nonce = owned.next_nonce = owned.next_nonce or new_entry_id()
         asked_at = self.clock()
         answer = self._connection.run(
@@ -203,18 +206,20 @@ class Leases:
         owned.until = self.until(asked_at)
 
     def give_back(self, owned: Ownership) -> None:
-        """To whoever comes first, or to the server that has asked for it."""
+        """Gives up the lease, in favour of the server that has asked for it, if any."""
         self.forget(owned)
         heir = (owned.wanted_by or b"", self.milliseconds)
         self._connection.run(scripts.RELEASE, [owned.keys.owner], owned.token, *heir)
 
     def ask_for(self, session_id: str, token: str) -> None:
-        """Asks the owner that has this token; it is known for the length of a lease."""
+        """Asks the owner with this token for the conversation; the request is kept for the length
+        of a lease."""
         key = self._keyspace.of(session_id).owner
         self._connection.run(scripts.ASK_FOR, [key], token, self.server, self.milliseconds)
 
     def renew(self) -> None:
-        """On all nodes at once: one that hangs keeps no other waiting."""
+        """Renews the leases on all nodes in parallel, so that one that hangs does not delay the
+        others."""
         kept = self._kept.copy()
         groups = [
             [kept[key] for key in group[start : start + _RENEWED_AT_ONCE]]
@@ -247,7 +252,8 @@ class Leases:
     # What the other servers read
 
     def members(self, *, announces: bool = False) -> list[Member]:
-        """Those that are there; one that has just died is for as long as its lease."""
+        """The servers with a current lease; one that has just died is listed until its lease
+        ends."""
         own = Member(
             id=self.own.id,
             address=self.own.address,

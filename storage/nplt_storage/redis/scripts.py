@@ -26,7 +26,7 @@ from msgspec import Struct
 
 
 class Keys(NamedTuple):
-    """The keys of one conversation, wherever it stands: in use, in the trash, on its way."""
+    """The keys of one conversation: in use, in the trash, or being built."""
 
     meta: str
     log: str
@@ -43,7 +43,7 @@ class Keyspace(Struct, frozen=True):
     prefix: str
 
     def of(self, session_id: str, place: str = "") -> Keys:
-        """In use, or in another place. All of them have the id as hash tag."""
+        """The keys of a conversation in use, or in another place. All have the id as hash tag."""
         base = f"{self.prefix}{place}{{{session_id}}}"
         return Keys(*(f"{base}:{part}" for part in Keys._fields))
 

@@ -1,54 +1,21 @@
-"""The store whose conversations are kept in Redis, and the writer of one of them.
-
-The package's docstring has the layout. Redis decides whether an entry follows the last one,
-so two servers can't both succeed. When a reply is lost, it is not known whether the entry
-arrived: the record remembers it as doubtful, and the next step (another append, a close)
-first removes it if it did. An entry that was reported as failed so does not appear later, as
-long as this process lives.
-"""
+"""The store whose conversations are kept in Redis. The package's docstring has the layout."""
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import time
-from asyncio import Future, get_running_loop
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from queue import SimpleQueue
-from threading import Event, Lock, Thread
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import orjson
-import redis
-from msgspec import Struct
 from msgspec.json import decode
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
-from nplt_storage.codec import (
-    BadLine,
-    decode_line,
-    decode_verified,
-    encode_line,
-    time_as_text,
-    verify_line,
-)
-from nplt_storage.entries import (
-    BlobReference,
-    CheckpointEntry,
-    Entry,
-    FaultEntry,
-    ForkedEntry,
-    ModelInputEntry,
-    ModelOutputEntry,
-    RollbackEntry,
-)
+from nplt_storage.codec import time_as_text
+from nplt_storage.entries import CheckpointEntry, Entry
 from nplt_storage.errors import (
     BadEntry,
     ConversationDamaged,
@@ -56,839 +23,69 @@ from nplt_storage.errors import (
     ConversationHeld,
     ConversationNotFound,
     ConversationReadOnly,
-    StorageError,
-    WrittenElsewhere,
 )
-from nplt_storage.history import ConversationHistory, Ranges, SentBefore, is_in, sent_before
+from nplt_storage.history import ConversationHistory, SentBefore, sent_before
 from nplt_storage.ids import is_session_id, new_entry_id
 from nplt_storage.json_values import check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_end, read_page
-from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.redis import scripts
 from nplt_storage.redis.connection import (
-    Argument,
     RedisConnection,
+    Sender,
     check_version,
-    configured,
     how_durable,
     in_worker_thread,
 )
 from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Ownership
+from nplt_storage.redis.record import RedisRecord, StoreParts
 from nplt_storage.redis.scripts import IN_TRASH
+from nplt_storage.redis.streams import (
+    NewStream,
+    StreamSource,
+    decode_checkpoint,
+    name_of,
+    place_in_stream,
+)
+from nplt_storage.redis.user_lists import UserLists, place_as_bytes, read_place
 from nplt_storage.rows import (
-    Checkpoint,
     ConversationRow,
     RowPage,
-    RowPlace,
     RowQuery,
-    StateEntry,
-    checkpoint_state,
     cut_page,
-    fold,
-    fold_all,
-    hidden_after,
     matches,
     new_row,
     place_of,
-    read_checkpoint,
     read_cursor,
     row_as_bytes,
     row_from_bytes,
-    state_seqs_of,
 )
 from nplt_storage.search import SearchPage, SearchQuery, search_entries
 from nplt_storage.store import (
     Builder,
     DeletedConversation,
-    DeltaKind,
     Member,
     Opened,
     Origin,
-    PartialAnswer,
     Piece,
     Record,
     StoreDescription,
     check_byte_range,
     joined,
     not_yet_an_entry,
-    outdates,
 )
-
-log = logging.getLogger(__name__)
-
-# ------------------------------------------------------------------------------
-# Places in lists, and lines in streams
-
-
-def place_as_bytes(place: RowPlace) -> bytes:
-    """Sorts as places do, so that Redis can keep a user's list in order."""
-    pinned, updated_at, session_id = place
-    return f"{int(pinned)}{time_as_text(updated_at)}{session_id}".encode()
-
-
-def read_place(place: bytes) -> tuple[str, str]:
-    """Its time, as text, and its session id."""
-    return place[1:33].decode(), place[33:].decode()
-
-
-def name_of(entry: Entry) -> str:
-    """The message_id of a prompt; empty for every other entry."""
-    return (entry.message_id or "") if isinstance(entry, ModelInputEntry) else ""
-
-
-def place_in_stream(entry: Entry) -> bytes:
-    """What is noted under a prompt's name as long as its line is kept."""
-    return b"[%d]" % entry.seq
-
-
-_LINES_AT_FIRST: Final = 24
-_LINES_MAX: Final = 1000
-_BYTES_AT_ONCE: Final = 1024 * 1024
-
-
-class StreamSource:
-    """The lines up to `head_seq`, as they are in Redis when they are met."""
-
-    def __init__(self, connection: RedisConnection, session_id: str, head_seq: int) -> None:
-        self.head_seq = head_seq
-        self.bytes_read = 0
-        self._connection = connection
-        self._session_id = session_id
-        self._log = connection.keyspace.of(session_id).log
-
-    def before(self, seq: int) -> Iterator[Entry]:
-        lines = self._walk("XREVRANGE", min(seq - 1, self.head_seq), -1)
-        return map(self._decoded, lines)
-
-    def after(self, seq: int) -> Iterator[Entry]:
-        return map(self._decoded, self.lines_after(seq))
-
-    def at(self, seq: int) -> Entry | None:
-        if not 1 <= seq <= self.head_seq:
-            return None
-        found = self._read("XRANGE", seq, seq, 1)
-        return self._decoded(found[0][1]) if found else None
-
-    def lines_after(self, seq: int) -> Iterator[bytes]:
-        return self._walk("XRANGE", max(seq, 0) + 1, 1)
-
-    def _walk(self, command: str, start: int, step: int) -> Iterator[bytes]:
-        last = 1 if step < 0 else self.head_seq
-        expected: int | None = None
-        count = _LINES_AT_FIRST
-        while (last - start) * step >= 0:
-            found = self._read(command, start, last, count)
-            for seq, line in found:
-                if expected is not None and seq != expected:
-                    raise self._damaged(f"entry {expected} is missing")
-                yield line
-                expected = seq + step
-            if len(found) < count or expected is None:
-                return
-            start = expected
-            mean = sum(len(line) for _, line in found) // len(found)
-            count = max(1, min(_LINES_MAX, _BYTES_AT_ONCE // max(mean, 1)))
-
-    def _read(self, command: str, start: int, last: int, count: int) -> list[tuple[int, bytes]]:
-        found = self._connection.ask(command, self._log, start, last, "COUNT", count)
-        lines: list[tuple[int, bytes]] = []
-        for entry_id, fields in found:
-            seq, line = int(entry_id.partition(b"-")[0]), bytes(fields.get(b"line", b""))
-            try:
-                numbered = verify_line(line)
-            except BadLine as error:
-                raise self._damaged(f"entry {seq}: {error}") from error
-            if numbered != seq:
-                raise self._damaged(f"entry {seq} says it is entry {numbered}")
-            self.bytes_read += len(line)
-            lines.append((seq, line))
-        return lines
-
-    def _decoded(self, line: bytes) -> Entry:
-        try:
-            return decode_verified(line)
-        except BadLine as error:
-            raise self._damaged(str(error)) from error
-
-    def _damaged(self, reason: str) -> ConversationDamaged:
-        return ConversationDamaged(self._session_id, reason)
-
-
-def decode_checkpoint(session_id: str, line: bytes | None) -> CheckpointEntry | None:
-    if not line:
-        return None
-    try:
-        entry = decode_line(line)
-    except BadLine as error:
-        raise ConversationDamaged(session_id, f"its checkpoint: {error}") from error
-    if not isinstance(entry, CheckpointEntry):
-        raise ConversationDamaged(session_id, "its checkpoint is something else")
-    return entry
-
-
-# ------------------------------------------------------------------------------
-# A stream that is being built or rewritten
-#
-# It expires an hour after its last line, in case the process dies.
-
-_KEPT_SECONDS: Final = 3600
-
-
-class NewStream:
-    def __init__(self, connection: RedisConnection, row: ConversationRow) -> None:
-        self.row = row
-        """As it is after the entries so far; at first, as it is before them."""
-        self.checkpoint_line = b""
-        """The state before the first entry, where it is not the first there ever was."""
-        self.keys = connection.keyspace.of(row.session_id, f"@new:{new_entry_id()}:")
-        self._connection = connection
-
-    @in_worker_thread
-    def add(self, entries: Sequence[Entry]) -> None:
-        own, first = self.row, entries[0] if entries else None
-        if own.head_seq == 0 and isinstance(first, CheckpointEntry) and first.seq > 1:
-            # A copy of a conversation that was trimmed begins with what is left of the rest.
-            found = read_checkpoint(first)
-            if found is None:
-                raise BadEntry(f"entry {first.seq} can't be the first: its state can't be read")
-            self.checkpoint_line = encode_line(first)
-            named = {"session_id": own.session_id, "user": own.user, "created_at": own.created_at}
-            self.row = replace(fold(found.row, first), first_seq=first.seq + 1, **named)
-            entries = entries[1:]
-        self.write(entries)
-
-    @in_worker_thread
-    def keep_blob(self, data: bytes) -> BlobReference:
-        blob = BlobReference.of(data)
-        self._send(("HSET", self.keys.blobs, blob.blob_id, data))
-        return blob
-
-    # In a worker thread
-
-    def write(self, entries: Iterable[Entry]) -> None:
-        commands: list[tuple[Argument, ...]] = []
-        size = 0
-        for entry in entries:
-            if entry.seq != self.row.head_seq + 1:
-                raise BadEntry(f"entry {entry.seq} can't follow entry {self.row.head_seq}")
-            line = encode_line(entry)
-            commands.append(("XADD", self.keys.log, f"{entry.seq}-0", "line", line))
-            if name := name_of(entry):
-                commands.append(("HSETNX", self.keys.prompts, name, place_in_stream(entry)))
-            self.row = fold(self.row, entry)
-            size += len(line)
-            if size > _BYTES_AT_ONCE:
-                self._send(*commands)
-                commands, size = [], 0
-        self._send(*commands)
-
-    def drop(self) -> None:
-        self._connection.call("DEL", *self.keys)
-
-    def _send(self, *commands: tuple[Argument, ...]) -> None:
-        expiring = [("EXPIRE", key, _KEPT_SECONDS) for key in self.keys]
-        self._connection.call_many([*commands, *expiring])
-
-
-# ------------------------------------------------------------------------------
-# Redaction: the one rewrite of a stream
-#
-# Redis can't change an entry of a stream, and a deleted one stays in memory for a while.
-# So the stream is copied and replaced in one step. Redis is asked to rewrite its own file
-# at once; older snapshots and backups are the operator's concern.
-
-
-_ASKED_SECONDS_MAX: Final = 10.0
-_ASKED_AGAIN_SECONDS: Final = 0.02
-
-
-def ask_for_a_new_file(connection: RedisConnection) -> None:
-    """Where Redis keeps a log of commands, the erased words are in it until it
-    writes a new one. One that it is writing already began before, and won't do."""
-    deadline = time.monotonic() + _ASKED_SECONDS_MAX
-    for node in connection.nodes():
-        try:
-            is_begun = configured(node).get("appendonly") != "yes"
-            while not is_begun:
-                try:
-                    node.execute_command("BGREWRITEAOF")  # type: ignore[no-untyped-call]
-                    is_begun = True
-                except redis.ResponseError as refusal:
-                    if "in progress" not in str(refusal):
-                        raise
-                    if time.monotonic() > deadline:
-                        raise redis.ResponseError("it is still writing the one before") from None
-                    time.sleep(_ASKED_AGAIN_SECONDS)
-        except redis.RedisError as error:
-            log.warning("Redis may hold erased words on disk until it rewrites its log: %s", error)
-
-
-# ------------------------------------------------------------------------------
-# Writes that nobody waits for: last-access times, and text of running answers
-#
-# One thread, in order. A failure is logged once and the write is dropped.
-
-
-class Sender:
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread: Thread | None = None
-        self._is_well = True
-
-    def post(self, job: Callable[[], None]) -> None:
-        if self._thread is None:
-            self._thread = Thread(target=self._work, name="redis sender", daemon=True)
-            self._thread.start()
-        self._jobs.put(job)
-
-    def flush(self) -> None:
-        """Blocks until what was posted before has been dealt with."""
-        if self._thread is not None:
-            done = Event()
-            self._jobs.put(done.set)
-            done.wait()
-
-    def close(self) -> None:
-        if self._thread is not None:
-            self._jobs.put(None)
-            self._thread.join()
-            self._thread = None
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                job()
-                self._is_well = True
-            except RedisError as error:
-                if self._is_well:
-                    log.warning("Redis was not told something of little weight: %s", error)
-                self._is_well = False
-            except Exception:  # whoever waits for this thread must not wait for ever
-                log.exception("a job of the Redis sender failed")
-
-
-class UserLists(Sender):
-    """Keeps the indexes of users' conversations in the order of lists. They are in other slots
-    of a cluster than the conversations, so they are written after a commit, and whoever reads
-    them puts right what is out of date. A sender of its own: its node may be down while others
-    answer."""
-
-    def __init__(self, connection: RedisConnection) -> None:
-        super().__init__()
-        self._connection = connection
-        self._waiting: dict[str, tuple[str, bytes, set[bytes]]] = {}
-        """User, place, and the places before, by id."""
-        self._is_posted = False
-        self._lock = Lock()
-
-    def moved(self, before: ConversationRow, after: ConversationRow) -> None:
-        """To be written soon; who reads through this store waits for it."""
-        place, gone = place_as_bytes(place_of(after)), {place_as_bytes(place_of(before))}
-        with self._lock:
-            _, _, earlier = self._waiting.get(after.session_id, ("", b"", set()))
-            self._waiting[after.session_id] = (after.user, place, earlier | gone)
-            is_posted, self._is_posted = self._is_posted, True
-        if not is_posted:
-            self.post(self._send)
-
-    def replace(self, user: str, gone: Iterable[bytes], place: bytes) -> None:
-        """Blocks. In this order it is never missing."""
-        key = self._connection.keyspace.of_user("user", user)
-        commands: list[tuple[Argument, ...]] = [("ZADD", key, 0, place)]
-        commands += [("ZREM", key, each) for each in gone if each != place]
-        self._connection.call_many(commands)
-
-    def _send(self) -> None:
-        with self._lock:
-            self._is_posted = False
-        while self._waiting:
-            with self._lock:
-                session_id, (user, place, gone) = self._waiting.popitem()
-            try:
-                self.replace(user, gone, place)
-            except BaseException:
-                with self._lock:  # with the next one, unless a reader puts it right before
-                    later = self._waiting.get(session_id, (user, place, set()))
-                    self._waiting[session_id] = (*later[:2], later[2] | gone)
-                raise
-
-
-_WaitingPiece: TypeAlias = tuple[tuple[str, int], bytes, Future[None]]
-"""Turn and call, the encoded piece, and what ends when it was sent."""
-
-
-def _settle(pieces: Sequence[_WaitingPiece]) -> None:
-    """In whatever thread: whoever waits for them goes on."""
-
-    def settle() -> None:
-        for _, _, sent in pieces:
-            if not sent.done():
-                sent.set_result(None)
-
-    if pieces:
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
-            pieces[0][2].get_loop().call_soon_threadsafe(settle)
-
-
-# ------------------------------------------------------------------------------
-# Trimming to the newest turns
-#
-# Turns can overlap, so a cut is only made where no turn lies on both sides of it:
-# sometimes more turns are kept than asked for, never fewer and never a part of one.
-# Turns that a rollback hid do not count, but are not split either.
-#
-# A checkpoint holds the state at the cut. It is stored beside the stream under the number
-# of the last entry that was removed, and changes in the same step.
-
-
-class _Span(Struct):
-    first: int
-    last: int
-    end: int
-    """The last of its entries; `last` is a rollback if that left a part of the turn."""
-    is_ended: bool = False
-    is_hidden: bool = False
-    counts: bool = True
-
-
-class TurnSpans:
-    """Where the turns of the kept entries begin and end."""
-
-    def __init__(self) -> None:
-        self._turns: dict[str, _Span] = {}
-        self._hidden: Ranges = ()
-
-    def add(self, entry: Entry) -> None:
-        if isinstance(entry, RollbackEntry):
-            self._roll_back(entry)
-        elif isinstance(entry, ForkedEntry):
-            for turn in self._turns.values():
-                turn.is_ended = True
-        elif entry.turn_id is not None:
-            turn = self._turns.setdefault(entry.turn_id, _Span(entry.seq, entry.seq, entry.seq))
-            turn.last = turn.end = entry.seq
-            turn.is_ended = turn.is_ended or ends_turn(entry)
-
-    def first_to_keep(self, turns_max: int) -> int:
-        """The number of the first entry that stays; 0 if all do."""
-        spans = sorted(self._turns.values(), key=lambda turn: turn.first, reverse=True)
-        kept = 0
-        for place, turn in enumerate(spans):
-            kept += turn.is_ended and turn.counts
-            older = spans[place + 1 :]
-            may_begin = kept >= turns_max and not turn.is_hidden
-            if may_begin and all(o.is_ended and o.last < turn.first for o in older):
-                return turn.first if older else 0
-        return 0
-
-    def forget_before(self, seq: int) -> None:
-        self._turns = {id_: turn for id_, turn in self._turns.items() if turn.first >= seq}
-
-    def _roll_back(self, rollback: RollbackEntry) -> None:
-        self._hidden = hidden_after(self._hidden, rollback)
-        for turn in self._turns.values():
-            begins, ends = is_in(self._hidden, turn.first), is_in(self._hidden, turn.end)
-            turn.is_ended, turn.is_hidden, turn.counts = True, begins, not (begins or ends)
-            # What is left of a turn must stay with the rollback.
-            turn.last = rollback.seq if ends and not begins else max(turn.last, turn.end)
-
-
-def ends_turn(entry: Entry) -> bool:
-    if isinstance(entry, ModelOutputEntry):
-        return entry.ends_turn
-    return isinstance(entry, FaultEntry)
-
-
-def checkpoint_after(
-    before: Checkpoint, gone: Sequence[Entry], *, entry_id: str
-) -> CheckpointEntry:
-    """The state once these entries are gone too."""
-    last = gone[-1]
-    row = replace(fold_all(before.row, gone), first_seq=last.seq + 1)
-    there = {entry.seq: entry for entry in (*before.told, *gone) if isinstance(entry, StateEntry)}
-    told = tuple(there[seq] for seq in state_seqs_of(row).values() if seq in there)
-    return CheckpointEntry(
-        seq=last.seq,
-        id=entry_id,
-        timestamp=last.timestamp,
-        state=checkpoint_state(Checkpoint(row=row, told=told)),
-    )
-
-
-def what_is_left(gone: Sequence[Entry], *, hidden: Ranges) -> list[Argument]:
-    """Names and what stays known, of the prompts among entries that are trimmed."""
-    left: list[Argument] = []
-    for place, entry in enumerate(gone):  # a turn is trimmed whole: its end is among them
-        name = name_of(entry)
-        known = sent_before(gone[place:], hidden=hidden) if name else None
-        if known is not None:
-            left += name, orjson.dumps([known.seq, known.turn_id, known.state])
-    return left
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StoreParts:
-    """What a store and its open records use together."""
-
-    connection: RedisConnection
-    leases: Leases
-    lists: UserLists
-    sender: Sender
-    ttl_milliseconds: int
-    """0: conversations do not expire."""
-    turns_max: int
-    """0: no limit."""
-    writers: dict[str, RedisRecord | None] = field(default_factory=dict)
-    """The open records by conversation; `None` while one is being opened."""
-
-
-class RedisRecord:
-    """`row`, `owned` and `checkpoint` are what this writer believes Redis holds."""
-
-    def __init__(
-        self,
-        parts: StoreParts,
-        row: ConversationRow,
-        owned: Ownership,
-        checkpoint: CheckpointEntry | None = None,
-        partial_answer: PartialAnswer | None = None,
-    ) -> None:
-        self.session_id = row.session_id
-        self.owned = owned
-        self._row = row
-        self._checkpoint = checkpoint
-        self._parts = parts
-        self._connection = parts.connection
-        self._leases = parts.leases
-        self._call = self._sent_call = (
-            (partial_answer.turn_id, partial_answer.call) if partial_answer else None
-        )
-        """The running call, and the one whose text Redis has, or the beginning of it."""
-        self._pieces: deque[_WaitingPiece] = deque()
-        self._is_broken = False
-        self._sending = Lock()
-        self._is_closed = False
-        self._lock = Lock()
-        self._spans = TurnSpans()
-        self._doubts: dict[str, str] = {}
-        """Digests of lines that may or may not be there, one number above the head, and the
-        message_id of each."""
-        self._is_floor_known = True
-        """Whether the first entry there is is the one we believe."""
-
-    @property
-    def is_lapsed(self) -> bool:
-        return not self._is_closed and self._leases.is_over(self.owned)
-
-    @property
-    def wanted_within(self) -> float | None:
-        if self._is_closed or self.owned.wanted_by is None:
-            return None
-        return self._leases.handed_over_within
-
-    @in_worker_thread
-    def reclaim(self) -> None:
-        with self._lock:
-            if self.is_lapsed:
-                self._leases.reclaim(self.owned)
-
-    def journal_delta(
-        self, turn_id: str, call: int, kind: DeltaKind, text: str
-    ) -> Future[None] | None:
-        """Done when Redis has it, or won't get it."""
-        if self._is_closed:
-            return None
-        self._call = (turn_id, call)
-        try:
-            encoded = orjson.dumps((turn_id, call, kind, text)) + b"\n"
-        except orjson.JSONEncodeError:
-            encoded = b""  # half a surrogate pair: nobody could read it
-        sent: Future[None] = get_running_loop().create_future()
-        self._pieces.append((self._call, encoded, sent))
-        self._parts.sender.post(self._send_pieces)
-        return sent
-
-    def _send_pieces(self) -> None:
-        """After a piece that did not get through, nothing more of that call is sent: what is
-        there must be how it began, not a text with a hole."""
-        with self._sending:
-            pieces = [self._pieces.popleft() for _ in range(len(self._pieces))]
-            try:
-                call = pieces[-1][0] if pieces else self._sent_call
-                spoken = [encoded for of, encoded, _ in pieces if of == call]
-                begins = call != self._sent_call
-                if not pieces or (self._is_broken and not begins):
-                    return
-                self._sent_call, self._is_broken = call, True
-                if all(spoken) and not self._leases.is_over(self.owned):
-                    lease = (self.owned.token, self._leases.milliseconds)
-                    text = (int(begins), b"".join(spoken))
-                    run = partial(self._connection.run, scripts.APPEND_LIVE, self.owned.keys)
-                    self._is_broken = run(*lease, *text) != b"done"
-            finally:
-                _settle(pieces)
-
-    def _ends_answer(self, entry: Entry) -> bool:
-        """Whether this entry holds the running call's whole answer, or ends its turn. Blocks
-        while a piece is on its way, so that none arrives after this."""
-        if self._call is None or not outdates(entry, *self._call):
-            return False
-        with self._sending:
-            _settle([self._pieces.popleft() for _ in range(len(self._pieces))])
-            self._call = self._sent_call = None
-        return True
-
-    @in_worker_thread
-    def keep_blob(self, data: bytes) -> BlobReference:
-        blob = BlobReference.of(data)
-        self._write(scripts.KEEP_BLOB, blob.blob_id, data, self._parts.ttl_milliseconds)
-        return blob
-
-    async def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            try:
-                await self._connection.in_thread(self._leave)
-            finally:
-                self._leases.forget(self.owned)
-                if self._parts.writers.get(self.session_id) is self:
-                    del self._parts.writers[self.session_id]
-
-    def _leave(self) -> None:
-        self._parts.sender.flush()
-        try:
-            with self._lock:
-                self._settle()
-        except (RedisError, StorageError) as error:
-            log.warning("%s: an entry that failed may be there: %s", self.session_id, error)
-        try:
-            self._leases.give_back(self.owned)
-        except RedisError as error:
-            log.warning("%s: other servers can't open it at once: %s", self.session_id, error)
-
-    def is_lost(self) -> None:
-        """It was deleted: nothing is written any more."""
-        self._is_closed = True
-        self._leases.forget(self.owned)
-
-    def learn_turns(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            self._spans.add(entry)
-
-    @in_worker_thread
-    def append(self, entry: Entry) -> ConversationRow:
-        with self._lock:
-            if not self._is_floor_known:
-                self._learn_floor()
-            before = self._row
-            line = encode_line(entry)
-            if self._is_closed:
-                raise ConversationReadOnly(self.session_id, "this record was closed")
-            if entry.seq != before.head_seq + 1:
-                raise BadEntry(f"entry {entry.seq} can't follow entry {before.head_seq}")
-            if isinstance(entry, RollbackEntry) and entry.to_seq < before.first_seq - 1:
-                raise BadEntry(f"entry {entry.to_seq} is no longer kept: nothing leads back to it")
-            ends_answer = self._ends_answer(entry)
-            row = fold(before, entry)
-            self._commit(entry, line, row, forget=ends_answer)
-            self._row = row
-            self._parts.lists.moved(before, row)
-            if self._parts.turns_max:
-                self._spans.add(entry)
-                if ends_turn(entry):
-                    self._trim()
-            return self._row
-
-    def _commit(self, entry: Entry, line: bytes, row: ConversationRow, *, forget: bool) -> None:
-        digest = _digest(line)
-
-        def attempt() -> None:
-            doubts = orjson.dumps(self._doubts)
-            self._doubts[digest] = name_of(entry)
-            self._write(
-                scripts.APPEND,
-                *(entry.seq, line, row_as_bytes(row), self._parts.ttl_milliseconds),
-                *(int(forget), doubts, row.first_seq, name_of(entry)),
-            )
-            self._doubts.clear()
-
-        try:
-            attempt()
-        except redis.ConnectionError:
-            # Often only this connection is dead. Should the entry be there
-            # already, the second attempt finds it doubtful and replaces it.
-            try:
-                attempt()
-            except WrittenElsewhere:
-                source = StreamSource(self._connection, self.session_id, entry.seq)
-                if digest not in map(_digest, source.lines_after(entry.seq - 1)):
-                    raise
-
-    def _write(self, script: str, *arguments: Argument, also: Sequence[str] = ()) -> None:
-        """Runs a script of the owner. One whose lease has lapsed first acquires anew."""
-
-        def run() -> bytes:
-            asked_at = self._leases.clock()
-            lease = (self.owned.token, self._leases.milliseconds)
-            keys = [*self.owned.keys, *also]
-            answer: bytes = self._connection.run(script, keys, *lease, *arguments)
-            if answer == b"done":
-                self.owned.until = self._leases.until(asked_at)
-            return answer
-
-        answer = b"fenced" if self._leases.is_over(self.owned) else run()
-        if answer == b"fenced":
-            try:
-                self._leases.reclaim(self.owned)
-            except StorageError:
-                self._doubts.clear()
-                raise
-            answer = run()
-        if answer == b"done":
-            return
-        self._doubts.clear()
-        head_seq = self._row.head_seq
-        match answer:
-            case b"gone":
-                raise ConversationNotFound(self.session_id)
-            case b"fenced":
-                raise WrittenElsewhere("another server has taken it over meanwhile")
-            case b"stale":
-                raise WrittenElsewhere(f"entry {head_seq} is not the last one any more")
-            case b"sent":
-                raise BadEntry("a prompt with this message_id is there already")
-            case _:
-                raise ConversationDamaged(self.session_id, f"entry {head_seq} is not there")
-
-    def _settle(self) -> None:
-        """Takes a doubtful entry back, if it is there."""
-        if self._doubts:
-            row, doubts = self._row, orjson.dumps(self._doubts)
-            self._write(scripts.SETTLE, row.head_seq + 1, row_as_bytes(row), doubts)
-            self._doubts.clear()
-
-    # Cutting and erasing
-
-    def _trim(self) -> None:
-        """The entry is in already, whatever comes of this: the next turn tries again."""
-        row = self._row
-        first = self._spans.first_to_keep(self._parts.turns_max)
-        if first <= row.first_seq:
-            return
-        try:
-            source = StreamSource(self._connection, self.session_id, first - 1)
-            gone = list(source.after(row.first_seq - 1))
-            if len(gone) != first - row.first_seq:
-                raise ConversationDamaged(self.session_id, "entries are missing")
-            floor = self._floor(self._checkpoint)
-            checkpoint = checkpoint_after(floor, gone, entry_id=new_entry_id())
-            trimmed = replace(row, first_seq=first)
-            self._write(
-                scripts.TRIM,
-                *(row.head_seq, first, encode_line(checkpoint), row_as_bytes(trimmed)),
-                self._parts.ttl_milliseconds,
-                *what_is_left(gone, hidden=row.hidden),
-            )
-        except Exception as error:  # whatever it is, the entry is stored, and its writer must know
-            log.warning("%s: can't be trimmed: %r", self.session_id, error)
-            self._is_floor_known = False
-            return
-        self._row, self._checkpoint = trimmed, checkpoint
-        self._spans.forget_before(first)
-
-    def _learn_floor(self) -> None:
-        """After a cut of which we don't know whether it was made."""
-        line = self._connection.ask("HGET", self.owned.keys.meta, "checkpoint")
-        checkpoint = decode_checkpoint(self.session_id, line)
-        if checkpoint is not None:
-            self._row = replace(self._row, first_seq=checkpoint.seq + 1)
-            self._checkpoint = checkpoint
-            self._spans.forget_before(checkpoint.seq + 1)
-        self._is_floor_known = True
-
-    async def redact(self, seq: int, *, at: datetime) -> Entry:
-        tombstone = await self._connection.in_thread(self._redact, seq, at)
-        await self._connection.in_thread(ask_for_a_new_file, self._connection)
-        return tombstone
-
-    def _redact(self, seq: int, at: datetime) -> Entry:
-        with self._lock:
-            if self._is_closed:
-                raise ConversationReadOnly(self.session_id, "this record was closed")
-            self._settle()
-            if not self._is_floor_known:
-                self._learn_floor()
-            before, checkpoint = self._row, self._checkpoint
-            source = StreamSource(self._connection, self.session_id, before.head_seq)
-            is_checkpoint = checkpoint is not None and checkpoint.seq == seq
-            erased = checkpoint if is_checkpoint else source.at(seq)
-            if erased is None:
-                raise BadEntry(f"there is no entry {seq}")
-            tombstone = redacted(erased, at)
-            if is_checkpoint and isinstance(tombstone, CheckpointEntry):
-                checkpoint = tombstone
-            first_seq = 1 if checkpoint is None else checkpoint.seq + 1
-            floor = self._floor(checkpoint).row
-            blobs: set[str] = set()
-
-            def rewritten() -> Iterator[Entry]:
-                for entry in source.after(first_seq - 1):
-                    entry = without_words_of(erased, tombstone, entry)
-                    blobs.update(blobs_named_by([entry]))
-                    yield entry
-
-            made = NewStream(
-                self._connection, replace(floor, head_seq=first_seq - 1, first_seq=first_seq)
-            )
-            try:
-                made.write(rewritten())
-                self._write(
-                    scripts.REWRITE,
-                    *(before.head_seq, encode_line(checkpoint) if checkpoint else b""),
-                    *(row_as_bytes(made.row), self._parts.ttl_milliseconds),
-                    *sorted(blobs_named_by([erased]) - blobs),
-                    also=made.keys,
-                )
-            except BaseException:
-                made.drop()
-                raise
-            self._row, self._checkpoint = made.row, checkpoint
-            self._parts.lists.moved(before, made.row)
-            return tombstone
-
-    def _floor(self, checkpoint: CheckpointEntry | None) -> Checkpoint:
-        """How it stood before the first entry there is. A checkpoint that was copied is that of
-        another conversation."""
-        row = self._row
-        own = new_row(self.session_id, user=row.user, created_at=row.created_at)
-        if checkpoint is None:
-            return Checkpoint(row=own)
-        found = read_checkpoint(checkpoint)
-        if found is None:
-            raise ConversationDamaged(self.session_id, "its checkpoint can't be read")
-        named = {"session_id": own.session_id, "user": own.user, "created_at": own.created_at}
-        return replace(found, row=replace(found.row, **named))
-
-
-def _digest(line: bytes) -> str:
-    return hashlib.sha1(line, usedforsecurity=False).hexdigest()
-
-
-# ------------------------------------------------------------------------------
-# The store
 
 _ROW_FIELDS: Final = ("row", "accessed", "damaged")
 _ROWS_AT_ONCE: Final = 200
 _COUNTED_AT_ONCE: Final = 1000
 _REPAIRS_MAX: Final = 3
-"""Of one part of a list, while others write."""
+"""The number of repairs of one part of a list while others write to it."""
 _FRESH: Final = timedelta(hours=1)
-"""A place in a list without a conversation is younger: that may be about to appear."""
+"""A list entry without a conversation is kept for this long, because the conversation may be about
+to appear."""
 TRASH_SECONDS: Final = 30 * 24 * 3600
 _BATCH_ENTRIES: Final = 100
-_MINUTE: Final = 60_000
-"""In milliseconds."""
+_MINUTE_MILLISECONDS: Final = 60_000
 
 
 class RedisStore:
@@ -900,7 +97,7 @@ class RedisStore:
         promise: str,
         levels: LevelMaker = no_levels,
     ) -> None:
-        """Use `open_url`: it connects, and checks the version."""
+        """Use `open_url`, which connects and checks the version."""
         self.description = StoreDescription(backend="redis", promise=promise)
         self._clock = clock
         self._levels = levels
@@ -913,9 +110,9 @@ class RedisStore:
         self._ttl_milliseconds = parts.ttl_milliseconds
         self._writers = parts.writers
         self._accesses: dict[str, datetime] = {}
-        """Last-access times on their way; readers of this process see them at once."""
+        """Last-access times that are being sent; readers in this process see them at once."""
         self._unconfirmed: dict[str, str] = {}
-        """Creations that may have succeeded: their nonces, by id."""
+        """The nonces of creations that may have succeeded, by session id."""
 
     @classmethod
     async def open_url(  # noqa: PLR0913
@@ -994,7 +191,9 @@ class RedisStore:
     @in_worker_thread
     def count_prompt(self, user: str, per_minute: float) -> float:
         keys, size = [self._keyspace.of_user("rate", user)], f"{per_minute:g}"
-        return int(self._connection.run(scripts.COUNT_PROMPT, keys, size, _MINUTE)) / 1000
+        return (
+            int(self._connection.run(scripts.COUNT_PROMPT, keys, size, _MINUTE_MILLISECONDS)) / 1000
+        )
 
     # Creating and opening
 
@@ -1014,7 +213,7 @@ class RedisStore:
 
     def _create(self, row: ConversationRow, nonce: str) -> RedisRecord:
         if self._row_of(row.session_id) is None:
-            self._list(row)  # before: one that is there is in the list, whatever happens
+            self._lists.add(row)  # before: one that is there is in the list, whatever happens
         origin = origin_as_bytes(Origin(user=row.user, created_at=row.created_at))
         asked_at = self._leases.clock()
         token = self._connection.run(
@@ -1047,8 +246,8 @@ class RedisStore:
                 self._writers.pop(session_id, None)
 
     def _open(self, session_id: str) -> tuple[Opened, RedisRecord]:
-        """Blocks. Nothing is left of it if it fails, but a word in lists about what is
-        damaged."""
+        """Opens a conversation. If it fails, nothing remains but a mark on a damaged conversation.
+        Blocks."""
         noted = self._accesses.get(session_id)
         owned, found = self._acquire(session_id)
         try:
@@ -1080,7 +279,8 @@ class RedisStore:
             raise
 
     def _acquire(self, session_id: str) -> tuple[Ownership, Sequence[Any]]:
-        """With what `scripts.OPEN` gives: row, accessed, damaged, checkpoint, live, token."""
+        """The ownership, and the reply of `scripts.OPEN`: row, accessed, damaged, checkpoint, live,
+        token."""
         asked_at = self._leases.clock()
         claim = partial(
             self._leases.claim,
@@ -1134,7 +334,8 @@ class RedisStore:
             yield batch
 
     def _walk(self, session_id: str, after: int, through: int | None) -> Iterator[Entry]:
-        """Where lines were trimmed, the checkpoint that stands for them comes first."""
+        """Yields the entries; if lines were trimmed, the checkpoint that replaces them comes
+        first."""
         _check_id(session_id)
         row, (line,) = self._read(session_id, "checkpoint")
         if row is None:
@@ -1157,7 +358,7 @@ class RedisStore:
         row, keys = self._found(session_id), self._keyspace.of(session_id)
 
         def ask() -> tuple[Any, bool]:
-            """What is noted under that name, and whether all names are there."""
+            """The value noted under that message id, and whether all ids are there."""
             found, is_all = self._connection.run(scripts.PROMPT_BY_MESSAGE_ID, keys, message_id)
             return (None if found is None else orjson.loads(found)), bool(is_all)
 
@@ -1200,7 +401,7 @@ class RedisStore:
 
     def _publish(self, made: NewStream, origin: Origin) -> None:
         row = made.row
-        self._list(row)
+        self._lists.add(row)
         answer = self._connection.run(
             scripts.PUBLISH,
             [*self._keyspace.of(row.session_id), *made.keys],
@@ -1211,7 +412,7 @@ class RedisStore:
             raise ConversationExists(row.session_id)
 
     async def delete(self, session_id: str) -> None:
-        """`ConversationHeld` while another server has it open."""
+        """Raises `ConversationHeld` while another server has it open."""
         await self._connection.in_thread(self._delete, session_id)
         if writer := self._writers.pop(session_id, None):
             writer.is_lost()
@@ -1225,7 +426,7 @@ class RedisStore:
         )
         when = (TRASH_SECONDS * 1000, time_as_text(at))
         self._leases.claim(scripts.DELETE, session_id, keys, *when)
-        self._unlist(row)
+        self._lists.remove(row)
 
     @in_worker_thread
     def undelete(self, session_id: str, *, user: str | None = None) -> None:
@@ -1235,7 +436,7 @@ class RedisStore:
             raise ConversationNotFound(session_id)
         if self._row_of(session_id) is not None:
             raise ConversationExists(session_id)
-        self._list(row)
+        self._lists.add(row)
         keys = [*self._keyspace.of(session_id), *self._keyspace.of(session_id, IN_TRASH)]
         answer = self._connection.run(scripts.UNDELETE, keys, self._ttl_milliseconds)
         if answer == b"gone":
@@ -1251,7 +452,8 @@ class RedisStore:
 
     @in_worker_thread
     def trash(self, user: str) -> Sequence[DeletedConversation]:
-        """Those that have expired, or were replaced by another's, leave the list."""
+        """The deleted conversations. Those that have expired or were replaced are removed from the
+        list."""
         found: list[DeletedConversation] = []
         key = self._keyspace.of_user("deleted", user)
         listed = self._connection.ask("ZREVRANGE", key, 0, -1, "WITHSCORES")
@@ -1290,7 +492,7 @@ class RedisStore:
     def _read(
         self, session_id: str, *more: str, place: str = ""
     ) -> tuple[ConversationRow | None, Sequence[bytes | None]]:
-        """Its row, and more fields; of the layout before, it is brought to this one first."""
+        """The row and further fields. A conversation in the older layout is converted first."""
         noted = self._accesses.get(session_id)  # forgotten once Redis has it
         meta = self._keyspace.of(session_id, place).meta
         command = ("HMGET", meta, *_ROW_FIELDS, *more)
@@ -1343,7 +545,7 @@ class RedisStore:
 
     @in_worker_thread
     def search(self, user: str, query: SearchQuery) -> SearchPage:
-        """Reads everything the user has: Redis alone has no index of words."""
+        """Searches all entries of the user, because Redis has no full-text index."""
         rows = self._rows(user)
         pairs = ((row, entry) for row in rows for entry in self._source(row).after(0))
         return search_entries(pairs, query)
@@ -1383,7 +585,8 @@ class RedisStore:
     def _put_right(
         self, user: str, places: Sequence[bytes]
     ) -> tuple[Sequence[ConversationRow], Sequence[tuple[bytes, ConversationRow]]]:
-        """Those that are where the list says, and those that were not, with their places."""
+        """The rows whose place in the list is right, and those that had to be moved, with their new
+        places."""
         there: list[ConversationRow] = []
         moved: list[tuple[bytes, ConversationRow]] = []
         ids = [read_place(place)[1] for place in places]
@@ -1410,19 +613,10 @@ class RedisStore:
                 moved.append((place, row))
         return there, moved
 
-    def _list(self, row: ConversationRow) -> None:
-        place = place_as_bytes(place_of(row))
-        self._connection.call("ZADD", self._keyspace.of_user("user", row.user), 0, place)
-
-    def _unlist(self, row: ConversationRow) -> None:
-        self._lists.flush()
-        place = place_as_bytes(place_of(row))
-        self._connection.call("ZREM", self._keyspace.of_user("user", row.user), place)
-
     # The layout before: the same keys without a hash tag, blobs and the checkpoint apart
 
     def _adopt(self, session_id: str, place: str = "") -> bool:
-        """Whether it was there in the layout before; it is in this one then."""
+        """Converts a conversation from the older layout; returns whether there was one."""
         if self._connection.is_cluster:
             return False  # which never accepted those keys
         prefix = f"{self._keyspace.prefix}{place}{session_id}"
@@ -1446,7 +640,8 @@ def _check_id(session_id: str) -> None:
 def _check_ends(
     source: StreamSource, row: ConversationRow, checkpoint: CheckpointEntry | None
 ) -> None:
-    """Redis evicts keys one by one: what is left may look whole."""
+    """Raises if an end of the stream is missing: Redis evicts single keys, and the rest may look
+    complete."""
     if row.first_seq > 1 and checkpoint is None:
         raise ConversationDamaged(row.session_id, "its checkpoint is not there")
     for seq in (row.first_seq, row.head_seq):
@@ -1455,7 +650,8 @@ def _check_ends(
 
 
 def decode_row(found: Sequence[bytes | None], noted: datetime | None) -> ConversationRow | None:
-    """From the fields row, accessed, damaged; `noted` is an access that is on its way."""
+    """Decodes the fields row, accessed and damaged; `noted` is an access time that is being
+    sent."""
     data, accessed, damaged = found[:3]
     if data is None:
         return None

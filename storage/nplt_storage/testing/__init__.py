@@ -31,7 +31,7 @@ run_rule = Rule.run
 
 
 class StoreConformance:
-    """Subclass it with a fixture `maker` that gives a `StoreMaker`: see the package."""
+    """Subclass this with a fixture `maker` that returns a `StoreMaker`: see the package."""
 
 
 def _as_test(rule: Rule) -> Callable[[Any, StoreMaker], None]:

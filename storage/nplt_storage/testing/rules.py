@@ -84,7 +84,7 @@ START = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 
 
 def ticking_clock() -> Callable[[], datetime]:
-    """A second later every time it is asked."""
+    """A clock that advances by a second on every call."""
     seconds = count()
     return lambda: START + timedelta(seconds=next(seconds))
 
@@ -100,10 +100,11 @@ class StoreMaker(ABC):
     async def open_store(
         self, *, max_turns: int | None = None, ttl_seconds: int | None = None
     ) -> Store:
-        """Options are only given to makers that can `trim` or `expire`."""
+        """Opens a store. Options are only given to makers that can `trim` or `expire`."""
 
     async def end(self, store: Store) -> None:
-        """As the death of its process would: nothing is finished, nothing is said."""
+        """Ends the store as the death of its process would: nothing is completed and nothing is
+        announced."""
         raise NotImplementedError
 
     async def pass_time(self, seconds: int) -> None:
@@ -127,7 +128,7 @@ class StoreMaker(ABC):
         return await self.store()
 
     async def close(self) -> None:
-        """Ends all it has opened; a subclass that holds more closes that too."""
+        """Closes everything it has opened; a subclass with more resources closes these too."""
         while self._open:
             await self._open.pop().close()
 
@@ -141,10 +142,10 @@ class Rule(Struct, frozen=True):
     check: Check
     needs: Ability | None = None
     options: dict[str, int] = field(default_factory=dict)
-    """Of the store it is given."""
+    """The options of the store that the rule is given."""
 
     async def run(self, make: StoreMaker) -> None:
-        """Raises `RuleBroken`, or whatever the store raised, if it does not hold."""
+        """Raises `RuleBroken`, or the store's own error, if the rule does not hold."""
         if self.needs is not None and self.needs not in make.can:
             raise SkipTest(f"these stores don't {self.needs}")
         given: dict[str, object] = {"make": make}
@@ -160,12 +161,12 @@ class Rule(Struct, frozen=True):
 
 
 def where(ability: Ability, **options: int) -> Callable[[Check], Rule]:
-    """Before a rule for stores whose maker has that ability."""
+    """Marks a rule for stores whose maker has that ability."""
     return lambda check: Rule(check.__name__, check, ability, options)
 
 
 def rules_in(names: Mapping[str, Any]) -> tuple[Rule, ...]:
-    """In the order in which they stand there."""
+    """The rules in the order of their definition."""
     rules: list[Rule] = []
     for name, found in names.items():
         is_public = iscoroutinefunction(found) and not name.startswith("_")
@@ -258,7 +259,7 @@ class Writer(Struct):
         return written
 
     async def append(self, entry: Entry) -> None:
-        """Through the record alone: the history is not told."""
+        """Appends through the record alone; the history is not updated."""
         await self.record.append(entry)
 
     async def redact(self, seq: int) -> Entry:
@@ -317,7 +318,7 @@ def turn(number: int) -> list[Entry]:
 
 
 def drafted(make: StoreMaker, turns: int) -> list[Entry]:
-    """A whole conversation, not written anywhere yet."""
+    """The entries of a whole conversation that is not stored anywhere."""
     history = ConversationHistory("s1")
     for number in range(1, turns + 1):
         for draft in turn(number):
@@ -770,7 +771,7 @@ async def pages_are_had_in_the_order_of_the_turns(store: Store, writer: Writer) 
 # State that was set long ago, and billing
 
 _MUCH = "x" * 600_000
-"""More than anyone reads beyond a clear to go on with a conversation."""
+"""More text than is read beyond a clear to continue a conversation."""
 
 
 async def what_was_told_far_from_the_end_still_holds(store: Store, writer: Writer) -> None:
@@ -1211,7 +1212,7 @@ async def two_stores_that_contend_lose_and_mix_nothing(make: Maker) -> None:
 
 
 async def _one_turn(make: Maker, store: Store, turn_id: str, kept: list[str]) -> bool:
-    """Whether the prompt got in; each try sees what is there then."""
+    """Whether the prompt was accepted; each attempt sees the current entries."""
     try:
         writer = Writer.of(make, await store.open("s1"))
     except ConversationReadOnly:
@@ -1621,7 +1622,7 @@ def _turns_in(entries: Iterable[Entry]) -> dict[str, list[int]]:
 
 
 async def _kept(store: Store) -> list[Entry]:
-    """What is still there of what was written, the checkpoint apart."""
+    """The entries that are still stored, without the checkpoint."""
     found = await entries_of(store)
     return [entry for entry in found if not isinstance(entry, CheckpointEntry)]
 

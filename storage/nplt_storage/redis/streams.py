@@ -1,0 +1,171 @@
+"""The stream of one conversation in Redis: reading its lines, and writing a new one.
+
+A new stream is built under temporary keys and then replaces the conversation's keys in one
+script. It expires an hour after its last line, in case the process dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from nplt_storage.codec import BadLine, decode_line, decode_verified, encode_line, verify_line
+from nplt_storage.entries import BlobReference, CheckpointEntry, Entry, ModelInputEntry
+from nplt_storage.errors import BadEntry, ConversationDamaged
+from nplt_storage.ids import new_entry_id
+from nplt_storage.redis.connection import Argument, RedisConnection, in_worker_thread
+from nplt_storage.rows import ConversationRow, fold, read_checkpoint
+
+
+def name_of(entry: Entry) -> str:
+    """The message_id of a prompt; empty for every other entry."""
+    return (entry.message_id or "") if isinstance(entry, ModelInputEntry) else ""
+
+
+def place_in_stream(entry: Entry) -> bytes:
+    """The value noted under a prompt's message id while its line is kept."""
+    return b"[%d]" % entry.seq
+
+
+_LINES_AT_FIRST: Final = 24
+_LINES_MAX: Final = 1000
+_BYTES_AT_ONCE: Final = 1024 * 1024
+_KEPT_SECONDS: Final = 3600
+
+
+class StreamSource:
+    """Reads the lines up to `head_seq` from Redis on demand."""
+
+    def __init__(self, connection: RedisConnection, session_id: str, head_seq: int) -> None:
+        self.head_seq = head_seq
+        self.bytes_read = 0
+        self._connection = connection
+        self._session_id = session_id
+        self._log = connection.keyspace.of(session_id).log
+
+    def before(self, seq: int) -> Iterator[Entry]:
+        lines = self._walk("XREVRANGE", min(seq - 1, self.head_seq), -1)
+        return map(self._decoded, lines)
+
+    def after(self, seq: int) -> Iterator[Entry]:
+        return map(self._decoded, self.lines_after(seq))
+
+    def at(self, seq: int) -> Entry | None:
+        if not 1 <= seq <= self.head_seq:
+            return None
+        found = self._read("XRANGE", seq, seq, 1)
+        return self._decoded(found[0][1]) if found else None
+
+    def lines_after(self, seq: int) -> Iterator[bytes]:
+        return self._walk("XRANGE", max(seq, 0) + 1, 1)
+
+    def _walk(self, command: str, start: int, step: int) -> Iterator[bytes]:
+        last = 1 if step < 0 else self.head_seq
+        expected: int | None = None
+        count = _LINES_AT_FIRST
+        while (last - start) * step >= 0:
+            found = self._read(command, start, last, count)
+            for seq, line in found:
+                if expected is not None and seq != expected:
+                    raise self._damaged(f"entry {expected} is missing")
+                yield line
+                expected = seq + step
+            if len(found) < count or expected is None:
+                return
+            start = expected
+            mean = sum(len(line) for _, line in found) // len(found)
+            count = max(1, min(_LINES_MAX, _BYTES_AT_ONCE // max(mean, 1)))
+
+    def _read(self, command: str, start: int, last: int, count: int) -> list[tuple[int, bytes]]:
+        found = self._connection.ask(command, self._log, start, last, "COUNT", count)
+        lines: list[tuple[int, bytes]] = []
+        for entry_id, fields in found:
+            seq, line = int(entry_id.partition(b"-")[0]), bytes(fields.get(b"line", b""))
+            try:
+                numbered = verify_line(line)
+            except BadLine as error:
+                raise self._damaged(f"entry {seq}: {error}") from error
+            if numbered != seq:
+                raise self._damaged(f"entry {seq} says it is entry {numbered}")
+            self.bytes_read += len(line)
+            lines.append((seq, line))
+        return lines
+
+    def _decoded(self, line: bytes) -> Entry:
+        try:
+            return decode_verified(line)
+        except BadLine as error:
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, reason: str) -> ConversationDamaged:
+        return ConversationDamaged(self._session_id, reason)
+
+
+def decode_checkpoint(session_id: str, line: bytes | None) -> CheckpointEntry | None:
+    if not line:
+        return None
+    try:
+        entry = decode_line(line)
+    except BadLine as error:
+        raise ConversationDamaged(session_id, f"its checkpoint: {error}") from error
+    if not isinstance(entry, CheckpointEntry):
+        raise ConversationDamaged(session_id, "its checkpoint is something else")
+    return entry
+
+
+class NewStream:
+    def __init__(self, connection: RedisConnection, row: ConversationRow) -> None:
+        self.row = row
+        """The row after the entries so far."""
+        self.checkpoint_line = b""
+        """The state before the first entry, if earlier ones were trimmed."""
+        self.keys = connection.keyspace.of(row.session_id, f"@new:{new_entry_id()}:")
+        self._connection = connection
+
+    @in_worker_thread
+    def add(self, entries: Sequence[Entry]) -> None:
+        own, first = self.row, entries[0] if entries else None
+        if own.head_seq == 0 and isinstance(first, CheckpointEntry) and first.seq > 1:
+            # A copy of a conversation that was trimmed begins with what is left of the rest.
+            found = read_checkpoint(first)
+            if found is None:
+                raise BadEntry(f"entry {first.seq} can't be the first: its state can't be read")
+            self.checkpoint_line = encode_line(first)
+            named = {"session_id": own.session_id, "user": own.user, "created_at": own.created_at}
+            self.row = replace(fold(found.row, first), first_seq=first.seq + 1, **named)
+            entries = entries[1:]
+        self.write(entries)
+
+    @in_worker_thread
+    def keep_blob(self, data: bytes) -> BlobReference:
+        blob = BlobReference.of(data)
+        self._send(("HSET", self.keys.blobs, blob.blob_id, data))
+        return blob
+
+    # In a worker thread
+
+    def write(self, entries: Iterable[Entry]) -> None:
+        commands: list[tuple[Argument, ...]] = []
+        size = 0
+        for entry in entries:
+            if entry.seq != self.row.head_seq + 1:
+                raise BadEntry(f"entry {entry.seq} can't follow entry {self.row.head_seq}")
+            line = encode_line(entry)
+            commands.append(("XADD", self.keys.log, f"{entry.seq}-0", "line", line))
+            if name := name_of(entry):
+                commands.append(("HSETNX", self.keys.prompts, name, place_in_stream(entry)))
+            self.row = fold(self.row, entry)
+            size += len(line)
+            if size > _BYTES_AT_ONCE:
+                self._send(*commands)
+                commands, size = [], 0
+        self._send(*commands)
+
+    def drop(self) -> None:
+        self._connection.call("DEL", *self.keys)
+
+    def _send(self, *commands: tuple[Argument, ...]) -> None:
+        expiring = [("EXPIRE", key, _KEPT_SECONDS) for key in self.keys]
+        self._connection.call_many([*commands, *expiring])

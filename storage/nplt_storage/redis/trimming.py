@@ -1,0 +1,122 @@
+"""Trimming a conversation in Redis to its newest turns.
+
+Turns can overlap, so a cut is only made where no turn lies on both sides of it:
+sometimes more turns are kept than asked for, never fewer and never a part of one.
+Turns that a rollback hid do not count, but are not split either.
+
+A checkpoint holds the state at the cut. It is stored beside the stream under the number
+of the last entry that was removed, and changes in the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nplt_storage.entries import (
+    CheckpointEntry,
+    Entry,
+    FaultEntry,
+    ForkedEntry,
+    ModelOutputEntry,
+    RollbackEntry,
+)
+from nplt_storage.history import Ranges, is_in, sent_before
+from nplt_storage.redis.connection import Argument
+from nplt_storage.redis.streams import name_of
+from nplt_storage.rows import (
+    Checkpoint,
+    StateEntry,
+    checkpoint_state,
+    fold_all,
+    hidden_after,
+    state_seqs_of,
+)
+
+
+class _Span(Struct):
+    first: int
+    last: int
+    end: int
+    """The last entry of the turn; `last` may be a rollback that left a part of it."""
+    is_ended: bool = False
+    is_hidden: bool = False
+    counts: bool = True
+
+
+class TurnSpans:
+    """The first and last entries of each turn that is kept."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, _Span] = {}
+        self._hidden: Ranges = ()
+
+    def add(self, entry: Entry) -> None:
+        if isinstance(entry, RollbackEntry):
+            self._roll_back(entry)
+        elif isinstance(entry, ForkedEntry):
+            for turn in self._turns.values():
+                turn.is_ended = True
+        elif entry.turn_id is not None:
+            turn = self._turns.setdefault(entry.turn_id, _Span(entry.seq, entry.seq, entry.seq))
+            turn.last = turn.end = entry.seq
+            turn.is_ended = turn.is_ended or ends_turn(entry)
+
+    def first_to_keep(self, turns_max: int) -> int:
+        """The number of the first entry to keep; 0 if all are kept."""
+        spans = sorted(self._turns.values(), key=lambda turn: turn.first, reverse=True)
+        kept = 0
+        for place, turn in enumerate(spans):
+            kept += turn.is_ended and turn.counts
+            older = spans[place + 1 :]
+            may_begin = kept >= turns_max and not turn.is_hidden
+            if may_begin and all(o.is_ended and o.last < turn.first for o in older):
+                return turn.first if older else 0
+        return 0
+
+    def forget_before(self, seq: int) -> None:
+        self._turns = {id_: turn for id_, turn in self._turns.items() if turn.first >= seq}
+
+    def _roll_back(self, rollback: RollbackEntry) -> None:
+        self._hidden = hidden_after(self._hidden, rollback)
+        for turn in self._turns.values():
+            begins, ends = is_in(self._hidden, turn.first), is_in(self._hidden, turn.end)
+            turn.is_ended, turn.is_hidden, turn.counts = True, begins, not (begins or ends)
+            # What is left of a turn must stay with the rollback.
+            turn.last = rollback.seq if ends and not begins else max(turn.last, turn.end)
+
+
+def ends_turn(entry: Entry) -> bool:
+    if isinstance(entry, ModelOutputEntry):
+        return entry.ends_turn
+    return isinstance(entry, FaultEntry)
+
+
+def checkpoint_after(
+    before: Checkpoint, gone: Sequence[Entry], *, entry_id: str
+) -> CheckpointEntry:
+    """The state after these entries have been trimmed too."""
+    last = gone[-1]
+    row = replace(fold_all(before.row, gone), first_seq=last.seq + 1)
+    there = {entry.seq: entry for entry in (*before.told, *gone) if isinstance(entry, StateEntry)}
+    told = tuple(there[seq] for seq in state_seqs_of(row).values() if seq in there)
+    return CheckpointEntry(
+        seq=last.seq,
+        id=entry_id,
+        timestamp=last.timestamp,
+        state=checkpoint_state(Checkpoint(row=row, told=told)),
+    )
+
+
+def what_is_left(gone: Sequence[Entry], *, hidden: Ranges) -> list[Argument]:
+    """The message ids of trimmed prompts, each with the facts that are kept about it."""
+    left: list[Argument] = []
+    for place, entry in enumerate(gone):  # a turn is trimmed whole: its end is among them
+        name = name_of(entry)
+        known = sent_before(gone[place:], hidden=hidden) if name else None
+        if known is not None:
+            left += name, orjson.dumps([known.seq, known.turn_id, known.state])
+    return left

@@ -1,0 +1,81 @@
+"""The sorted list of each user's conversations.
+
+Its members sort as pages of a list do: pinned conversations first, then by time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from threading import Lock
+
+from nplt_storage.codec import time_as_text
+from nplt_storage.redis.connection import Argument, RedisConnection, Sender
+from nplt_storage.rows import ConversationRow, RowPlace, place_of
+
+
+def place_as_bytes(place: RowPlace) -> bytes:
+    """Encodes a place so that the bytes sort as places do, and Redis can keep a user's list in
+    order."""
+    pinned, updated_at, session_id = place
+    return f"{int(pinned)}{time_as_text(updated_at)}{session_id}".encode()
+
+
+def read_place(place: bytes) -> tuple[str, str]:
+    """The time, as text, and the session id."""
+    return place[1:33].decode(), place[33:].decode()
+
+
+class UserLists(Sender):
+    """Keeps the sorted lists of users' conversations. They are in other slots of a cluster than the
+    conversations, so they are written after a commit, and readers correct what is out of date. It
+    is a sender of its own, because its node may be down while others answer."""
+
+    def __init__(self, connection: RedisConnection) -> None:
+        super().__init__()
+        self._connection = connection
+        self._waiting: dict[str, tuple[str, bytes, set[bytes]]] = {}
+        """The user, the new place and the earlier places, by session id."""
+        self._is_posted = False
+        self._lock = Lock()
+
+    def add(self, row: ConversationRow) -> None:
+        key = self._connection.keyspace.of_user("user", row.user)
+        self._connection.call("ZADD", key, 0, place_as_bytes(place_of(row)))
+
+    def remove(self, row: ConversationRow) -> None:
+        """Removes the conversation, after all moves before. Blocks."""
+        self.flush()
+        key = self._connection.keyspace.of_user("user", row.user)
+        self._connection.call("ZREM", key, place_as_bytes(place_of(row)))
+
+    def moved(self, before: ConversationRow, after: ConversationRow) -> None:
+        """Queues the move; readers of this store wait until it is written."""
+        place, gone = place_as_bytes(place_of(after)), {place_as_bytes(place_of(before))}
+        with self._lock:
+            _, _, earlier = self._waiting.get(after.session_id, ("", b"", set()))
+            self._waiting[after.session_id] = (after.user, place, earlier | gone)
+            is_posted, self._is_posted = self._is_posted, True
+        if not is_posted:
+            self.post(self._send)
+
+    def replace(self, user: str, gone: Iterable[bytes], place: bytes) -> None:
+        """Adds the new place before removing the old ones, so that the conversation is never
+        missing. Blocks."""
+        key = self._connection.keyspace.of_user("user", user)
+        commands: list[tuple[Argument, ...]] = [("ZADD", key, 0, place)]
+        commands += [("ZREM", key, each) for each in gone if each != place]
+        self._connection.call_many(commands)
+
+    def _send(self) -> None:
+        with self._lock:
+            self._is_posted = False
+        while self._waiting:
+            with self._lock:
+                session_id, (user, place, gone) = self._waiting.popitem()
+            try:
+                self.replace(user, gone, place)
+            except BaseException:
+                with self._lock:  # with the next one, unless a reader puts it right before
+                    later = self._waiting.get(session_id, (user, place, set()))
+                    self._waiting[session_id] = (*later[:2], later[2] | gone)
+                raise
