@@ -25,6 +25,7 @@ from tests.server.tools.mcp_house import (
     odd_server,
     plain,
 )
+from tests.support.endless_http_server import MIB, endless_server
 from tests.support.tool_hosts import NoConversationHost
 
 from nplt_protocol import JsonObject, JsonValue
@@ -504,3 +505,12 @@ async def test_names_descriptions_and_errors_have_no_control_and_no_bidi_charact
     shown = "\n".join((*seen, *caplog.messages)).replace("\n", "").replace("\\", " ")
     assert [hex(ord(each)) for each in shown if each in evil] == []
     assert not re.search(r" (x[0-9a-f]{2}|u[0-9a-f]{4})", shown)
+
+
+@pytest.mark.parametrize("way", ["call-body", "error-body", "call-headers", "call-gzip"])
+async def test_an_endless_response_of_one_met_by_http_is_not_read_to_its_end(way: str) -> None:
+    with endless_server(way) as server:
+        async with mcp_house(at(server.port), connected=False, again=NEVER) as house:
+            await house.until(lambda: house.server("web").error is not None)
+        sent = server.sent[way]
+    assert sent < 128 * MIB

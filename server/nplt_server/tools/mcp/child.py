@@ -126,7 +126,7 @@ async def child_process(
                 await _stop(process, at_once=output.is_too_long)
 
 
-_ESCAPE: Final = re.compile(
+_ESCAPE: Final = (
     r"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"
     r"|(u[dD][89a-fA-F][\da-fA-F]{2})|.)"
 )
@@ -143,7 +143,7 @@ def _message_in(line: bytes) -> SessionMessage | Exception:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
     except ValueError as error:
-        mended = _ESCAPE.sub(lambda found: r"\ufffd" if found[1] else found[0], text)
+        mended = re.sub(_ESCAPE, lambda found: r"\ufffd" if found[1] else found[0], text)
         if mended != text:
             return _message_in(mended.encode())
         return _failed_reply(text) or error
