@@ -62,7 +62,7 @@ for its window after so many turns."""
 
 
 class BeforeCall(Struct, frozen=True, kw_only=True):
-    """What the predicates of the table look at."""
+    """The state before a call that the predicates of the table look at."""
 
     at: HistoryAtCall
     call_budget: CallBudget
@@ -118,7 +118,7 @@ class EpochReason(Struct, frozen=True, kw_only=True):
     name: str
     happened: str
     changes: str
-    """What the next context shows otherwise than the last one."""
+    """How the next context differs from the last one."""
     decides: str
     is_due: Callable[[BeforeCall], bool] | None = None
     """`None`: it is begun by name."""

@@ -42,7 +42,7 @@ AttachmentReason: TypeAlias = Literal[
     "attachment_less_detail",  # its turn is shown in less detail
 ]
 IMAGE_TOKENS: Final = 1_600
-"""What vendors count for a large image; the real number is known only afterwards."""
+"""The tokens that vendors count for a large image; the real number is known afterwards."""
 _FENCE: Final = re.compile(r"`{3,}")
 _WHY: Final[Mapping[str, str]] = {
     "attachment_missing": "it is not there any more",
@@ -97,7 +97,7 @@ class AttachmentContents(Struct, frozen=True, kw_only=True):
     """The files attached to prompts, as far as they were read."""
 
     files: Mapping[str, ContextAttachment] = field(default_factory=dict)
-    """By file id."""
+    """The attachments by file id."""
     put_away: frozenset[tuple[int, str]] = frozenset()
     """Images left out because there are too many: seq of the prompt, and file id."""
 
@@ -190,7 +190,7 @@ class ToolResultsMessage(_Message, frozen=True, kw_only=True):
     results: tuple[ToolCallResult, ...]
     live_screen: str | None = None
     images: tuple[ContextAttachment, ...] = ()
-    """Of all results, for a model that sees."""
+    """The images of all results, for a model that takes images."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ def _with_screen(content: str, screen: str | None) -> str:
 
 
 MESSAGE_TOKENS: Final = 4
-"""What the format around a message costs."""
+"""The tokens of the format around a message."""
 CALL_TOKENS: Final = 8
 """For a tool call, and again for its result: both carry the call's id."""
 

@@ -52,11 +52,12 @@ Policy: TypeAlias = Literal["epochs", "newest_live"]
 
 _EVERYTHING: Final = CallBudget()
 _SAVING_FRACTION_MIN: Final = 1 / 20
-"""Of the budget. An epoch that frees less is not worth the loss of the provider's cache."""
+"""An epoch that frees a smaller fraction of the budget is not worth the loss of the provider's
+cache."""
 _QUICK_MESSAGES_MAX: Final = 4_096
 """Copying a list of so many takes a fraction of a millisecond."""
 _TURNS_UNCHECKED_MAX: Final = 16
-"""Up to so many new turns are added without a check first whether all of them fit."""
+"""So many new turns are added without a check first whether all of them fit."""
 
 
 class Projection:
@@ -77,7 +78,7 @@ class Projection:
         self.screens = screens or ScreensInTurns(history)
         self._growing: GrowingContext | None = None
         self._at: HistoryAtCall | None = None
-        """What was read of the history last. A call asks more than once."""
+        """The part of the history that was read last. A call asks more than once."""
         self._parts: tuple[ContextParts, HistoryAtCall] | None = None
 
     def context(
@@ -182,7 +183,7 @@ class Projection:
     def summary_task(
         self, prompt_ref: PromptReference, draft: EpochEntry, *, room: int | None = None
     ) -> SummaryTask | None:
-        """What a model would have to summarize, so that the epoch can show a summary instead
+        """Returns the material for a summary, so that the epoch can show a summary instead
         of turns in less detail; `None` if there is nothing. `room`: how many tokens the model
         may be given; the turns are planned as in an epoch that would use all of it."""
         at = self._history_at(prompt_ref)
@@ -308,7 +309,7 @@ class GrowingContext:
 
 
 def _basis(parts: ContextParts) -> tuple[object, ...]:
-    """What the list depends on besides the turns. If it changes, a new list is needed."""
+    """Returns what the list depends on besides the turns. If it changes, a new list is needed."""
     return (
         parts.instruction,
         structs.replace(parts.selection, until=0),
@@ -329,7 +330,7 @@ def _newest_live(parts: ContextParts) -> ContextView:
 
 
 class SummaryTask(Struct, frozen=True, kw_only=True):
-    """What a model is given to summarize: the turns that the epoch will show in less detail, and
+    """The material that a model summarizes: the turns that the epoch will show in less detail, and
     the summary before them, which the new summary replaces. If they don't all fit, older turns
     are given in less detail and the oldest are left out; the summary then covers only the turns
     that were given."""
@@ -344,7 +345,7 @@ class SummaryTask(Struct, frozen=True, kw_only=True):
     """The turns to summarize; live where there is room, because a summary of summaries
     would say little."""
     tokens: int
-    """Of the summary and the messages."""
+    """The tokens of the summary and the messages."""
 
 
 def _summary_task(

@@ -69,7 +69,7 @@ class CallBudget(Struct, frozen=True, kw_only=True):
 
 
 class HistoryAtCall(Struct, frozen=True, kw_only=True):
-    """What the history holds at one call, for one turn."""
+    """The history at one call, for one turn."""
 
     prompt_ref: PromptReference
     head_seq: int
@@ -272,9 +272,9 @@ class ContextParts(Struct, frozen=True, kw_only=True):
     own: Turn | None
     quarantined: frozenset[int]
     screen: str | None
-    """For the head: the live screen at the beginning of the shown turns."""
+    """The live screen in the head: the one at the beginning of the shown turns."""
     screen_seq: int
-    """Before the first epoch: the newest entry whose text is on the screen."""
+    """The newest entry whose text is on the screen, before the first epoch."""
     screen_before_own: str
     """The live screen at the beginning of the turn itself."""
     screens_after: int
@@ -282,11 +282,11 @@ class ContextParts(Struct, frozen=True, kw_only=True):
     screens: bool = True
     """Whether messages carry the screens written into their entries."""
     newest_seq: int | None = None
-    """Under the policy `newest_live`: the seq of the only live input or results."""
+    """The seq of the only live input or results, under the policy `newest_live`."""
     left_out: int
     """How many older turns are not shown, and no summary stands for them."""
     turns_max: int | None
-    """If older turns than these are not shown by the setting `max_turns`."""
+    """The setting `max_turns`, if it hides older turns."""
 
 
 def parts_of(
@@ -317,7 +317,7 @@ def parts_after(
 def _parts(
     at: HistoryAtCall, epoch: EpochEntry | None, call_budget: CallBudget, measure: Measure
 ) -> ContextParts:
-    """Without a screen."""
+    """The head without a screen."""
     selection = select(at, epoch)
     until, most = selection.until, at.turns_max
     is_windowed = most is not None and (until > most or (until == most and at.first_seq > 1))
@@ -521,7 +521,7 @@ class ContextView(Struct, frozen=True, kw_only=True):
 
     @property
     def sent(self) -> SentContext:
-        """What the output entry records about the context that was sent."""
+        """The description of the sent context that the output entry records."""
         return SentContext(
             tokens=self.tokens,
             budget_tokens=self.call_budget.budget_tokens or 0,

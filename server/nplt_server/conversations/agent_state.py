@@ -119,8 +119,8 @@ class AgentState:
     def render_live_context(
         self, prompt_ref: PromptReference = None, call_budget: CallBudget = _WHOLE
     ) -> ContextView:
-        """What the model of a call is shown: of the turn of that id, of a prompt yet to be
-        written, or before any prompt. Changes nothing: asked again, it gives the same."""
+        """Renders what the model of a call is shown: for the turn of that id, for a prompt that
+        is not written yet, or before any prompt. Equal arguments give equal contexts."""
         return self.projection.context(prompt_ref, call_budget)
 
     # What is said
@@ -283,7 +283,8 @@ _NOTE_CHARACTERS_MAX: Final = 300
 
 
 def _mismatch(called: list[tuple[str, str]], given: list[tuple[str, str]]) -> str | None:
-    """What is wrong with results, by the ids and names of calls; `None`: nothing."""
+    """Returns what is wrong with the results, by the ids and names of calls; `None` if nothing
+    is."""
     if called == given:
         return None
     for tool_call in called:

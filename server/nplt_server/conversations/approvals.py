@@ -172,7 +172,7 @@ class Approvals:
         return tuple(question.event for question in self._open.values())
 
     def as_reason_to_wait(self) -> RequestError:
-        """For requests that can't be carried out before the open questions are decided."""
+        """Refuses a request that can't be carried out before the open questions are decided."""
         tools = ", ".join(dict.fromkeys(each.event.tool_name for each in self._open.values()))
         return RequestError(
             ErrorCode.BUSY,

@@ -25,7 +25,7 @@ from nplt_storage.entries import AttachmentEntry, Entry, ModelInputEntry, ToolRe
 from nplt_storage.errors import BadEntry, StorageError
 
 PICTURES_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of all images in one call. Vendors accept about 30 MB, and base64 adds a third."""
+"""The size of all images in one call. Vendors accept about 30 MB, and base64 adds a third."""
 
 Mention: TypeAlias = tuple[int, str]
 """The seq of a prompt, and the id of a file attached to it."""

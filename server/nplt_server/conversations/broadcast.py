@@ -105,7 +105,7 @@ class Broadcast:
         # A dict keeps the order of arrival: events are delivered in that order.
         self._subscribers: dict[Subscriber, ConnectedClient] = {}
         self._pending: list[BroadcastEvent] | None = None
-        """While an event is delivered: the events emitted meanwhile."""
+        """The events that are emitted while another one is delivered."""
 
     def __len__(self) -> int:
         return len(self._subscribers)

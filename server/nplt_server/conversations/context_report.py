@@ -150,7 +150,7 @@ class EntryReport(Struct, frozen=True, kw_only=True, gc=False):
     level: ShownLevel | Literal["mixed"] | None = None
     tokens: int = 0
     last_seq: int | None = None
-    """Where it stands for a run of entries."""
+    """The last entry of the run that the row stands for."""
 
     @property
     def through_seq(self) -> int:
@@ -160,8 +160,8 @@ class EntryReport(Struct, frozen=True, kw_only=True, gc=False):
 def report_entries(
     history: ConversationHistory, view: ContextView, prompt_ref: PromptReference = None
 ) -> tuple[EntryReport, ...]:
-    """Of what `Projection.context` gave for the same question; the tokens of all rows
-    are the view's. Ordered by number."""
+    """Reports the context that `Projection.context` gave for the same question, ordered by seq. The
+    tokens of all rows add up to those of the view."""
     sent = list(_sent(history, view))
     by_seq: dict[int, EntryReport] = {}
     for row in sent:
@@ -202,7 +202,7 @@ def report_entries(
 
 
 def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryReport]:
-    """What is sent, message by message; the tools first."""
+    """The rows of what is sent, message by message; the tools come first."""
     if view.call_budget.tools_tokens:
         yield EntryReport(seq=0, kind="tools", tokens=view.call_budget.tools_tokens, reason="tools")
     head_is_next = view.has_head
@@ -231,7 +231,7 @@ def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryRepo
 # The texts beside the rows, cut to fair shares
 
 _TEXT_BYTES_MIN: Final = 200
-"""What is cut shorter says nothing."""
+"""A shorter text would say nothing."""
 _AROUND_TEXT_BYTES: Final = 200
 """Names and numbers beside a text."""
 
@@ -359,7 +359,7 @@ def rows_within(
 
 
 def _written_size(row: JsonObject) -> int:
-    """With a comma behind it."""
+    """The bytes of the row, and of the comma after it."""
     return len(orjson.dumps(row)) + 1
 
 
@@ -450,7 +450,8 @@ def _as_json(row: EntryReport) -> JsonObject:
 async def context_report(
     context: ContextManager, *, model: str, text: str | None, bytes_max: int
 ) -> ContextAccount:
-    """As if that text were prompted now; without one, what a prompt would follow."""
+    """Reports the context of a prompt with this text; without a text, what a prompt would
+    follow."""
     await context.ready()
     report = partial(_context_report, context, model, text, bytes_max)
     return await context.compute(report, characters=len(text or ""))

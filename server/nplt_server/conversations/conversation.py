@@ -346,7 +346,7 @@ class Conversation:
     # loop does not pass through here.
 
     async def get_token_usage(self) -> UsageAccount:
-        """What was billed, how full the window is, and what the next call would take."""
+        """Reports what was billed, how full the window is, and what the next call would take."""
         await self.context.ready()
         return await self.context.compute(partial(usage_of, self.context, self.model))
 

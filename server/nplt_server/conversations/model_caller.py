@@ -77,7 +77,7 @@ _QUARANTINES_MAX: Final = 3
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CallOutcome:
-    """What there is of one call: its output so far, and the context that was sent."""
+    """One call: its output so far, and the context that was sent."""
 
     route: ModelRoute
     view: ContextView
@@ -118,7 +118,7 @@ class _Tries:
 
     models: list[str]
     retries: int = 0
-    """In the current call."""
+    """The retries of the current call."""
     too_large: list[RequestTooLarge] = field(default_factory=list)
     has_dropped_reasoning: bool = False
     quarantines: int = 0
@@ -148,15 +148,15 @@ class ModelCaller:
         self._router = services.router
         self._limits = services.limits
         self._refusals: Refusals | None = None
-        """Once a call was refused for its content."""
+        """Made when a call is refused for its content."""
         self._tries = _Tries(models=[model])
         self._room: CallRoom | None = None
         self._call = 0
         self._use(model)
         self._view: ContextView | None = None
         self.so_far: CallOutcome | None = None
-        """What there is of the call that runs, or that failed or was cancelled: a call that is
-        cancelled can't return it."""
+        """The call that runs, failed or was cancelled, as far as it came: a call that is cancelled
+        can't return it."""
 
     def _use(self, model: str) -> None:
         self.model = model

@@ -46,7 +46,7 @@ from nplt_storage.maintenance.migrate import InOneGo, NotAConversation, import_s
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that command a terminal, line ends among them."""
 _TOLD_CHARACTERS_MAX: Final = 10_000
-"""Of an instruction, in the event: who wants more reads the entry."""
+"""An event shows so much of an instruction; the entry has all of it."""
 
 
 async def find_or_create(
@@ -197,7 +197,7 @@ async def fork(
 
 
 OVER_THE_WIRE: Final = InOneGo(bytes_max=4 * 1024 * 1024, values_max=400_000, messages_max=20_000)
-"""What is larger is for the operator's command, which has a process of its own."""
+"""Larger documents are for the operator's command, which has a process of its own."""
 
 
 async def import_document(
@@ -237,7 +237,7 @@ async def import_document(
 
 
 def check_redactable(history: ConversationHistory, seq: int) -> None:
-    """What runs or waits goes on from what it was asked: that must not change meanwhile."""
+    """Refuses to redact an entry of a turn that runs or waits: the turn still needs it."""
     if not 1 <= seq <= history.head_seq:
         raise RequestError(ErrorCode.NOT_FOUND, f"there is no entry {seq} here", field="seq")
     entry = next(iter(history.entries_after(seq - 1) or ()), None)

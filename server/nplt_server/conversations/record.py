@@ -310,8 +310,8 @@ class ConversationRecord:
         return tombstone
 
     async def check_owned(self) -> None:
-        """Before a model or a tool is called: a record that is held for a time only must be
-        this server's still. `WrittenElsewhere`: it is not."""
+        """Called before a model or a tool is: raises `WrittenElsewhere` if the record was leased
+        and another server has it now."""
         if self.is_stale:
             raise WrittenElsewhere("another server has taken it over meanwhile")
         if self.lease is not None and self.lease.is_lapsed:

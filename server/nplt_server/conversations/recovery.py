@@ -56,7 +56,7 @@ class UnfinishedPrompt:
 def unfinished_prompts(
     record: ConversationRecord, tools: ToolRunner, now: datetime
 ) -> Iterator[UnfinishedPrompt]:
-    """In the order in which they were accepted."""
+    """Yields the unfinished prompts in the order in which they were accepted."""
     history, partial = record.history, record.partial_answer
     unfinished = history.unfinished_turns()
     only_waited = bool(unfinished) and has_shutdown_note(history)
@@ -128,8 +128,8 @@ def has_shutdown_note(history: ConversationHistory) -> bool:
 def _interrupted_step(
     history: ConversationHistory, turn_id: str, tools: ToolRunner, now: datetime
 ) -> InterruptedStep | None:
-    """Where a turn goes on that waited for an approval when the server stopped; `None` if no
-    approval is open any more. The record decides about each tool call of its last output:
+    """Returns where to resume a turn that waited for an approval when the server stopped; `None`
+    if no approval is open any more. The record decides about each tool call of its last output:
 
         asked, not expired          still to be decided, under the same approval id
         asked, expired; denied      not run

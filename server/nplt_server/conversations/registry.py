@@ -61,7 +61,7 @@ _CANDIDATES_MAX = 20
 _ROWS_LOOKED_AT = 50
 
 LAST = "@last"
-"""In place of an id: the conversation that was changed last."""
+"""Stands for the id of the conversation that was changed last."""
 
 
 class _Reservation(NamedTuple):
@@ -80,11 +80,11 @@ class Registry:
         self._handed_over: set[str] = set()
 
     def __iter__(self) -> Iterator[Conversation]:
-        """Those in which something has happened."""
+        """Iterates over the open conversations that have been used."""
         return iter([each for each in self._open.values() if isinstance(each, Conversation)])
 
     def broadcasts(self) -> list[Broadcast]:
-        """Those of all open conversations, fresh ones too."""
+        """The broadcasts of all open conversations, fresh ones too."""
         return [each.broadcast for each in self._open.values()]
 
     def _opened(self, session_id: str) -> Conversation | None:
@@ -260,7 +260,8 @@ class Registry:
     # Looking around
 
     def state_of(self, row: ConversationRow) -> str:
-        """What is not open here may be open at another server: its row tells."""
+        """Returns the state of a conversation. If it is not open here, it may be open at another
+        server, and its row tells."""
         conversation = self._opened(row.session_id)
         if conversation is not None:
             return conversation.queue.state
@@ -325,7 +326,7 @@ class Registry:
             broadcast.announce("deleted")
 
     async def repair(self, session_id: str, user: str) -> Repaired:
-        """Whoever is attached is told to attach again: the record is read anew."""
+        """Repairs the record. Attached clients are sent `lagged`, because it is read again."""
         async with self.alone_with(session_id):
             found = await self.find(session_id, user)
             if found is None:
@@ -373,7 +374,7 @@ class Registry:
         )
 
     async def undelete(self, session_id: str, user: str) -> None:
-        """Out of the trash of whichever history has it there."""
+        """Restores a conversation from the trash of whichever history has it."""
         if not is_session_id(session_id):
             raise no_such_conversation(session_id)
         async with self.alone_with(session_id):
@@ -398,7 +399,7 @@ class Registry:
         return await histories.is_trash_of_another(session_id, user)
 
     async def close_unused(self) -> None:
-        """Those unused for long, and the longest unused of too many."""
+        """Closes conversations that were unused for long, and the longest unused of too many."""
         now = monotonic()
         unused = sorted((each for each in self if each.is_unused), key=lambda each: each.used_at)
         surplus = len(unused) - _UNUSED_MAX
@@ -434,7 +435,7 @@ class Registry:
                     log.info("%s: %s", conversation.session_id, error)
 
     async def hand_over(self, conversation: Conversation) -> None:
-        """While the server shuts down: once nothing of it runs here, another one may have it.
+        """Gives the conversation to other servers while this one shuts down.
         It is not opened here again."""
         conversation.interrupt("the server is shutting down")  # what goes on beside the turns
         await conversation.queue.note_shutdown()
@@ -444,8 +445,8 @@ class Registry:
             await conversation.record.close()
 
     async def _give_away(self, conversation: Conversation, within: float) -> None:
-        """To the server that has asked for it: when the turn that runs has ended, or after so
-        many seconds. Whoever is attached finds it there."""
+        """Gives the conversation to the server that has asked for it: when the running turn has
+        ended, or after so many seconds. Clients find it there."""
         session_id, record = conversation.session_id, conversation.record
         why = "another server takes the conversation over"
         log.info("%s: another server has asked for it", session_id)
@@ -505,7 +506,7 @@ class Registry:
         return conversation
 
     async def make_room(self) -> None:
-        """Before one more is opened: each takes a file descriptor."""
+        """Closes unused conversations before one more is opened: each takes a file descriptor."""
         if len(self._open) > _UNUSED_MAX * 3 // 2:
             await self.close_unused()
 
@@ -555,7 +556,7 @@ _STORED = re.compile(rf"(.+)-[0-9a-f]{{{_DIGITS}}}")
 
 
 def _stem(wanted: str) -> str:
-    """What the stored id of a chosen one begins with; a long one is shortened to fit."""
+    """Returns the beginning of the stored id for a chosen one; a long one is shortened to fit."""
     if len(wanted) <= _STEM_CHARACTERS_MAX:
         return wanted
     digest = hashlib.sha256(wanted.encode()).hexdigest()[:_DIGITS]

@@ -131,7 +131,7 @@ class Services:
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     sessions: SessionSettings = field(default_factory=SessionSettings)
     counters: dict[str, Counters] = field(default_factory=lambda: defaultdict(Counters))
-    """By user."""
+    """The counters of each user."""
     activity: Activity = field(default_factory=Activity)
     mcp_servers: McpServers = field(default_factory=lambda: McpServers(()))
     heavy: HeavyWork = field(default_factory=HeavyWork)

@@ -234,7 +234,7 @@ class TurnRun:
             self.cancel(reason)
 
     def _cancellable(self, scope: anyio.CancelScope) -> anyio.CancelScope:
-        """From now on `cancel` cancels this scope; at once if `cancel` was called before."""
+        """Lets `cancel` cancel this scope; at once if `cancel` was called before."""
         self._scope = scope
         if self.cancel_called:
             scope.cancel()

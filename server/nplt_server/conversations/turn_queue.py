@@ -336,7 +336,8 @@ class TurnQueue:
             self._unwritten_ends.remove(fault)
 
     async def settle(self) -> None:
-        """Before what needs all turns to have ended: `write_ends`, or `busy`."""
+        """Writes the missing ends of turns, for an operation that needs them; raises `busy` if that
+        is not possible."""
         if not self.has_unwritten_ends:
             return
         try:

@@ -59,7 +59,7 @@ def as_row(session: Session, row: ConversationRow) -> messages.SessionRow:
 
 
 async def _damaged_row(session: Session, row: ConversationRow) -> messages.SessionRow:
-    """With the command that repairs it."""
+    """The row, with the command that repairs the conversation."""
     shown = as_row(session, row)
     found = await session.server.services.histories.find(row.session_id)
     if found is None or not isinstance(found.profile.store, Repairable):
@@ -144,7 +144,7 @@ async def redact(session: Session, request: messages.Redact, answer: Answer) -> 
 
 
 async def repair(session: Session, request: messages.Repair, answer: Answer) -> None:
-    """Also of a conversation that nobody can enter, because it is damaged."""
+    """Repairs a conversation, also one that can't be entered because it is damaged."""
     wanted, registry = request.session_id, session.server.registry
     if wanted is None:
         session_id = session.here().session_id
@@ -177,7 +177,7 @@ def _attach(
     answer: Answer,
     cursor: messages.Attach | None,
 ) -> None:
-    """Without a gap: the old conversation is left, the reply is sent, missed events are
+    """Attaches without a gap: the old conversation is left, the reply is sent, missed events are
     sent, the new conversation is entered. No event can come in between."""
     frames, resync = conversation.replay(cursor)
     session.depart()

@@ -16,7 +16,7 @@ from nplt_server.tools import ToolFailed
 from nplt_server.tools.mcp.results import McpFile
 
 _PIECE_BYTES_MAX = 1024 * 1024
-"""Of a file, in one reply."""
+"""The most of a file that one reply carries."""
 
 
 async def file_metadata(session: Session, request: messages.FileMetadata, answer: Answer) -> None:
@@ -55,7 +55,8 @@ async def file_get(session: Session, request: messages.FileGet, answer: Answer) 
 
 
 async def path_of_upload(session: Session, file_id: str) -> Path:
-    """Of one that came over this connection to be imported, or of any attachment."""
+    """Returns the path of a file that was uploaded over this connection for import, or of an
+    attachment."""
     upload = await session.uploads.import_named(file_id)
     if upload is not None:
         return upload

@@ -22,7 +22,7 @@ _PAGE_BYTES_MIN = 4_096
 _ENVELOPE_BYTES = 2_048
 """Room for what stands around the messages of a page: id, name, edges."""
 _RANGE_CHARACTERS_MAX = 10_000
-"""So that a range of a message fits one frame, whatever it is made of."""
+"""A range of this length fits one frame, whatever its characters."""
 
 
 async def history(session: Session, request: messages.HistoryRequest, answer: Answer) -> None:
