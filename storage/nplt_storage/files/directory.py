@@ -55,15 +55,14 @@ from nplt_storage.files.format import (
 from nplt_storage.files.repair import sound_entries
 from nplt_storage.files.trash import Trash
 from nplt_storage.ids import new_entry_id
-from nplt_storage.index import (
+from nplt_storage.index.updates import (
     ConversationGone,
-    ConversationIndex,
     EntriesAdded,
     FileStamp,
     Surveyed,
     compare_files,
-    settle,
 )
+from nplt_storage.index.worker import ConversationIndex, settle
 from nplt_storage.rows import ConversationRow, fold_all, new_row
 
 # ------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ from nplt_storage.files.repair import (
 from nplt_storage.files.trash import KEPT_FOR
 from nplt_storage.history import ConversationHistory, SentBefore, sent_before
 from nplt_storage.ids import is_session_id
-from nplt_storage.index import FileStamp, PromptsFound
+from nplt_storage.index.updates import FileStamp, PromptsFound
 from nplt_storage.json_values import check_object, check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page
