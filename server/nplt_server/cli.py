@@ -265,7 +265,7 @@ def doctor(data_dir: Path | None, as_json: bool) -> None:
     server runs. Lines that begin with "wrong" are for someone to act on (exit code
     1); notes are worth knowing, no more.
     """
-    from nplt_storage.files.repair import plural
+    from nplt_storage.files.examination import plural
     from nplt_storage.maintenance.doctor import NoDataDirectory, examine_directory
 
     directory = data_dir_of(data_dir)
@@ -321,7 +321,7 @@ def backup(target: Path, data_dir: Path | None) -> None:
     link, a pipe, a folder in the place of a file) or can't be read is left out and
     named, and the exit code is 3.
     """
-    from nplt_storage.files.repair import plural
+    from nplt_storage.files.examination import plural
     from nplt_storage.maintenance.backup import CannotBackUp, back_up
 
     source, target = data_dir_of(data_dir), target.absolute()
@@ -361,12 +361,8 @@ def repair(wanted: str, data_dir: Path | None, user: str | None, dry_run: bool) 
     repair does the same.
     """
     from nplt_storage.files.format import by_session_id, session_id_of
-    from nplt_storage.files.repair import (
-        CannotRepair,
-        KnownElsewhere,
-        nobody_else_uses,
-        repair_file,
-    )
+    from nplt_storage.files.repair import nobody_else_uses, repair_file
+    from nplt_storage.files.salvage import CannotRepair, KnownElsewhere
     from nplt_storage.ids import new_entry_id
     from nplt_storage.maintenance.doctor import forget_row, known_to_index
 

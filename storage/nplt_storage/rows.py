@@ -221,8 +221,8 @@ def fold(row: ConversationRow, entry: Entry) -> ConversationRow:
 
 
 def fold_all(row: ConversationRow, entries: Iterable[Entry]) -> ConversationRow:
-    """The row after these entries. A change in the result must raise `ROWS_VERSION` in `index`, so
-    that existing rows are rebuilt."""
+    """The row after these entries. A change in the result must raise `ROWS_VERSION` in
+    `index.database`, so that existing rows are rebuilt."""
     values: dict[str, Any] = asdict(row)
     for entry in entries:
         _take_in(values, entry)

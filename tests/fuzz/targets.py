@@ -65,7 +65,7 @@ from nplt_storage.entries import Entry
 from nplt_storage.files.append import Appender
 from nplt_storage.files.conversation_file import JsonFile
 from nplt_storage.files.format import FileEntries, Tail, decode_closing, file_name, session_id_of
-from nplt_storage.files.repair import CannotRepair, sound_entries
+from nplt_storage.files.salvage import CannotRepair, sound_entries
 from nplt_storage.maintenance.migrate import export_document, import_file
 from nplt_storage.pages import PageQuery, read_page
 

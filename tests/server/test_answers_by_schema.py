@@ -15,7 +15,7 @@ from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, ToolCallPiece
 from nplt_server.tools.typed import typed_tool
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry
-from nplt_storage.files.repair import TurnPairing
+from nplt_storage.files.examination import TurnPairing
 
 SCHEMA: JsonObject = {
     "type": "object",

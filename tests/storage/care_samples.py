@@ -12,13 +12,9 @@ from tests.storage.conversations import START, Pen, answer_to, asking, call, pro
 
 from nplt_storage import ConversationStore, JsonFileStore, Origin
 from nplt_storage.entries import AttachmentEntry, BlobReference, Entry, ToolResultsEntry
-from nplt_storage.files.repair import (
-    Examination,
-    KnownElsewhere,
-    Repair,
-    examine_file,
-    plan_repair,
-)
+from nplt_storage.files.examination import Examination, examine_file
+from nplt_storage.files.repair import Repair, plan_repair
+from nplt_storage.files.salvage import KnownElsewhere
 
 FILE_ID = "7f0c2f6be1f94d0f8d3f6f4c0a9b1e22"
 LONG_RESULT = ("a result too long for a line, ünïcode included\n" * 3).encode()

@@ -21,13 +21,8 @@ import anyio
 from nplt_storage import ConversationRow
 from nplt_storage.entries import Entry, ModelInputEntry
 from nplt_storage.file_system import FoundFile
-from nplt_storage.index import (
-    ConversationGone,
-    ConversationIndex,
-    EntriesAdded,
-    FileStamp,
-    compare_files,
-)
+from nplt_storage.index.updates import ConversationGone, EntriesAdded, FileStamp, compare_files
+from nplt_storage.index.worker import ConversationIndex
 from nplt_storage.rows import fold, fold_all, new_row
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

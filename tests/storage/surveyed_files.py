@@ -13,7 +13,7 @@ from tests.storage.conversations import START
 from nplt_storage import ConversationRow
 from nplt_storage.entries import Entry, ModelInputEntry
 from nplt_storage.file_system import FoundFile
-from nplt_storage.index import ConversationGone, EntriesAdded, FileStamp, compare_files
+from nplt_storage.index.updates import ConversationGone, EntriesAdded, FileStamp, compare_files
 from nplt_storage.rows import fold_all, new_row
 
 _inodes = count(1)

@@ -13,7 +13,8 @@ from tests.storage.json_stores import row_of, rows
 
 from nplt_storage import ConversationNotFound, FileSettings, JsonFileStore
 from nplt_storage.files.format import decode_header
-from nplt_storage.files.repair import CannotRepair, KnownElsewhere, repair_file
+from nplt_storage.files.repair import repair_file
+from nplt_storage.files.salvage import CannotRepair, KnownElsewhere
 from nplt_storage.ids import new_entry_id
 from nplt_storage.rows import NOBODY
 from nplt_storage.store import Origin

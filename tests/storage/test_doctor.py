@@ -27,7 +27,7 @@ from tests.storage.care_samples import (
 from tests.storage.conversations import Pen, answer, chat, file_bytes, prompt
 
 from nplt_storage.entries import Entry, RollbackEntry
-from nplt_storage.files.repair import Finding
+from nplt_storage.files.examination import Finding
 from nplt_storage.maintenance.doctor import NoDataDirectory, Report, examine_directory
 from nplt_storage.rows import row_as_bytes, row_from_bytes
 

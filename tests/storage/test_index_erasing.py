@@ -16,7 +16,7 @@ from tests.storage.surveyed_files import SurveyedFile, SurveyedFiles
 
 from nplt_storage import SearchQuery
 from nplt_storage.entries import Entry, ModelInputEntry
-from nplt_storage.index import ConversationIndex
+from nplt_storage.index.worker import ConversationIndex
 from nplt_storage.search import searched_text
 
 SECRET = "hunter2swordfish"

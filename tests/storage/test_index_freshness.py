@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from nplt_storage.file_system import FoundFile
-from nplt_storage.index import FileStamp, compare_files
+from nplt_storage.index.updates import FileStamp, compare_files
 
 FILE = FoundFile(name="session_1.json", size=100, mtime_ns=5, inode=7)
 STAMP = FileStamp(file=FILE, end_offset=80, head_seq=3)

@@ -15,7 +15,7 @@ import pytest
 from tests.storage.note_until_killed import Truth
 
 from nplt_storage import RowQuery, SearchQuery
-from nplt_storage.index import ConversationIndex
+from nplt_storage.index.worker import ConversationIndex
 from nplt_storage.rows import page_of
 from nplt_storage.search import search_entries
 

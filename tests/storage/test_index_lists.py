@@ -15,13 +15,10 @@ from tests.storage.conversations import START, Pen, answer, prompt
 from tests.storage.surveyed_files import SurveyedFile, SurveyedFiles
 
 from nplt_storage import BadCursor, ConversationRow, RowQuery
-from nplt_storage.index import (
-    ConversationGone,
-    ConversationIndex,
-    IndexTables,
-    make_anew,
-    transaction,
-)
+from nplt_storage.index.database import make_anew, transaction
+from nplt_storage.index.tables import IndexTables
+from nplt_storage.index.updates import ConversationGone
+from nplt_storage.index.worker import ConversationIndex
 from nplt_storage.rows import new_row, page_of, write_cursor
 
 NAMES = ["Käse", "kÄSE und Brot", "new conversation", "Notes\x00", "ﬁsh", ""]

@@ -22,13 +22,9 @@ from tests.storage.conversations import START, Pen, answer, prompt
 from tests.storage.surveyed_files import SurveyedFiles
 
 from nplt_storage import RowQuery, SearchQuery, StorageUnavailable
-from nplt_storage.index import (
-    ConversationGone,
-    ConversationIndex,
-    EntriesAdded,
-    FileStamp,
-    IndexTables,
-)
+from nplt_storage.index.tables import IndexTables
+from nplt_storage.index.updates import ConversationGone, EntriesAdded, FileStamp
+from nplt_storage.index.worker import ConversationIndex
 from nplt_storage.rows import page_of
 from nplt_storage.search import search_entries
 

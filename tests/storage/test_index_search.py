@@ -16,7 +16,10 @@ from tests.storage.surveyed_files import SurveyedFile, SurveyedFiles
 
 from nplt_storage import BadCursor, SearchQuery, StorageUnavailable
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry, NotebookEntry
-from nplt_storage.index import ConversationIndex, IndexTables, TextIndex, make_anew, transaction
+from nplt_storage.index.database import make_anew, transaction
+from nplt_storage.index.full_text import TextIndex
+from nplt_storage.index.tables import IndexTables
+from nplt_storage.index.worker import ConversationIndex
 from nplt_storage.search import search_entries
 
 WORDS = ["fox", "foxes", "Käse", "漢字", "字", "x" * 70, "dog", "\ue0001", "AND", '"', "1"]
@@ -203,7 +206,7 @@ async def test_a_cursor_of_somewhere_else_is_refused(index: ConversationIndex, c
 async def test_without_fts5_searching_is_refused_and_lists_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nplt_storage.index._has_fts5", lambda _: False)
+    monkeypatch.setattr("nplt_storage.index.database._has_fts5", lambda _: False)
     index = ConversationIndex(tmp_path / "catalog.sqlite", survey=SurveyedFiles().survey)
     file = SurveyedFile("s1")
     file.add(*Pen().write_all([prompt("t1", "a fox")]))

@@ -34,7 +34,8 @@ from nplt_storage import (
 )
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import EpochEntry
-from nplt_storage.index import ConversationIndex, FileStamp
+from nplt_storage.index.updates import FileStamp
+from nplt_storage.index.worker import ConversationIndex
 
 
 @pytest.fixture

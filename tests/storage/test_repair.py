@@ -46,7 +46,8 @@ from nplt_storage.entries import (
 )
 from nplt_storage.file_system import DataDirectory
 from nplt_storage.files.format import FileEntries, survey
-from nplt_storage.files.repair import CannotRepair, Repair, apply_repair, nobody_else_uses
+from nplt_storage.files.repair import Repair, apply_repair, nobody_else_uses
+from nplt_storage.files.salvage import CannotRepair
 from nplt_storage.maintenance.doctor import forget_row
 from nplt_storage.pages import PageQuery, read_end, read_page
 from nplt_storage.rows import fold_all, new_row

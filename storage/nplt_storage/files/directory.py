@@ -52,18 +52,17 @@ from nplt_storage.files.format import (
     read_header,
     session_id_of,
 )
-from nplt_storage.files.repair import sound_entries
+from nplt_storage.files.salvage import sound_entries
 from nplt_storage.files.trash import Trash
 from nplt_storage.ids import new_entry_id
-from nplt_storage.index import (
+from nplt_storage.index.updates import (
     ConversationGone,
-    ConversationIndex,
     EntriesAdded,
     FileStamp,
     Surveyed,
     compare_files,
-    settle,
 )
+from nplt_storage.index.worker import ConversationIndex, settle
 from nplt_storage.rows import ConversationRow, fold_all, new_row
 
 # ------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from nplt_storage.files.directory import OpenDirectory, part_of, void_stamp
 from nplt_storage.files.format import Header, blobs_of, copies, live_of, read_header
 from nplt_storage.files.live_journal import LiveJournal
 from nplt_storage.ids import is_file_id
-from nplt_storage.index import FileStamp
+from nplt_storage.index.updates import FileStamp
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.rows import ConversationRow, fold, new_row
 from nplt_storage.store import DeltaKind

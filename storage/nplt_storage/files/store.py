@@ -48,16 +48,12 @@ from nplt_storage.files.conversation_file import (
 from nplt_storage.files.directory import FileSettings, OpenDirectory, open_directory, void_stamp
 from nplt_storage.files.format import Header, blobs_of, by_session_id, file_name, on_its_way
 from nplt_storage.files.record import FileRecord
-from nplt_storage.files.repair import (
-    CannotRepair,
-    KnownElsewhere,
-    repair_file,
-    write_readable_copy,
-)
+from nplt_storage.files.repair import repair_file, write_readable_copy
+from nplt_storage.files.salvage import CannotRepair, KnownElsewhere
 from nplt_storage.files.trash import KEPT_FOR
 from nplt_storage.history import ConversationHistory, SentBefore, sent_before
 from nplt_storage.ids import is_session_id
-from nplt_storage.index import FileStamp, PromptsFound
+from nplt_storage.index.updates import FileStamp, PromptsFound
 from nplt_storage.json_values import check_object, check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page

@@ -30,6 +30,7 @@ from nplt_storage.file_system import (
     read_blocks,
 )
 from nplt_storage.files.directory import INDEX_NAME
+from nplt_storage.files.examination import Examination, Finding, examine_file, note
 from nplt_storage.files.format import (
     blobs_of,
     by_session_id,
@@ -37,20 +38,19 @@ from nplt_storage.files.format import (
     is_unfinished,
     session_id_of,
 )
-from nplt_storage.files.repair import Examination, Finding, examine_file, note
 from nplt_storage.files.trash import deleted_id
 from nplt_storage.ids import is_file_id, new_entry_id
-from nplt_storage.index import (
+from nplt_storage.index.database import (
     PARTS,
     ROWS_VERSION,
     SCHEMA_VERSION,
-    ConversationGone,
-    IndexTables,
     checkpoint,
     first_value,
     open_database,
     transaction,
 )
+from nplt_storage.index.tables import IndexTables
+from nplt_storage.index.updates import ConversationGone
 from nplt_storage.rows import ConversationRow
 
 # ------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ from nplt_storage.file_system import (
     read_beginning,
     write_new_file,
 )
+from nplt_storage.files.examination import TurnPairing
 from nplt_storage.files.foreign import (
     ForeignConversation,
     JsonDocument,
@@ -95,7 +96,7 @@ from nplt_storage.files.format import (
     survey,
     verified,
 )
-from nplt_storage.files.repair import FOREIGN_BYTES_MAX, TurnPairing, our_header
+from nplt_storage.files.salvage import FOREIGN_BYTES_MAX, our_header
 from nplt_storage.ids import is_file_id, is_session_id, new_entry_id, new_session_id
 from nplt_storage.store import ConversationStore, Origin
 

@@ -1,0 +1,190 @@
+"""Full text in the index; the newest message is found first, without sorting.
+
+A message's number is its time in microseconds with eight more bits for messages of the
+same microsecond, so the index, which is ordered by number, is ordered by time. Within
+one moment the order is by conversation and entry (see `search.SearchPlace`). If a
+moment is full, the next one is used.
+
+The full-text index holds words and no text. The text is stored next to it: to show a
+snippet, and because its words must be named to delete them. Each message is also
+indexed under a word for its user, which no one can type.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from functools import cache
+from itertools import groupby
+from time import monotonic
+from typing import TypeAlias
+
+from nplt_storage.entries import Entry
+from nplt_storage.index.database import first_value
+from nplt_storage.rows import ConversationRow
+from nplt_storage.search import (
+    FoundMessage,
+    SearchHit,
+    SearchPlace,
+    SearchQuery,
+    Wanted,
+    from_microseconds,
+    hit_without_snippet,
+    microseconds,
+    moment,
+    searched_text,
+    stands,
+    took_too_long,
+    words,
+)
+
+_SLOT_BITS = 8
+_SLOTS = 2**_SLOT_BITS - 1
+_LAST_ID = 2**63 - 1
+_FULL_MAX = 10_000
+_STEPS_BETWEEN = 1_000
+_PACKED_FROM = 2048
+"""The number of characters from which packing a text saves more room than it costs time."""
+
+_SEARCH = (
+    "SELECT id, conversation, seq, at, role FROM said CROSS JOIN messages ON id = said.rowid "
+    "WHERE said MATCH ? AND said.rowid <= ? ORDER BY said.rowid DESC"
+)
+
+
+RowOf: TypeAlias = Callable[[int], ConversationRow | None]
+"""Finds the row of a conversation by its key."""
+
+
+class TextIndex:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._full_until: dict[int, int] = {}
+
+    def add(self, conversation: int, user: int, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            text = searched_text(entry)
+            said = words(text)
+            if not said:
+                continue
+            number = self._free_number(moment(entry.timestamp))
+            packed = zlib.compress(text.encode(), 1) if len(text) >= _PACKED_FROM else text
+            values = (number, conversation, entry.seq, microseconds(entry.timestamp), entry.role)
+            # It may be here already: noted when it was said, and met again by a survey.
+            added = self._connection.execute(
+                "INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?, ?)", (*values, packed)
+            ).rowcount
+            if added:
+                self._connection.execute(
+                    "INSERT INTO said (rowid, words) VALUES (?, ?)", (number, _indexed(user, said))
+                )
+
+    def _free_number(self, at: int) -> int:
+        """The first free number of a moment. Thousands of messages may have one time (an import
+        without times), so the search continues where the last one found room."""
+        begin, at = at, self._full_until.get(at, at)
+        while True:
+            first = at << _SLOT_BITS
+            question = "SELECT max(id) FROM messages WHERE id BETWEEN ? AND ?"
+            last: int | None = first_value(self._connection, question, first, first | _SLOTS)
+            if last is None:
+                return first
+            if last < first | _SLOTS:
+                return last + 1
+            at += 1
+            if len(self._full_until) >= _FULL_MAX:
+                self._full_until.clear()
+            self._full_until[begin] = at
+
+    def remove(self, user: int, which: str, *values: int) -> int:
+        """Removes messages, and returns their number."""
+        question = f"SELECT id, text FROM messages WHERE {which}"
+        found = self._connection.execute(question, values).fetchall()
+        for number, packed in found:
+            said = _indexed(user, words(_unpacked(packed)))
+            self._connection.execute(
+                "INSERT INTO said (said, rowid, words) VALUES ('delete', ?, ?)", (number, said)
+            )
+            self._connection.execute("DELETE FROM messages WHERE id = ?", (number,))
+        return len(found)
+
+    def search(
+        self,
+        user: int,
+        wanted: Wanted,
+        before: SearchPlace | None,
+        query: SearchQuery,
+        row_of: RowOf,
+    ) -> list[FoundMessage]:
+        """The newest messages before that place, one more than the limit if there are more. Raises
+        `StorageUnavailable` if it takes too long."""
+        last = _LAST_ID if before is None else before[0] << _SLOT_BITS | _SLOTS
+        found: list[tuple[SearchPlace, int, SearchHit]] = []
+        until = monotonic() + query.seconds_max
+        self._connection.set_progress_handler(lambda: monotonic() > until, _STEPS_BETWEEN)
+        try:
+            parameters = (_expression(user, wanted), last)
+            with closing(self._connection.execute(_SEARCH, parameters)) as candidates:
+                for message in _in_order(candidates, row_of):
+                    if before is None or message[0] < before:
+                        found.append(message)
+                        if len(found) > query.limit:
+                            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+                raise took_too_long(query) from None
+            raise
+        finally:
+            self._connection.set_progress_handler(None, 0)
+        question = "SELECT text FROM messages WHERE id = ?"
+        return [
+            (place, hit, _unpacked(first_value(self._connection, question, number)))
+            for place, number, hit in found
+        ]
+
+    def merge(self, pages: int, *, begin: bool) -> bool:
+        """Merges parts of the index, so that removed text disappears; writes about that many pages.
+        Returns whether there is more to do."""
+        before = self._connection.total_changes
+        amount = -pages if begin else pages
+        self._connection.execute("INSERT INTO said (said, rank) VALUES ('merge', ?)", (amount,))
+        # As SQLite's manual has it: one change is the command itself.
+        return self._connection.total_changes - before >= 2
+
+
+def _in_order(
+    candidates: Iterable[tuple[int, int, int, int, str]], row_of: RowOf
+) -> Iterator[tuple[SearchPlace, int, SearchHit]]:
+    """The place, number and hit of the active messages; within a moment they are ordered by
+    conversation and entry."""
+    row_of = cache(row_of)
+    for at, of_one_moment in groupby(candidates, key=lambda found: found[0] >> _SLOT_BITS):
+        messages: list[tuple[SearchPlace, int, SearchHit]] = []
+        for number, conversation, seq, said_at, role in of_one_moment:
+            row = row_of(conversation)
+            if row is not None and stands(row, seq):
+                hit = hit_without_snippet(row, seq, role, from_microseconds(said_at))
+                messages.append(((at, row.session_id, seq), number, hit))
+        yield from sorted(messages, reverse=True)
+
+
+def _indexed(user: int, said: list[str]) -> str:
+    """The words, and the user's word, which contains a character that no other word has: see
+    `words`."""
+    return f"\ue000{user} {' '.join(said)}"
+
+
+def _expression(user: int, wanted: Wanted) -> str:
+    parts = [f'"{one.strip()}"' if one.endswith(" ") else f'"{one.strip()}" *' for one in wanted]
+    return " ".join([f'"\ue000{user}"', *parts])
+
+
+def _unpacked(packed: str | bytes) -> str:
+    if isinstance(packed, str):
+        return packed
+    try:
+        return zlib.decompress(packed).decode()
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise sqlite3.DatabaseError(f"a message can't be read: {error}") from error
