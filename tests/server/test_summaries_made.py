@@ -116,7 +116,7 @@ async def test_a_rename_meanwhile_hinders_no_summary() -> None:
         assert [entry.content for entry in play.compactions] == ["Summary 1."]
 
 
-async def test_a_rollback_waits_for_a_running_compaction() -> None:
+async def test_a_rollback_is_refused_as_busy_during_a_compaction() -> None:
     async with playing_slowly() as play:
         for number in range(8):
             await play.stage.play(f"prompt {number} " + "word " * 60)
