@@ -171,7 +171,9 @@ def test_headers_that_hold_no_key_are_sent(tmp_path: Path) -> None:
     assert provider.headers["X-Portkey-Provider"] == "openai"
 
 
-def test_an_invalid_api_key_variable_is_not_repeated_in_the_error(tmp_path: Path) -> None:
+def test_the_name_of_a_missing_api_key_variable_is_not_repeated_in_the_error(
+    tmp_path: Path,
+) -> None:
     (mistake,) = mistakes(tmp_path, providers("{type: openai, api_key_env: canary}"))
     assert "there is no variable of that name in the environment" in mistake
     assert "canary" not in mistake
