@@ -82,7 +82,9 @@ def test_the_mcp_commands_show_servers_resources_and_prompts(
     assert "connected, 125 tools" in status
 
 
-def test_a_prompt_attaches_an_mcp_resource(connect: Connect, server: ServerProcess) -> None:
+def test_file_metadata_with_a_source_stores_an_mcp_resource(
+    connect: Connect, server: ServerProcess
+) -> None:
     client = connect()
     client.hello()
     wanted = {"filename": "x", "size": 0, "source": "mcp:odd/note://monday"}

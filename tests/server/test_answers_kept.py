@@ -51,7 +51,9 @@ def nested(depth: int) -> JsonValue:
 
 
 @pytest.mark.parametrize("odd", ["\ud83d", float("nan"), 2**70, nested(150), nested(2_000)])
-async def test_a_mark_of_the_vendor_that_can_not_be_written_costs_no_answer(odd: Any) -> None:
+async def test_opaque_vendor_state_that_can_not_be_stored_does_not_lose_the_answer(
+    odd: Any,
+) -> None:
     fine = OpaquePiece(data={"signature": "fine"})
     odd_one = OpaquePiece(data={"id": odd})
     thought = ReasoningPiece(text="hm")
@@ -62,13 +64,13 @@ async def test_a_mark_of_the_vendor_that_can_not_be_written_costs_no_answer(odd:
         assert last_output(stage).parts == ()  # half of the marks would be refused
 
 
-async def test_nor_does_an_odd_reason_to_stop() -> None:
+async def test_an_unknown_stop_reason_does_not_lose_the_answer() -> None:
     async with staged(saying(TextPiece(text="said"), Stopped(reason="half \ud83d"))) as stage:
         assert (await stage.play()).state == "completed"
         assert last_output(stage).content == "said"
 
 
-async def test_a_bug_in_the_midst_of_an_answer_leaves_what_was_said_until_then(
+async def test_a_bug_during_an_answer_keeps_its_partial_text(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     nothing_known: Any = object()
@@ -109,7 +111,7 @@ LAST = ToolCallPiece(index=1, tool_name="wipe")  # all of it that had room
         ("incomplete", []),
     ],
 )
-async def test_a_call_that_may_not_be_whole_is_not_run_and_the_model_is_told(
+async def test_a_truncated_tool_call_is_not_run_and_the_model_gets_a_result(
     reason: str, ran: list[JsonObject]
 ) -> None:
     wiped = Wiped()

@@ -37,9 +37,7 @@ from nplt_storage.history import ConversationHistory
 OBSERVER = ConnectedClient(client_id="c9", user="ada", client="test", observer=True)
 
 
-async def test_what_is_allowed_is_run_and_what_is_denied_is_skipped_with_the_name_of_who_did() -> (
-    None
-):
+async def test_an_approval_runs_the_tool_and_a_denial_skips_it_with_the_user_name() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
         assert here.workshop.done == []
@@ -61,7 +59,7 @@ async def test_what_is_allowed_is_run_and_what_is_denied_is_skipped_with_the_nam
         )
 
 
-async def test_the_first_answer_counts_and_the_second_is_told_what_it_was() -> None:
+async def test_the_first_approval_decision_counts_and_the_second_client_gets_it() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
         await here.answer(question.approval_id, "deny")
@@ -75,7 +73,7 @@ async def test_the_first_answer_counts_and_the_second_is_told_what_it_was() -> N
         assert here.workshop.done == []
 
 
-async def test_other_calls_of_the_step_are_run_while_people_think() -> None:
+async def test_other_tool_calls_of_the_step_run_during_a_pending_approval() -> None:
     async with asking() as here:
         (question,) = await here.ask("write look")
         await here.workshop.looked.wait()
@@ -85,7 +83,7 @@ async def test_other_calls_of_the_step_are_run_while_people_think() -> None:
         assert [result.result for result in here.results] == ["write is done", "look is done"]
 
 
-async def test_while_it_waits_for_people_a_conversation_waits_and_its_clock_stands_still() -> None:
+async def test_a_pending_approval_pauses_the_turn_and_its_time_limit() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
         states = [here.conversation.queue.state]
@@ -94,7 +92,7 @@ async def test_while_it_waits_for_people_a_conversation_waits_and_its_clock_stan
         assert [*states, here.conversation.queue.state] == ["waiting", "idle"]
 
 
-async def test_the_clock_of_a_turn_goes_on_where_it_was_stopped() -> None:
+async def test_the_time_limit_of_a_turn_resumes_after_an_approval() -> None:
     clock = TurnClock()
     with clock.start(1_000) as scope:
         was = scope.deadline
@@ -115,7 +113,7 @@ async def test_a_turn_stays_paused_until_the_last_of_its_approvals_is_decided() 
         assert [*states, here.conversation.queue.state] == ["waiting", "idle"]
 
 
-async def test_who_waits_for_people_keeps_nobody_else_from_running() -> None:
+async def test_a_turn_that_waits_for_an_approval_holds_no_slot() -> None:
     async with asking() as here:
         here.services.slots = TurnSlots(Limits(turns_max=1, turns_per_user_max=1))
         (question,) = await here.ask("write")
@@ -127,7 +125,7 @@ async def test_who_waits_for_people_keeps_nobody_else_from_running() -> None:
         assert (await here.ended()).state == "completed"
 
 
-async def test_nobody_answers_in_time_and_it_is_denied() -> None:
+async def test_an_approval_that_times_out_is_denied() -> None:
     async with asking(seconds_max=0.01) as here:
         await here.prompt("write")
         assert (await here.ended()).state == "completed"
@@ -142,7 +140,7 @@ async def test_nobody_answers_in_time_and_it_is_denied() -> None:
 @pytest.mark.parametrize(
     "guest", [OBSERVER, ConnectedClient(client_id="c2", user="ada", client="plain")]
 )
-async def test_where_nobody_is_who_could_answer_it_is_denied_at_once(
+async def test_without_a_client_that_can_decide_an_approval_is_denied_at_once(
     guest: ConnectedClient,
 ) -> None:
     async with asking() as here:
@@ -154,7 +152,7 @@ async def test_where_nobody_is_who_could_answer_it_is_denied_at_once(
         assert "nobody is here who could be asked" in here.results[0].result
 
 
-async def test_it_can_wait_for_someone_to_come() -> None:
+async def test_with_wait_when_alone_an_approval_waits_for_a_client() -> None:
     async with asking(seconds_max=1e6, wait_when_alone=True) as here:
         here.conversation.broadcast.leave(here.ear)
         (question,) = await here.ask("write")
@@ -165,7 +163,7 @@ async def test_it_can_wait_for_someone_to_come() -> None:
         assert (await here.ended()).state == "completed"
 
 
-async def test_a_question_stays_when_all_leave() -> None:
+async def test_a_pending_approval_stays_open_when_all_clients_leave() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
         here.conversation.broadcast.leave(here.ear)
@@ -175,7 +173,7 @@ async def test_a_question_stays_when_all_leave() -> None:
         assert (await here.ended()).state == "completed"
 
 
-async def test_what_is_remembered_is_not_asked_again() -> None:
+async def test_a_remembered_approval_is_not_asked_again() -> None:
     async with asking() as here:
         approvals = here.conversation.approvals
         (question,) = await here.ask("write")
@@ -188,7 +186,7 @@ async def test_what_is_remembered_is_not_asked_again() -> None:
         assert await approvals.remembered() == {"write": "allow"}
 
 
-async def test_what_is_remembered_answers_the_other_questions_about_that_tool() -> None:
+async def test_a_remembered_approval_decides_the_other_pending_ones_of_that_tool() -> None:
     async with asking() as here:
         first, *_ = await here.ask("write send write", 3)
         await here.answer(first.approval_id, "deny", remember=True)
@@ -200,7 +198,7 @@ async def test_what_is_remembered_answers_the_other_questions_about_that_tool() 
         assert [result.status for result in here.results] == ["skipped", "success", "skipped"]
 
 
-async def test_cancelling_closes_the_question_and_the_turn_ends_once() -> None:
+async def test_a_cancel_closes_the_pending_approval_and_the_turn_ends_once() -> None:
     async with asking() as here:
         (question,) = await here.ask("write look")
         assert here.conversation.cancel(question.turn_id)
@@ -211,14 +209,14 @@ async def test_cancelling_closes_the_question_and_the_turn_ends_once() -> None:
         assert "write" not in here.workshop.done
 
 
-async def test_a_question_nobody_knows_of_is_not_known() -> None:
+async def test_an_unknown_approval_id_is_not_found() -> None:
     async with asking() as here:
         assert not here.conversation.approvals.knows("nothing")
         with pytest.raises(RequestError, match="no tool call waits under"):
             await here.answer("nothing", "allow")
 
 
-async def test_where_nothing_can_be_written_nobody_is_asked_and_the_model_is_told() -> None:
+async def test_an_approval_that_can_not_be_written_is_not_asked_and_the_tool_is_skipped() -> None:
     async with asking() as here:
         await here.prompt("look")
         await here.ended()
@@ -230,7 +228,9 @@ async def test_where_nothing_can_be_written_nobody_is_asked_and_the_model_is_tol
         assert "nothing can be written down now" in last.result
 
 
-async def test_an_answer_that_can_not_be_written_is_refused_and_may_be_given_again() -> None:
+async def test_an_approval_decision_that_can_not_be_written_is_refused_and_can_be_repeated() -> (
+    None
+):
     async with asking() as here:
         (question,) = await here.ask("write")
         here.store.full_for = ("approval",)
@@ -243,7 +243,7 @@ async def test_an_answer_that_can_not_be_written_is_refused_and_may_be_given_aga
         assert here.workshop.done == ["write"]
 
 
-def test_what_was_remembered_is_taken_back_by_a_rollback_and_not_copied_by_a_fork() -> None:
+def test_a_remembered_approval_is_undone_by_rollback_and_not_copied_by_a_fork() -> None:
     def remembers(*more: Entry) -> list[str]:
         history = ConversationHistory("s")
         for draft in (DebugEntry(category="c", content="first"), ALWAYS, *more):
@@ -267,7 +267,7 @@ ALWAYS = ApprovalEntry(
 )
 
 
-def test_giant_arguments_are_cut_in_the_question_and_it_says_so() -> None:
+def test_giant_arguments_are_cut_in_an_approval_request_and_marked() -> None:
     text = "x" * 100_000
     asked = ApprovalEntry(
         turn_id="t",
@@ -300,7 +300,7 @@ answers = st.lists(
 
 @settings(max_examples=20)
 @given(answers, st.integers())
-async def test_however_many_answer_at_once_each_question_has_one_decision_known_to_all(
+async def test_concurrent_decisions_give_each_approval_one_decision_known_to_all(
     given_answers: Answers, seed: int
 ) -> None:
     async with asking() as here:

@@ -55,7 +55,7 @@ def answer(client: RawClient, question: Any, decision: str) -> Any:
     return client.request(APPROVAL, said).json
 
 
-def test_three_clients_race_to_decide_and_all_hear_one_decision_each_in_the_same_order(
+def test_three_clients_race_to_decide_approvals_and_all_get_the_same_decisions(
     connect: Connect,
 ) -> None:
     dice = random.Random(6)
@@ -106,7 +106,7 @@ def decisions(frames: list[Frame]) -> dict[str, str]:
     return found
 
 
-def test_an_observer_may_not_decide_and_another_connection_of_the_user_may(
+def test_an_observer_may_not_decide_an_approval_and_another_connection_may(
     connect: Connect,
 ) -> None:
     here, observer, elsewhere = connect(), connect(), connect()
@@ -154,7 +154,7 @@ def test_clear_and_compact_behind_a_pending_approval_are_busy(
     assert "code" not in client.request(request_type).json
 
 
-def test_a_conversation_that_waits_for_people_is_listed_as_waiting(connect: Connect) -> None:
+def test_a_conversation_with_a_pending_approval_is_listed_as_waiting(connect: Connect) -> None:
     client = connect()
     session_id = client.hello()["session_id"]
     question = asked(client)
@@ -165,7 +165,7 @@ def test_a_conversation_that_waits_for_people_is_listed_as_waiting(connect: Conn
     client.event(TURN_FINISHED)
 
 
-def test_what_is_remembered_shows_among_the_tools_of_that_conversation(connect: Connect) -> None:
+def test_a_remembered_approval_shows_in_the_tools_of_the_conversation(connect: Connect) -> None:
     here, elsewhere = connect(), connect()
     here.hello()
     elsewhere.hello()
@@ -182,14 +182,14 @@ def test_what_is_remembered_shows_among_the_tools_of_that_conversation(connect: 
     assert here.event(APPROVAL_REQUEST, TURN_FINISHED).type == TURN_FINISHED
 
 
-def test_a_plain_client_that_is_alone_is_told_that_nobody_could_be_asked(connect: Connect) -> None:
+def test_a_plain_client_alone_gets_a_denied_approval_with_the_reason(connect: Connect) -> None:
     client = connect()
     client.greeting()
     said = "".join(frame.text for frame in client.chat("!tool now {}") if frame.type == 0x01)
     assert "nobody is here who could be asked" in said
 
 
-def test_nobody_waits_for_one_who_will_say_nothing_more_and_it_hears_its_answer(
+def test_a_half_closed_client_can_not_decide_approvals_and_still_gets_its_answer(
     connect: Connect,
 ) -> None:
     client, observer, elsewhere = connect(), connect(), connect()
@@ -212,7 +212,7 @@ def test_nobody_waits_for_one_who_will_say_nothing_more_and_it_hears_its_answer(
     assert heard[-1].type == TURN_FINISHED
 
 
-def test_who_comes_and_who_goes_is_told_to_the_others(connect: Connect) -> None:
+def test_presence_events_announce_joining_and_leaving_clients(connect: Connect) -> None:
     here, guest = connect(), connect()
     session_id = here.hello({"client": "first/1"})["session_id"]
     guest.hello({"client": "second/1"})
@@ -236,7 +236,7 @@ def test_who_comes_and_who_goes_is_told_to_the_others(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("end", [ServerProcess.kill, ServerProcess.terminate])
-def test_a_question_survives_the_end_of_the_server(
+def test_a_pending_approval_survives_a_restart(
     start_server: Callable[..., ServerProcess],
     connect: Connect,
     end: Callable[[ServerProcess], int],
@@ -276,7 +276,7 @@ def entries_of(client: RawClient, session_id: str) -> list[Any]:
     return [message for message in page["messages"] if message["kind"] != "debug"]
 
 
-def test_a_server_killed_in_the_middle_of_a_tool_says_that_nobody_knows_what_it_did(
+def test_a_server_killed_during_a_tool_records_an_unknown_outcome(
     start_server: Callable[..., ServerProcess], connect: Connect
 ) -> None:
     server = start_server()

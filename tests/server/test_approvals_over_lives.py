@@ -13,7 +13,7 @@ from nplt_storage.entries import FaultEntry, ModelOutputEntry
 UNKNOWN = "outcome unknown: the server stopped while it ran"
 
 
-async def test_a_question_waits_for_its_answer_across_a_restart_under_the_same_id() -> None:
+async def test_a_pending_approval_keeps_its_id_across_a_restart() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
         again = await here.start_anew()
@@ -31,7 +31,7 @@ async def test_a_question_waits_for_its_answer_across_a_restart_under_the_same_i
         assert len(here.heard(TurnFinished)) == 1
 
 
-async def test_it_can_be_answered_the_moment_the_conversation_is_open_again() -> None:
+async def test_a_pending_approval_can_be_decided_as_soon_as_the_conversation_is_reopened() -> None:
     async with asking() as here:
         (question,) = await here.ask("send")
         await here.start_anew()
@@ -41,7 +41,9 @@ async def test_it_can_be_answered_the_moment_the_conversation_is_open_again() ->
         assert here.results[0].result == "not run: ada said no to this call of send"
 
 
-async def test_what_ran_beside_a_question_has_an_unknown_outcome_and_is_not_run_again() -> None:
+async def test_a_tool_that_ran_beside_a_pending_approval_has_an_unknown_outcome_after_a_crash() -> (
+    None
+):
     async with asking() as here:
         denied, _, open_ = await here.ask("send write look write hang", 3)
         await here.answer(denied.approval_id, "deny")
@@ -85,7 +87,7 @@ async def test_a_tool_that_ran_when_the_server_died_has_an_unknown_outcome_and_e
         assert fault.state == "interrupted"
 
 
-async def test_what_was_allowed_may_have_been_run_and_is_not_run_again() -> None:
+async def test_an_approved_tool_is_not_run_again_after_a_crash() -> None:
     async with asking() as here:
         (question,) = await here.ask("hang_up")
         await here.answer(question.approval_id, "allow")
@@ -97,7 +99,9 @@ async def test_what_was_allowed_may_have_been_run_and_is_not_run_again() -> None
         assert (await here.answer(question.approval_id, "deny")).decision == "allow"
 
 
-async def test_a_question_that_expired_meanwhile_is_a_no_and_the_turn_is_interrupted() -> None:
+async def test_an_approval_that_expired_before_the_restart_is_denied_and_the_turn_interrupted() -> (
+    None
+):
     # A second passes whenever somebody looks at this clock.
     async with asking(seconds_max=10) as here:
         (question,) = await here.ask("write")
@@ -110,7 +114,7 @@ async def test_a_question_that_expired_meanwhile_is_a_no_and_the_turn_is_interru
         assert (await here.answer(question.approval_id, "allow")).decision == "deny"
 
 
-async def test_a_cancelled_turn_is_not_asked_about_any_more_after_a_restart() -> None:
+async def test_a_cancelled_turn_has_no_pending_approval_after_a_restart() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
         await here.start_anew()
@@ -122,7 +126,7 @@ async def test_a_cancelled_turn_is_not_asked_about_any_more_after_a_restart() ->
         assert here.workshop.done == []
 
 
-async def test_a_question_that_is_not_asked_any_more_goes_with_its_turn() -> None:
+async def test_an_approval_of_a_tool_that_is_denied_now_ends_with_its_turn() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
         here.services.tools = ToolRunner(
@@ -135,7 +139,7 @@ async def test_a_question_that_is_not_asked_any_more_goes_with_its_turn() -> Non
         assert again.snapshot().pending_approvals == ()
 
 
-async def test_a_server_that_stops_in_good_order_leaves_a_turn_that_only_waits_as_it_is() -> None:
+async def test_a_graceful_shutdown_suspends_a_turn_that_only_waits_for_an_approval() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
         here.services.draining = True
@@ -152,7 +156,7 @@ async def test_a_server_that_stops_in_good_order_leaves_a_turn_that_only_waits_a
         assert here.workshop.done == ["write"]
 
 
-async def test_what_is_known_of_a_step_is_not_given_up_for_a_question() -> None:
+async def test_a_shutdown_keeps_finished_tool_results_beside_a_pending_approval() -> None:
     async with asking() as here:
         await here.ask("write look")
         await here.workshop.looked.wait()

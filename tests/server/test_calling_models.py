@@ -139,7 +139,7 @@ async def cast(
 # Asked again
 
 
-async def test_a_provider_that_was_not_there_is_asked_again_and_everyone_is_told() -> None:
+async def test_an_unavailable_provider_is_retried_and_the_retry_is_an_event() -> None:
     async with cast() as play:
         play.troubles["a"] = [DOWN, ProviderUnavailable("busy (429)", retry_after=7.0)]
         assert (await play.play()).state == "completed"
@@ -159,7 +159,7 @@ async def test_after_two_retries_the_turn_fails() -> None:
         assert play.asked == ["a"] * 3
 
 
-async def test_who_is_to_be_left_alone_for_long_is_and_the_error_says_until_when() -> None:
+async def test_retry_after_longer_than_the_turn_fails_at_once_and_names_the_time() -> None:
     async with cast() as play:
         play.troubles["a"] = [ProviderUnavailable("busy", retry_after=90.0)]
         finished = await play.play()
@@ -168,14 +168,14 @@ async def test_who_is_to_be_left_alone_for_long_is_and_the_error_says_until_when
         assert play.waits == []
 
 
-async def test_a_later_call_of_a_turn_is_asked_again_too() -> None:
+async def test_a_later_call_of_a_turn_is_retried_too() -> None:
     async with cast() as play:
         play.troubles["a"] = [None, DOWN]
         assert (await play.play("use a tool")).state == "completed"
         assert play.asked == ["a", "a", "a"]
 
 
-async def test_a_cancel_ends_the_wait_at_once() -> None:
+async def test_a_cancel_ends_the_retry_delay_at_once() -> None:
     async with cast() as play:
         waiting = anyio.Event()
 
@@ -206,7 +206,7 @@ async def test_a_cancel_ends_the_wait_at_once() -> None:
         (NoSuchModel("never heard of it"), 1),
     ],
 )
-async def test_if_a_model_is_not_there_another_answers_and_the_entry_says_who(
+async def test_a_fallback_answers_for_a_missing_model_and_the_entry_names_it(
     trouble: ProviderError, times: int
 ) -> None:
     async with cast(fallback=("b/model",)) as play:
@@ -234,7 +234,7 @@ def _down(*, of_provider: bool) -> ProviderUnavailable:
         (ProviderUnauthorized("wrong key"), "b/model"),
     ],
 )
-async def test_what_is_wrong_with_a_provider_is_wrong_with_all_its_models(
+async def test_a_provider_wide_failure_skips_fallbacks_of_the_same_provider(
     trouble: ProviderError, instead: str
 ) -> None:
     async with cast(fallback=("a/other", "b/model")) as play:
@@ -243,7 +243,7 @@ async def test_what_is_wrong_with_a_provider_is_wrong_with_all_its_models(
         assert play.answered_by == instead
 
 
-async def test_whoever_stands_in_has_all_the_chances_of_the_first() -> None:
+async def test_a_fallback_has_retries_and_shortening_of_its_own() -> None:
     async with cast(fallback=("b/model",)) as play:
         for number in range(8):
             await play.play(f"prompt {number} " + "word " * 400)
@@ -260,7 +260,7 @@ async def test_inside_a_turn_the_model_is_fixed() -> None:
         assert "b" not in play.asked
 
 
-async def test_a_refusal_is_no_reason_to_ask_another() -> None:
+async def test_a_refusal_causes_no_fallback() -> None:
     async with cast(fallback=("b/model",)) as play:
         play.troubles["a"] = [ProviderRefused("no")]
         assert (await play.play()).state == "failed"
@@ -277,7 +277,7 @@ async def test_an_open_breaker_fails_over_at_once() -> None:
         assert play.waits == []
 
 
-async def test_the_one_that_stands_in_is_shown_what_fits_its_own_window() -> None:
+async def test_a_fallback_gets_a_context_that_fits_its_own_window() -> None:
     small = ModelFacts(context_tokens=2_048, output_tokens=512)
     context_services = ContextServices(
         counting=TokenCounting(CharacterCounter()), models={"b/model": small}
@@ -291,7 +291,7 @@ async def test_the_one_that_stands_in_is_shown_what_fits_its_own_window() -> Non
         assert len(str(shown_to_b.context[:])) < len(str(shown_to_a.context[:])) / 2
 
 
-async def test_one_whose_window_is_too_small_is_passed_over() -> None:
+async def test_a_fallback_whose_window_is_too_small_is_skipped() -> None:
     tiny = ModelFacts(context_tokens=16, output_tokens=8)
     context_services = ContextServices(
         counting=TokenCounting(CharacterCounter()), models={"b/model": tiny}
@@ -305,7 +305,7 @@ async def test_one_whose_window_is_too_small_is_passed_over() -> None:
 # Too large
 
 
-async def test_a_context_that_is_too_large_is_sent_again_with_less_of_it_once() -> None:
+async def test_a_context_that_is_too_large_is_shortened_and_resent_once() -> None:
     async with cast() as play:
         for number in range(8):
             await play.play(f"prompt {number} " + "word " * 400)
@@ -316,7 +316,7 @@ async def test_a_context_that_is_too_large_is_sent_again_with_less_of_it_once() 
         assert "too large; a/model is asked again" in play.told[0]
 
 
-async def test_what_was_learned_of_its_window_holds_for_the_next_turns() -> None:
+async def test_a_window_learned_from_a_refusal_holds_for_the_next_turns() -> None:
     async with cast() as play:
         for number in range(8):
             await play.play(f"prompt {number} " + "word " * 400)
@@ -328,9 +328,7 @@ async def test_what_was_learned_of_its_window_holds_for_the_next_turns() -> None
         assert len(play.told) == 1
 
 
-async def test_if_next_to_nothing_is_too_large_as_well_the_turn_fails_and_says_what_to_set() -> (
-    None
-):
+async def test_a_minimal_context_that_is_too_large_fails_and_names_the_setting() -> None:
     async with cast() as play:
         await play.play("word " * 400)
         play.asked.clear()
@@ -346,7 +344,7 @@ async def test_if_next_to_nothing_is_too_large_as_well_the_turn_fails_and_says_w
         assert play.requests[-1].answer_tokens_max == 8_192  # it was not the size
 
 
-async def test_a_window_the_provider_names_is_kept_for_question_and_answer_by_all() -> None:
+async def test_a_window_named_by_the_provider_bounds_context_and_output() -> None:
     context_services = ContextServices(counting=TokenCounting(CharacterCounter()))
     async with cast(context_services=context_services) as play:
         play.troubles["a"] = [RequestTooLarge("too large", window_tokens=8_192)]
@@ -374,7 +372,7 @@ TROUBLES: list[Trouble] = [
 @given(
     st.fixed_dictionaries({name: st.lists(st.sampled_from(TROUBLES), max_size=5) for name in "abc"})
 )
-def test_whatever_goes_wrong_a_turn_ends_once_and_every_further_call_is_told(
+def test_any_sequence_of_failures_ends_a_turn_once_with_an_event_per_retry(
     troubles: dict[str, list[Trouble]],
 ) -> None:
     async def play_through() -> None:
@@ -398,7 +396,7 @@ def test_whatever_goes_wrong_a_turn_ends_once_and_every_further_call_is_told(
 # Roles
 
 
-async def test_a_role_chooses_the_model_of_its_turn_and_no_other() -> None:
+async def test_a_role_selects_the_model_of_its_turn_only() -> None:
     async with cast() as play:
         await play.play(role="planner")
         assert play.answered_by == "b/model"
@@ -416,7 +414,7 @@ async def test_a_prompt_keeps_its_role_and_the_model_that_played_it() -> None:
         assert (prompt.model, prompt.metadata) == ("b/model", {"role": "planner"})
 
 
-async def test_a_role_nobody_plays_is_refused_before_anything_is_stored() -> None:
+async def test_an_unknown_role_is_refused_before_anything_is_stored() -> None:
     async with cast() as play:
         with pytest.raises(RequestError, match="planner"):
             await play.play(role="reviewer")

@@ -79,7 +79,7 @@ async def test_a_cancel_at_any_moment_leaves_no_call_without_its_result() -> Non
         assert (await stage.play("go on")).state == "completed"
 
 
-async def test_a_turn_cancelled_while_it_waits_says_why_to_those_who_listen_and_on_disk() -> None:
+async def test_a_turn_cancelled_in_the_queue_has_its_reason_in_event_and_record() -> None:
     goes_on = anyio.Event()
 
     async def slow(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:

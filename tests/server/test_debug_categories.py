@@ -45,7 +45,7 @@ def lines_of(
     return lambda: written.getvalue().splitlines()
 
 
-def test_a_line_reads_as_it_always_did(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_log_line_has_its_fixed_format(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = lines_of(monkeypatch)
     log.info("listening on %s", "here")
     assert re.fullmatch(r"\d\d:\d\d:\d\d I listening on here", lines()[0])

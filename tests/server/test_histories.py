@@ -133,7 +133,7 @@ async def test_a_history_that_is_not_there_is_refused_with_those_that_are() -> N
             here.registry.new("local", "long")
 
 
-def test_the_older_form_describes_the_only_history() -> None:
+def test_graph_history_describes_the_only_history() -> None:
     settings = Settings.model_validate(
         {"graph": {"entry": "chat", "history": {"max_turns": 10, "system_message": "Be kind."}}}
     )
@@ -145,7 +145,7 @@ def test_the_older_form_describes_the_only_history() -> None:
     )
 
 
-def test_histories_win_over_the_older_form() -> None:
+def test_histories_override_graph_history() -> None:
     settings = Settings.model_validate(
         {
             "graph": {"history": {"max_turns": 10}},
@@ -164,7 +164,7 @@ def test_histories_win_over_the_older_form() -> None:
         ({"type": "nowhere.to:Find"}, "nowhere"),
     ],
 )
-def test_a_mistake_in_a_backend_is_told_with_its_place(
+def test_a_mistake_in_a_backend_is_reported_with_its_place(
     backend: dict[str, object], sentence: str
 ) -> None:
     settings = Settings.model_validate({"histories": [{"id": "main", "backend": backend}]})
@@ -233,7 +233,7 @@ async def test_a_history_that_can_not_be_opened_closes_those_before_it(tmp_path:
     await (await open_histories(alone, Clock())).close()  # the lock was given back
 
 
-async def test_a_history_that_does_not_answer_hides_its_own_conversations_only() -> None:
+async def test_an_unavailable_history_hides_only_its_own_conversations() -> None:
     well, down = MemoryStore(Clock()), FailingStore(MemoryStore(Clock()))
     record = await well.create("a" * 32, user="local")
     await record.close()

@@ -157,7 +157,7 @@ async def test_a_key_is_in_no_log_no_frame_and_no_file(
     assert CANARY.encode() not in heard + files + logged
 
 
-async def test_a_provider_that_does_not_let_go_does_not_hold_the_server_up(
+async def test_a_provider_that_does_not_close_does_not_delay_the_shutdown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closings: list[ProviderRouter] = []

@@ -74,7 +74,7 @@ LAPSES = [("model_input", 0, 0), ("model_output", 1, 0)]
 
 
 @pytest.mark.parametrize(("lapses_after", "calls", "runs"), LAPSES)
-async def test_an_owner_that_was_overtaken_calls_neither_the_model_nor_the_tool(
+async def test_an_owner_with_a_lapsed_lease_that_was_overtaken_calls_no_model_and_no_tool(
     lapses_after: str, calls: int, runs: int
 ) -> None:
     store, counted = FailingStore(MemoryStore(Clock())), Counted()
@@ -89,7 +89,7 @@ async def test_an_owner_that_was_overtaken_calls_neither_the_model_nor_the_tool(
 
 
 @pytest.mark.parametrize("lapses_after", [each for each, _, _ in LAPSES])
-async def test_an_owner_that_nobody_has_overtaken_reclaims_the_record_and_goes_on(
+async def test_an_owner_with_a_lapsed_lease_reclaims_a_record_that_nobody_acquired(
     lapses_after: str,
 ) -> None:
     store, counted = FailingStore(MemoryStore(Clock())), Counted()

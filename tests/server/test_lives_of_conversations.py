@@ -93,7 +93,7 @@ def listen(conversation: Conversation) -> EventRecorder:
     return ear
 
 
-async def test_a_conversation_that_is_being_closed_can_be_entered() -> None:
+async def test_a_conversation_that_is_being_closed_can_be_attached_to() -> None:
     async with opened_registry() as here, anyio.create_task_group() as tasks:
         conversation = await here.begin("hello")
         conversation.record.used_at -= 100
@@ -105,7 +105,7 @@ async def test_a_conversation_that_is_being_closed_can_be_entered() -> None:
         await say(again, "still here")
 
 
-async def test_too_many_unused_conversations_are_closed_before_their_time() -> None:
+async def test_too_many_unused_conversations_are_evicted_early() -> None:
     async with opened_registry() as here:
         for number in range(200):
             await here.begin(f"number {number}")
@@ -113,7 +113,7 @@ async def test_too_many_unused_conversations_are_closed_before_their_time() -> N
         assert len(list(here.registry)) <= 128
 
 
-async def test_nothing_is_kept_of_a_conversation_in_which_nothing_was_said() -> None:
+async def test_a_conversation_without_messages_is_not_stored() -> None:
     async with opened_registry() as here:
         conversation = here.registry.new("local")
         here.registry.left(conversation.session_id)
@@ -130,9 +130,7 @@ async def test_unknown_ids_leave_nothing_behind() -> None:
         assert here.registry._locks == {}
 
 
-async def test_a_turn_that_ran_when_the_server_died_is_interrupted_and_the_waiting_ones_run() -> (
-    None
-):
+async def test_recovery_interrupts_the_running_turn_and_runs_queued_prompts() -> None:
     async with opened_registry() as here:
         conversation = here.registry.new("local")
         first = await say(conversation, "wait")
@@ -143,7 +141,7 @@ async def test_a_turn_that_ran_when_the_server_died_is_interrupted_and_the_waiti
         assert again.history.turn_state(second.turn_id) == "completed"
 
 
-async def test_word_left_at_shutdown_says_that_all_only_waited() -> None:
+async def test_a_shutdown_note_lets_queued_prompts_run_after_a_restart() -> None:
     async with opened_registry() as here:
         conversation = here.registry.new("local")
         running = await say(conversation, "wait")
@@ -159,7 +157,7 @@ async def test_word_left_at_shutdown_says_that_all_only_waited() -> None:
         assert again.history.turn_state(waiting.turn_id) == "completed"
 
 
-async def test_who_comes_while_it_is_picked_up_stands_behind_the_older_prompts() -> None:
+async def test_a_prompt_during_recovery_is_queued_behind_the_older_ones() -> None:
     async with opened_registry() as here, anyio.create_task_group() as tasks:
         conversation = here.registry.new("local")
         await say(conversation, "wait")
@@ -185,7 +183,7 @@ async def test_who_comes_while_it_is_picked_up_stands_behind_the_older_prompts()
         assert opened.history.turn_state(older.turn_id) == "completed"
 
 
-async def test_a_full_disk_fails_the_prompt_and_mends_itself() -> None:
+async def test_a_full_disk_refuses_the_prompt_and_writing_resumes_with_room() -> None:
     async with opened_registry() as here:
         conversation = await here.begin("hello")
         here.store.full_for = ("model_input",)
@@ -197,7 +195,7 @@ async def test_a_full_disk_fails_the_prompt_and_mends_itself() -> None:
         assert conversation.history.message_count == 4
 
 
-async def test_a_turn_told_to_have_failed_is_never_run_again() -> None:
+async def test_a_turn_sent_as_failed_is_never_run_again() -> None:
     async with opened_registry() as here:
         conversation = await here.begin("hello")
         ear = listen(conversation)
@@ -215,7 +213,7 @@ async def test_a_turn_told_to_have_failed_is_never_run_again() -> None:
         assert again.history.turn_state(receipt.turn_id) == "failed"
 
 
-async def test_a_prompt_on_its_way_to_disk_is_cancelled_by_a_delete() -> None:
+async def test_a_delete_cancels_a_prompt_that_is_being_written() -> None:
     async with opened_registry() as here, anyio.create_task_group() as tasks:
         conversation = await here.begin("hello")
         here.store.append_seconds = 0.02
@@ -285,7 +283,7 @@ async def test_a_conversation_that_was_closed_meanwhile_is_deleted_all_the_same(
         assert await here.store.count("local") == 0
 
 
-async def test_word_that_was_left_counts_for_one_start() -> None:
+async def test_a_shutdown_note_holds_for_one_start_only() -> None:
     async with opened_registry() as here:
         conversation = here.registry.new("local")
         await say(conversation, "wait")
@@ -301,7 +299,7 @@ async def test_word_that_was_left_counts_for_one_start() -> None:
         assert once_more.history.turn_state(waiting.turn_id) == "interrupted"
 
 
-async def test_where_nothing_can_be_written_a_conversation_opens_and_owes_its_ends() -> None:
+async def test_a_conversation_opens_on_a_full_disk_and_writes_turn_ends_later() -> None:
     async with opened_registry() as here:
         conversation = here.registry.new("local")
         begun = await say(conversation, "wait")
@@ -315,9 +313,7 @@ async def test_where_nothing_can_be_written_a_conversation_opens_and_owes_its_en
         assert again.history.turn_state(begun.turn_id) == "interrupted"
 
 
-async def test_who_is_in_a_conversation_another_server_wrote_to_is_sent_out_to_come_in_again() -> (
-    None
-):
+async def test_a_conversation_written_elsewhere_sends_lagged_to_its_clients() -> None:
     async with opened_registry() as here:
         conversation = await here.begin("hello")
         ear = listen(conversation)

@@ -26,7 +26,7 @@ bracketed = st.text(st.sampled_from('[]/#@ab\\" 1é'), max_size=30)
 
 
 @given(chatter)
-def test_pieces_say_the_answer_and_none_is_blank_or_a_heartbeat(deltas: list[str]) -> None:
+def test_pieces_join_to_the_answer_and_none_is_blank_or_a_heartbeat(deltas: list[str]) -> None:
     cutter = PieceCutter()
     pieces = [piece for delta in deltas for piece in cutter.feed(delta)]
     whole = "".join(deltas)

@@ -90,12 +90,12 @@ def test_the_local_model_comes_before_the_echo(
     assert [provider.id for provider in settings.providers] == ["openai", "local", "offline"]
 
 
-def test_who_is_listed_is_all_there_is(tmp_path: Path) -> None:
+def test_only_listed_providers_exist_if_any_is_listed(tmp_path: Path) -> None:
     settings = load(tmp_path, providers(BOX), KEYS)
     assert [provider.id for provider in settings.providers] == ["box"]
 
 
-def test_an_empty_variable_is_none(tmp_path: Path) -> None:
+def test_an_empty_api_key_variable_counts_as_unset(tmp_path: Path) -> None:
     settings = load(tmp_path, environ={"OPENAI_API_KEY": " "})
     assert [provider.id for provider in settings.providers] == ["offline"]
 
@@ -111,7 +111,9 @@ def test_a_key_is_read_from_a_file_that_only_its_owner_can_read(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
-def test_a_file_others_can_read_is_a_mistake_told_with_its_place(tmp_path: Path, mode: int) -> None:
+def test_an_api_key_file_that_others_can_read_is_a_mistake_with_its_place(
+    tmp_path: Path, mode: int
+) -> None:
     path = key_file(tmp_path, mode=mode)
     (mistake,) = mistakes(tmp_path, providers(f"{{type: openai, api_key_file: {path}}}"))
     assert mistake.startswith(f"{tmp_path / 'server.yaml'}, providers.0.api_key_file: {path} ")
@@ -119,7 +121,7 @@ def test_a_file_others_can_read_is_a_mistake_told_with_its_place(tmp_path: Path,
 
 
 @pytest.mark.parametrize("text", ["", "\n", f"{KEY} {KEY}", f"{KEY}\x00", "schlüssel"])
-def test_what_can_be_no_key_is_not_taken_for_one(tmp_path: Path, text: str) -> None:
+def test_a_malformed_api_key_is_refused(tmp_path: Path, text: str) -> None:
     path = key_file(tmp_path, text)
     (mistake,) = mistakes(tmp_path, providers(f"{{type: openai, api_key_file: {path}}}"))
     assert "providers.0.api_key_file" in mistake
@@ -133,7 +135,7 @@ def test_a_variable_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
     assert "providers.1.api_key_env: there is no ANTHROPIC_API_KEY in the environment" in found[1]
 
 
-def test_a_vendors_key_is_not_given_to_a_server_of_ones_own(tmp_path: Path) -> None:
+def test_a_vendors_api_key_is_not_sent_to_another_base_url(tmp_path: Path) -> None:
     (box,) = load(tmp_path, providers(BOX), KEYS).providers
     assert isinstance(box, OpenAISettings)
     assert read_key(box, KEYS).get_secret_value() == ""
@@ -153,7 +155,7 @@ def test_a_vendors_key_is_not_given_to_a_server_of_ones_own(tmp_path: Path) -> N
         f"api_key_file: {KEY}",
     ],
 )
-def test_a_key_written_into_the_settings_is_refused_and_told_where_it_belongs(
+def test_an_api_key_in_the_settings_is_refused_with_the_place_where_it_belongs(
     tmp_path: Path, written: str
 ) -> None:
     (mistake,) = mistakes(tmp_path, providers(f"{{type: openai, {written}}}"), KEYS)
@@ -169,7 +171,9 @@ def test_headers_that_hold_no_key_are_sent(tmp_path: Path) -> None:
     assert provider.headers["X-Portkey-Provider"] == "openai"
 
 
-def test_what_is_no_name_of_a_variable_is_not_repeated(tmp_path: Path) -> None:
+def test_the_name_of_a_missing_api_key_variable_is_not_repeated_in_the_error(
+    tmp_path: Path,
+) -> None:
     (mistake,) = mistakes(tmp_path, providers("{type: openai, api_key_env: canary}"))
     assert "there is no variable of that name in the environment" in mistake
     assert "canary" not in mistake
@@ -232,7 +236,7 @@ def test_the_local_model_has_no_larger_window_than_it_knows(
     assert "models.local/smollm2.context_tokens: the model has a window of 8,192" in mistake
 
 
-def test_an_address_in_the_environment_that_is_none_is_told_by_its_variable(
+def test_a_malformed_base_url_in_the_environment_is_reported_by_its_variable(
     tmp_path: Path,
 ) -> None:
     (mistake,) = mistakes(tmp_path, "", {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "nowhere"})
@@ -275,7 +279,7 @@ def test_only_listed_models_are_taken_where_a_provider_lists_them(tmp_path: Path
         ("llama3:8b", None),
     ],
 )
-def test_how_much_fits_is_known_by_name(model: str, tokens: int | None) -> None:
+def test_the_context_window_is_known_by_the_model_name(model: str, tokens: int | None) -> None:
     assert known_of(model).get("context_tokens") == tokens
 
 

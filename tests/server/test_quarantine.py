@@ -56,7 +56,7 @@ def put_aside(stage: Stage) -> list[int]:
     return [entry.target_seq for entry in entries if isinstance(entry, QuarantineEntry)]
 
 
-async def test_a_prompt_refused_without_a_word_why_is_put_aside_by_the_next_turn() -> None:
+async def test_a_prompt_refused_without_a_reason_is_quarantined_by_the_next_turn() -> None:
     model = Picky("poison")
     async with staged(model.answer) as stage:
         await stage.play("hello")
@@ -67,7 +67,7 @@ async def test_a_prompt_refused_without_a_word_why_is_put_aside_by_the_next_turn
         assert len(model.requests) == 4
 
 
-async def test_what_was_answered_since_is_above_suspicion() -> None:
+async def test_an_entry_that_was_answered_since_is_not_quarantined() -> None:
     model = Picky("go on")
     async with staged(model.answer) as stage:
         await stage.play("hello")
@@ -79,7 +79,7 @@ async def test_what_was_answered_since_is_above_suspicion() -> None:
         assert put_aside(stage) == []
 
 
-async def test_an_empty_answer_is_no_refusal() -> None:
+async def test_an_empty_answer_causes_no_quarantine() -> None:
     async def silent(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield Stopped(reason="end")
 
@@ -89,7 +89,7 @@ async def test_an_empty_answer_is_no_refusal() -> None:
         assert put_aside(stage) == []
 
 
-async def test_if_what_a_tool_gave_is_refused_the_turn_goes_on_knowing_that_it_ran() -> None:
+async def test_a_refused_tool_result_is_quarantined_and_the_model_knows_the_tool_ran() -> None:
     for names_place in (True, False):
         model = Picky("+00:00", names_place=names_place)  # the tool says so
         async with staged(model.answer) as stage:
@@ -103,7 +103,7 @@ async def test_if_what_a_tool_gave_is_refused_the_turn_goes_on_knowing_that_it_r
             assert len(model.requests) == 4
 
 
-async def test_one_after_the_other_is_put_aside_and_nothing_left_for_the_next_turn() -> None:
+async def test_several_refused_entries_are_quarantined_within_one_turn() -> None:
     model = Picky(names_place=True)
     async with staged(model.answer) as stage:
         await stage.play("alpha")
@@ -120,7 +120,7 @@ async def test_one_after_the_other_is_put_aside_and_nothing_left_for_the_next_tu
         assert reasons == ["quarantine", "quarantine"]
 
 
-async def test_what_was_not_the_cause_is_let_out_again() -> None:
+async def test_a_wrong_guess_is_released_from_quarantine() -> None:
     model = Picky("alpha", "beta")
     async with staged(model.answer) as stage:
         await stage.play("alpha")
@@ -138,7 +138,7 @@ async def test_what_was_not_the_cause_is_let_out_again() -> None:
         assert sorted(stage.conversation.history.quarantined) == [1, 3]
 
 
-async def test_a_turn_cancelled_before_the_guess_was_tried_leaves_nobody_in_quarantine() -> None:
+async def test_a_cancel_before_the_guess_is_tried_leaves_no_quarantine() -> None:
     model = Picky("poison")
     asked_without = anyio.Event()
 
@@ -162,7 +162,7 @@ async def test_a_turn_cancelled_before_the_guess_was_tried_leaves_nobody_in_quar
         assert not stage.conversation.history.quarantined
 
 
-async def test_who_refuses_everything_is_not_asked_to_do_without_the_same_for_ever() -> None:
+async def test_a_provider_that_refuses_everything_ends_the_attempts_at_quarantine() -> None:
     model = Picky("o")
     async with staged(model.answer) as stage:
         for word in ("one", "two", "four", "noon", "oh"):
@@ -171,7 +171,7 @@ async def test_who_refuses_everything_is_not_asked_to_do_without_the_same_for_ev
         assert put_aside(stage).count(1) == 4  # in and out, twice
 
 
-async def test_a_model_that_is_not_there_makes_no_prompt_suspect() -> None:
+async def test_a_missing_model_causes_no_quarantine() -> None:
     model = Picky("nobody home")
     async with staged(model.answer) as stage:
         model.refusal = NoSuchModel("not there")
@@ -183,7 +183,7 @@ async def test_a_model_that_is_not_there_makes_no_prompt_suspect() -> None:
         assert put_aside(stage) == []
 
 
-async def test_thoughts_that_are_not_taken_any_more_are_forgotten_and_nothing_else() -> None:
+async def test_refused_sealed_reasoning_begins_an_epoch_without_it_and_no_quarantine() -> None:
     model = Picky()
     async with staged(model.answer) as stage:
         await stage.play("hello")

@@ -65,7 +65,7 @@ async def running_jobs() -> AsyncIterator[Jobs]:
         tasks.cancel_scope.cancel()
 
 
-async def test_deleting_a_conversation_waits_for_no_chore() -> None:
+async def test_deleting_a_conversation_drops_queued_jobs() -> None:
     async with running_jobs() as here:
         await Stage(here.conversation).play()
         here.hand_in("one")
@@ -78,7 +78,7 @@ async def test_deleting_a_conversation_waits_for_no_chore() -> None:
         assert here.begun == ["one"]
 
 
-async def test_a_server_that_stops_drops_chores_and_keeps_prompts() -> None:
+async def test_a_shutdown_drops_queued_jobs_and_keeps_prompts() -> None:
     async with running_jobs() as here:
         stage = Stage(here.conversation)
         here.hand_in("one")
@@ -94,7 +94,7 @@ async def test_a_server_that_stops_drops_chores_and_keeps_prompts() -> None:
         assert stage.finished == []
 
 
-async def test_a_chore_whose_line_is_being_written_is_done() -> None:
+async def test_a_job_whose_entry_is_being_written_is_finished() -> None:
     async with running_jobs() as here:
         conversation = here.conversation
         await Stage(conversation).play()
@@ -113,7 +113,7 @@ async def test_a_chore_whose_line_is_being_written_is_done() -> None:
         assert (len(cleared), here.told) == (1, [])
 
 
-async def test_a_chore_that_is_dropped_before_its_first_step_is_never_done() -> None:
+async def test_a_job_dropped_before_its_first_step_never_runs() -> None:
     async with running_jobs() as here:
         here.hand_in("one")
         here.conversation.interrupt("the server is shutting down")
@@ -123,7 +123,7 @@ async def test_a_chore_that_is_dropped_before_its_first_step_is_never_done() -> 
         assert (await Stage(here.conversation).play()).state == "completed"
 
 
-async def test_a_conversation_has_work_while_a_chore_runs_or_waits() -> None:
+async def test_a_conversation_is_busy_while_a_job_runs_or_waits() -> None:
     async with running_jobs() as here:
         assert not here.conversation.queue.is_busy
         here.hand_in("one")

@@ -53,7 +53,7 @@ async def replace(stage: Stage, text: str, seq: int) -> Receipt:
     return receipts[0]
 
 
-async def test_a_prompt_that_can_t_be_written_takes_nothing_back() -> None:
+async def test_a_prompt_edit_that_can_not_be_written_rolls_nothing_back() -> None:
     async with staged() as (stage, store):
         await stage.play("one")
         await stage.play("two")
@@ -66,7 +66,9 @@ async def test_a_prompt_that_can_t_be_written_takes_nothing_back() -> None:
         assert standing(stage) == ["one", "zwei"]
 
 
-async def test_a_resend_after_a_cut_between_the_two_facts_goes_on_where_it_was() -> None:
+async def test_a_prompt_edit_resent_after_a_crash_between_rollback_and_prompt_is_completed() -> (
+    None
+):
     async with staged() as (stage, _):
         await stage.play("one")
         await stage.play("two")
@@ -75,7 +77,7 @@ async def test_a_resend_after_a_cut_between_the_two_facts_goes_on_where_it_was()
         assert (standing(stage), receipt.seq) == (["one", "zwei"], 6)
 
 
-async def test_of_two_edits_of_the_same_prompt_the_later_one_stands() -> None:
+async def test_of_two_edits_of_the_same_prompt_the_later_one_is_active() -> None:
     async with staged() as (stage, _):
         await stage.play("one")
         await stage.play("two")
@@ -93,7 +95,7 @@ async def test_an_edit_can_be_edited_again() -> None:
         assert standing(stage) == ["one", "deux"]
 
 
-async def test_what_was_asked_after_an_undo_can_be_edited() -> None:
+async def test_a_prompt_after_an_undo_can_be_edited() -> None:
     async with staged() as (stage, _):
         await stage.play("one")
         await stage.play("two")

@@ -56,7 +56,7 @@ async def upload_while_it_is_read_again(conversation: Conversation) -> None:
     await conversation.record.open()
 
 
-async def test_a_rollback_to_before_what_is_held_is_done_and_told_to_the_model(
+async def test_a_rollback_beyond_the_loaded_entries_changes_the_context(
     tmp_path: Path,
 ) -> None:
     requests: list[ModelRequest] = []

@@ -92,7 +92,7 @@ async def send(conversation: Conversation, number: int, text: str | None = None)
     return receipts[0]
 
 
-async def test_a_prompt_older_than_what_is_held_gets_its_receipt_again(
+async def test_a_duplicate_message_id_older_than_the_loaded_entries_gets_its_receipt_again(
     store: ConversationStore,
 ) -> None:
     await write(store, *LONG)
@@ -109,7 +109,9 @@ async def test_a_prompt_older_than_what_is_held_gets_its_receipt_again(
     assert [r.message_id for r in receipts] == ["m1", "m2", "m3"]
 
 
-async def test_its_name_with_another_text_is_a_conflict(store: ConversationStore) -> None:
+async def test_a_duplicate_message_id_with_another_text_is_a_conflict(
+    store: ConversationStore,
+) -> None:
     await write(store, *LONG)
     async with reopened(store) as conversation:
         with pytest.raises(RequestError, match="another text"):
@@ -117,7 +119,7 @@ async def test_its_name_with_another_text_is_a_conflict(store: ConversationStore
         assert conversation.history.head_seq == len(LONG)
 
 
-async def test_one_that_was_taken_back_is_not_held_either_and_still_known(
+async def test_a_duplicate_message_id_of_a_rolled_back_prompt_is_recognized(
     store: ConversationStore,
 ) -> None:
     short = (named(1), ModelOutputEntry(turn_id="t1", content="said"), *LONG[2:4])
@@ -129,7 +131,9 @@ async def test_one_that_was_taken_back_is_not_held_either_and_still_known(
         assert conversation.history.head_seq == 5
 
 
-async def test_one_taken_back_in_this_life_says_how_it_ended(store: ConversationStore) -> None:
+async def test_a_duplicate_message_id_of_a_rolled_back_turn_reports_its_state(
+    store: ConversationStore,
+) -> None:
     await write(store, *LONG)
     async with reopened(store) as conversation:
         await send(conversation, 5)
@@ -137,7 +141,7 @@ async def test_one_taken_back_in_this_life_says_how_it_ended(store: Conversation
         assert (await send(conversation, 5)).state == "completed"
 
 
-async def test_of_two_that_are_sent_at_once_one_runs(store: ConversationStore) -> None:
+async def test_of_two_concurrent_duplicate_message_ids_one_runs(store: ConversationStore) -> None:
     await write(store, *LONG)
     async with reopened(store) as conversation:
         stage = Stage(conversation)
@@ -174,7 +178,7 @@ class SlowToAnswer:
         return found
 
 
-async def test_while_it_is_looked_for_the_same_prompt_is_not_written(
+async def test_a_duplicate_message_id_is_not_written_during_the_lookup(
     store: ConversationStore,
 ) -> None:
     await write(store, *LONG)

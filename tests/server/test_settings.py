@@ -104,18 +104,20 @@ def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_listening_to_the_world_needs_tokens_and_tls_or_insecure(tmp_path: Path, host: str) -> None:
+def test_listening_beyond_loopback_needs_tokens_and_tls_or_insecure(
+    tmp_path: Path, host: str
+) -> None:
     text = f"listen: {{host: '{host}'}}"
     assert "--insecure" in mistakes(tmp_path, text)[0]
     assert load(tmp_path, text, flags={"insecure": True}).listen.host == host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_listening_to_oneself_needs_nothing(tmp_path: Path, host: str) -> None:
+def test_listening_on_loopback_needs_no_tokens(tmp_path: Path, host: str) -> None:
     assert load(tmp_path, f"listen: {{host: '{host}'}}").listen.host == host
 
 
-def test_two_of_the_same_name_are_a_mistake(tmp_path: Path) -> None:
+def test_duplicate_names_are_a_mistake(tmp_path: Path) -> None:
     user = "{name: ada, token_sha256: " + "0" * 64 + "}"
     found = mistakes(
         tmp_path,
@@ -124,13 +126,13 @@ def test_two_of_the_same_name_are_a_mistake(tmp_path: Path) -> None:
     assert len(found) == 2
 
 
-def test_variables_that_are_not_ours_stop_nothing(tmp_path: Path) -> None:
+def test_unknown_nplt_variables_are_ignored(tmp_path: Path) -> None:
     environ = {"NPLT_SERVER": "nplt://elsewhere", "NPLT_TOKEN": "secret", "NPLT_OTHER": "x"}
     assert load(tmp_path, environ=environ) == load(tmp_path)
 
 
 @pytest.mark.parametrize("root", ["data", "data/history", ".", "link"])
-def test_tools_can_not_be_let_into_the_data_directory(tmp_path: Path, root: str) -> None:
+def test_tool_roots_can_not_contain_the_data_directory(tmp_path: Path, root: str) -> None:
     (tmp_path / "data" / "history").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "data" / "history")
     flags = {"data_dir": str(tmp_path / "data"), "tool_roots": [str(tmp_path / root)]}
@@ -138,7 +140,7 @@ def test_tools_can_not_be_let_into_the_data_directory(tmp_path: Path, root: str)
         load_settings(flags, environ={})
 
 
-def test_a_directory_beside_the_data_is_fine_for_tools(tmp_path: Path) -> None:
+def test_tool_roots_may_be_beside_the_data_directory(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     flags = {"data_dir": str(tmp_path / "data"), "tool_roots": [str(tmp_path / "notes")]}
     assert load_settings(flags, environ={}).tool_roots == (tmp_path / "notes",)
@@ -146,7 +148,7 @@ def test_a_directory_beside_the_data_is_fine_for_tools(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["config", "data", "state"])
 @pytest.mark.parametrize("named", [None, "", "relative", "/srv/elsewhere"])
-def test_a_users_folders_are_where_other_programs_have_theirs(
+def test_the_users_folders_follow_xdg(
     kind: Literal["config", "data", "state"], named: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variable = f"XDG_{kind.upper()}_HOME"

@@ -88,7 +88,7 @@ async def playing_slowly() -> AsyncIterator[SlowPlay]:
 
 
 @pytest.mark.parametrize("what", ["clear", "rollback", "quarantine"])
-async def test_what_was_taken_back_does_not_come_back_through_a_summary_begun_before(
+async def test_a_rollback_discards_a_summary_begun_before(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with playing_slowly() as play:
@@ -116,7 +116,7 @@ async def test_a_rename_meanwhile_hinders_no_summary() -> None:
         assert [entry.content for entry in play.compactions] == ["Summary 1."]
 
 
-async def test_nothing_is_rolled_back_while_somebody_compacts() -> None:
+async def test_a_rollback_is_refused_as_busy_during_a_compaction() -> None:
     async with playing_slowly() as play:
         for number in range(8):
             await play.stage.play(f"prompt {number} " + "word " * 60)
@@ -131,7 +131,7 @@ async def test_nothing_is_rolled_back_while_somebody_compacts() -> None:
         assert [type(given) for given in done] == [EpochBegun]
 
 
-async def test_compacting_takes_the_place_of_a_summary_that_was_made_beside() -> None:
+async def test_a_compaction_replaces_a_background_summary() -> None:
     async with playing_slowly() as play:
         await play.play_until_asked_for_a_summary()
         await play.stage.play("one more " + "word " * 200)
@@ -152,7 +152,7 @@ async def test_a_summary_of_less_does_not_replace_one_of_as_much() -> None:
         assert [entry.content for entry in play.compactions] == ["All of it."]
 
 
-async def test_who_waits_for_a_summary_goes_on_without_it_when_it_is_stopped() -> None:
+async def test_a_compaction_continues_without_a_stopped_summary() -> None:
     async with playing_slowly() as play:
         for number in range(8):
             await play.stage.play(f"prompt {number} " + "word " * 60)
@@ -200,7 +200,7 @@ async def leave_and_return(play: SlowPlay, *, last: str) -> str | None:
     ("last", "state"),
     [("summary", "completed"), ("instruction", "completed"), ("epoch", "interrupted")],
 )
-async def test_a_prompt_that_waited_is_run_whatever_was_written_after_the_last_word_but_of_a_call(
+async def test_recovery_runs_a_queued_prompt_unless_a_call_was_recorded_after_it(
     last: str, state: str
 ) -> None:
     async with playing_slowly() as play:
@@ -230,7 +230,7 @@ async def test_a_summary_too_long_to_make_room_is_not_kept(
         assert done.tokens_after < done.tokens_before
 
 
-async def test_a_summarizer_is_told_how_much_it_may_write() -> None:
+async def test_a_summarizer_gets_its_size_limit() -> None:
     async with playing(summarizer=SUMMARIZER) as play:
         for number in range(8):
             await play.stage.play(f"prompt {number} " + "word " * 60)

@@ -89,7 +89,7 @@ def turn_of(play: QueuedPrompts, text: str) -> str:
     return turn_id or ""
 
 
-async def test_undo_leaves_the_answer_that_was_running(tmp_path: Path) -> None:
+async def test_undo_keeps_the_answer_of_the_running_turn(tmp_path: Path) -> None:
     async with queued(tmp_path) as play:
         assert await play.shown() == ["one", "one!", "two", "two!"]
         await play.take_back(turn_of(play, "two"))
@@ -120,7 +120,7 @@ async def test_redo_brings_it_back_also_after_the_conversation_was_closed(tmp_pa
         assert asked == ["one", "two", "three"]
 
 
-async def test_the_first_of_two_turns_can_be_taken_back_alone(tmp_path: Path) -> None:
+async def test_the_first_of_two_turns_can_be_rolled_back_alone(tmp_path: Path) -> None:
     async with queued(tmp_path) as play:
         await play.take_back(turn_of(play, "one"))
         assert await play.shown() == ["two", "two!"]
@@ -142,7 +142,7 @@ async def test_an_edit_takes_its_turn_and_those_after_it_and_no_earlier_answer(
         assert asked == ["one", "zwei"]
 
 
-async def test_what_a_person_set_meanwhile_is_not_taken_back_with_a_turn(tmp_path: Path) -> None:
+async def test_settings_changed_meanwhile_are_not_rolled_back_with_a_turn(tmp_path: Path) -> None:
     async with queued(tmp_path) as play:
         instruction = SystemInstructionEntry(content="be brief")
         await play.conversation.append_entry(instruction)
@@ -150,7 +150,7 @@ async def test_what_a_person_set_meanwhile_is_not_taken_back_with_a_turn(tmp_pat
         assert play.conversation.history.system_instruction == "be brief"
 
 
-async def test_a_turn_that_is_not_there_is_not_taken_back(tmp_path: Path) -> None:
+async def test_a_rollback_of_an_unknown_turn_is_refused(tmp_path: Path) -> None:
     async with queued(tmp_path) as play:
         with pytest.raises(RequestError, match="no turn t9") as refusal:
             await play.take_back("t9")

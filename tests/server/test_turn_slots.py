@@ -61,7 +61,9 @@ def slots(shared: SharedSlots) -> TurnSlots:
     return TurnSlots(Limits(turns_max=2, turns_per_user_max=1), shared)
 
 
-async def test_a_slot_is_asked_for_and_given_back(slots: TurnSlots, shared: SharedSlots) -> None:
+async def test_a_turn_slot_is_taken_from_the_shared_store_and_released(
+    slots: TurnSlots, shared: SharedSlots
+) -> None:
     assert not slots.take_now("ada"), "the other servers must be asked first"
     with anyio.fail_after(SECONDS_MAX):
         await slots.take("ada", "t1")
@@ -70,7 +72,7 @@ async def test_a_slot_is_asked_for_and_given_back(slots: TurnSlots, shared: Shar
     assert shared.taken == []
 
 
-async def test_who_waits_for_other_servers_keeps_nobody_else_waiting(slots: TurnSlots) -> None:
+async def test_a_turn_that_waits_for_a_shared_slot_blocks_no_other_user(slots: TurnSlots) -> None:
     async with anyio.create_task_group() as tasks:
         for turn_id in ("t1", "t2", "t3"):
             tasks.start_soon(slots.take, "bob", turn_id)
@@ -80,7 +82,7 @@ async def test_who_waits_for_other_servers_keeps_nobody_else_waiting(slots: Turn
         tasks.cancel_scope.cancel()
 
 
-async def test_while_the_store_can_not_be_asked_this_server_counts_its_own(
+async def test_without_the_shared_store_turn_slots_are_counted_locally(
     slots: TurnSlots, shared: SharedSlots
 ) -> None:
     shared.is_down = True

@@ -42,7 +42,7 @@ async def two_words(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, N
     yield Stopped(reason="end")
 
 
-async def test_an_answer_is_said_stored_and_finished() -> None:
+async def test_an_answer_is_streamed_stored_and_finished() -> None:
     async with staged(two_words) as stage:
         finished = await stage.play()
         assert (finished.state, finished.usage) == (
@@ -58,7 +58,7 @@ async def test_an_answer_is_said_stored_and_finished() -> None:
         assert answer.invocation.model == "model"
 
 
-async def test_pieces_of_one_tick_leave_as_one_event() -> None:
+async def test_deltas_of_one_tick_are_one_event() -> None:
     async def chatter(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         for _ in range(1_000):
             yield TextPiece(text="x")
@@ -104,7 +104,7 @@ async def buggy(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]
         (buggy, "half an ans"),
     ],
 )
-async def test_a_failure_ends_the_turn_once_and_keeps_what_was_said(
+async def test_a_failure_ends_the_turn_once_and_keeps_the_partial_text(
     model: Model, kept: str
 ) -> None:
     async with staged(model) as stage:
@@ -138,7 +138,7 @@ async def test_an_answer_that_is_too_long_is_cut_and_failed() -> None:
         assert end.content == stage.said == "x" * 1_000
 
 
-async def test_a_call_that_takes_too_long_is_given_up() -> None:
+async def test_a_call_beyond_its_time_limit_is_cancelled() -> None:
     async def silent(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield TextPiece(text="wait")
         await anyio.sleep_forever()
@@ -149,7 +149,7 @@ async def test_a_call_that_takes_too_long_is_given_up() -> None:
         assert finished.error["message"] == "the model did not finish within 0.05 s"
 
 
-async def test_a_time_out_of_the_provider_is_not_told_as_ours() -> None:
+async def test_a_timeout_of_the_provider_is_not_reported_as_ours() -> None:
     async def impatient(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield TextPiece(text="half an ans")
         raise TimeoutError
@@ -160,7 +160,7 @@ async def test_a_time_out_of_the_provider_is_not_told_as_ours() -> None:
         assert finished.error["message"] == "the provider failed: TimeoutError"
 
 
-async def test_tools_of_a_turn_that_ran_out_of_time_are_told_so() -> None:
+async def test_tools_of_a_turn_that_timed_out_have_a_result_that_says_so() -> None:
     async def calling(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         for number in range(6):  # more than run at once
             yield ToolCallPiece(index=number, tool_name="giant", arguments="{}")
@@ -214,7 +214,7 @@ async def test_a_tool_that_comes_while_an_epoch_begins_is_sent_with_the_next_cal
         tasks.cancel_scope.cancel()
 
 
-async def test_a_model_that_only_calls_tools_is_stopped() -> None:
+async def test_a_model_that_only_calls_tools_is_stopped_at_steps_max() -> None:
     async def restless(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield ToolCallPiece(index=0, tool_name="now", arguments="{}")
         yield Stopped(reason="tool_calls")
@@ -226,7 +226,7 @@ async def test_a_model_that_only_calls_tools_is_stopped() -> None:
         assert len(results) == 3
 
 
-async def test_text_that_no_utf8_can_hold_is_mended_not_fatal() -> None:
+async def test_lone_surrogates_in_a_delta_are_replaced() -> None:
     async def surrogates(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield TextPiece(text="a\ud800b")
         yield Stopped(reason="end")
@@ -277,7 +277,7 @@ async def test_events_come_in_the_order_they_were_recorded() -> None:
         assert len(stage.finished) == 5
 
 
-async def test_a_listener_that_fails_is_taken_out_and_the_turn_goes_on() -> None:
+async def test_a_subscriber_that_fails_is_removed_and_the_turn_continues() -> None:
     class Deaf:
         was_told = False
 
@@ -295,7 +295,7 @@ async def test_a_listener_that_fails_is_taken_out_and_the_turn_goes_on() -> None
         assert deaf.was_told
 
 
-def test_events_know_their_conversation() -> None:
+def test_events_carry_their_session_id() -> None:
     assert all("session_id" in kind.__struct_fields__ for kind in EVENT_TYPES.values())
 
 
@@ -307,7 +307,7 @@ def tool_that_gives(result: str) -> Tool:
     return Tool(description=description, run=run)
 
 
-async def test_a_giant_result_is_kept_whole_beside_the_record_and_cut_in_it() -> None:
+async def test_a_giant_tool_result_is_stored_as_a_blob_and_cut_in_the_record() -> None:
     async def calling(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         if isinstance(request.context[-1], ToolResultsMessage):
             yield TextPiece(text="done")
@@ -350,7 +350,7 @@ async def test_a_provider_that_gives_up_ends_its_turn_and_nothing_else(model: Mo
         assert (await stage.play("again")).state == "failed"
 
 
-async def test_odd_figures_of_a_provider_cost_no_answer() -> None:
+async def test_malformed_usage_of_a_provider_does_not_lose_the_answer() -> None:
     async def boasting(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield TextPiece(text="hi")
         yield UsageReport(input_tokens=-5, output_tokens=10**30)

@@ -83,7 +83,7 @@ def shown(request: ModelRequest) -> list[str]:
     return [str(one) for one in said]
 
 
-async def test_a_prompt_cancelled_as_the_one_before_it_ends_is_behind_the_one_after_it() -> None:
+async def test_a_prompt_cancelled_at_the_end_of_the_previous_turn_is_in_no_later_context() -> None:
     async with playing() as play:
         first = await play.prompt("first")
         second = await play.prompt("second")
@@ -100,7 +100,7 @@ async def test_a_prompt_cancelled_as_the_one_before_it_ends_is_behind_the_one_af
         assert [event.state for event in play.finished] == ["completed", "interrupted", "completed"]
 
 
-async def test_an_end_that_is_owed_is_written_before_the_next_turn_looks_back() -> None:
+async def test_an_unwritten_turn_end_is_written_before_the_next_turn_builds_its_context() -> None:
     async with playing() as play:
         await play.prompt("first")
         second = await play.prompt("second")
@@ -116,7 +116,7 @@ async def test_an_end_that_is_owed_is_written_before_the_next_turn_looks_back() 
         assert play.ended_before == [[], [], [second.turn_id], [second.turn_id]]
 
 
-async def test_a_debt_is_paid_once_however_many_come_to_pay_it() -> None:
+async def test_an_unwritten_turn_end_is_written_once_by_concurrent_prompts() -> None:
     async with playing() as play:
         play.may_answer.set()
         await play.prompt("first")

@@ -66,7 +66,7 @@ async def test_an_upload_and_a_prompt_at_once_are_stored_in_the_same_record() ->
         assert [event.state for event in here.stage.finished] == ["completed"]
 
 
-async def test_a_record_is_known_though_who_asked_for_it_went_away() -> None:
+async def test_a_record_is_opened_although_the_first_caller_was_cancelled() -> None:
     async with visiting() as here:
         async with anyio.create_task_group() as client:
             client.start_soon(here.conversation.record.open)

@@ -67,20 +67,20 @@ async def opened(directory: Path, *drafts: Entry) -> AsyncIterator[Conversation]
     await store.close()
 
 
-async def test_a_decision_to_be_remembered_is_remembered_from_far_back(tmp_path: Path) -> None:
+async def test_a_remembered_approval_beyond_the_loaded_entries_is_found(tmp_path: Path) -> None:
     async with opened(tmp_path, NotebookEntry(content=""), ALWAYS, *MORE_THAN_IS_HELD) as here:
         assert await here.approvals.remembered() == {"write": "allow"}
         await operations.roll_back(here, 1)
         assert await here.approvals.remembered() == {}
 
 
-async def test_a_decision_that_was_taken_back_is_not_found_again(tmp_path: Path) -> None:
+async def test_a_rolled_back_remembered_approval_is_not_found(tmp_path: Path) -> None:
     taken_back = (NotebookEntry(content=""), ALWAYS, RollbackEntry(to_seq=1))
     async with opened(tmp_path, *taken_back, *MORE_THAN_IS_HELD) as here:
         assert await here.approvals.remembered() == {}
 
 
-async def test_a_copy_remembers_nothing_though_its_beginning_was_taken_back(
+async def test_a_fork_has_no_remembered_approvals_after_a_rollback(
     tmp_path: Path,
 ) -> None:
     copied = (ALWAYS, ForkedEntry(from_session_id="other", at_seq=1), RollbackEntry(to_seq=1))
@@ -88,7 +88,7 @@ async def test_a_copy_remembers_nothing_though_its_beginning_was_taken_back(
         assert await here.approvals.remembered() == {}
 
 
-async def test_while_a_far_rollback_is_read_what_stood_before_can_be_asked(tmp_path: Path) -> None:
+async def test_a_history_can_be_read_during_a_far_rollback(tmp_path: Path) -> None:
     seen: list[int] = []
 
     async def look(conversation: Conversation) -> None:

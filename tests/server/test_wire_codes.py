@@ -6,7 +6,7 @@ from nplt_server.errors import as_request_error
 from nplt_storage.errors import ConversationDamaged, ConversationHeld, ConversationReadOnly
 
 
-def test_what_another_server_holds_may_be_asked_for_again() -> None:
+def test_a_conversation_held_by_another_server_is_a_retryable_error() -> None:
     error = as_request_error(ConversationHeld("s1"))
     assert error is not None
     assert (error.code, error.retryable) == ("unavailable", True)

@@ -60,11 +60,11 @@ def test_a_model_without_a_price_makes_the_total_partial() -> None:
 
 
 @pytest.mark.parametrize("billed", [(), (("offline/echo", 1, 10, 5, 0),)])
-def test_without_any_price_nothing_is_said_of_cost(billed: Billed) -> None:
+def test_without_any_price_there_is_no_cost(billed: Billed) -> None:
     assert "cost" not in said(billed)
 
 
-def test_the_window_is_taken_by_what_the_provider_said_it_read_and_wrote() -> None:
+def test_occupancy_is_the_usage_that_the_provider_reported() -> None:
     usage = {"input_tokens": 700, "output_tokens": 50, "cached_tokens": 600}
     assert occupancy_of(usage, counted=640, context_tokens=1000) == {
         "tokens": 750,
@@ -75,7 +75,7 @@ def test_the_window_is_taken_by_what_the_provider_said_it_read_and_wrote() -> No
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"input_tokens": 700}, {"output_tokens": True}])
-def test_it_is_taken_by_our_count_where_the_provider_said_nothing_whole(
+def test_occupancy_is_our_count_if_the_provider_reported_no_complete_usage(
     usage: dict[str, int] | None,
 ) -> None:
     assert occupancy_of(usage, counted=640, context_tokens=1000) == {
@@ -86,7 +86,7 @@ def test_it_is_taken_by_our_count_where_the_provider_said_nothing_whole(
     }
 
 
-def test_of_a_window_nobody_knows_no_percentage_is_said() -> None:
+def test_occupancy_of_an_unknown_window_has_no_percentage() -> None:
     assert occupancy_of(None, counted=5, context_tokens=0) == {
         "tokens": 5,
         "source": "counted",

@@ -109,7 +109,7 @@ def nested(depth: int) -> JsonValue:
         ({"type": "object", "x": "\ud800"}, "can't be written"),
     ],
 )
-def test_a_tool_whose_schema_will_not_do_is_left_out(schema: JsonValue, reason: str) -> None:
+def test_an_mcp_tool_with_an_unusable_schema_is_left_out(schema: JsonValue, reason: str) -> None:
     assert reason in left_out({"name": "bad", "inputSchema": schema})["bad"]
 
 
@@ -167,7 +167,7 @@ def test_cleaned_text_has_nothing_hidden_and_can_be_written(text: str) -> None:
     assert cleaned.encode().decode() == cleaned == clean_foreign(cleaned)
 
 
-def test_letters_that_only_a_model_can_see_are_dropped() -> None:
+def test_invisible_characters_in_mcp_descriptions_are_dropped() -> None:
     hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
     assert clean_foreign(f"Adds{hidden} numbers 👩‍🚀") == "Adds numbers 👩‍🚀"
 

@@ -98,7 +98,7 @@ async def test_two_servers_with_a_tool_of_the_same_name_are_told_apart() -> None
         assert await process_of(house, "a") != await process_of(house, "b")
 
 
-async def test_one_that_dies_is_missed_at_once_and_returns_while_others_go_on() -> None:
+async def test_an_mcp_server_that_dies_is_noticed_at_once_and_reconnects() -> None:
     async with mcp_house(odd_server("a", [ODD]), odd_server("b", [ODD])) as house:
         before = await process_of(house, "a"), await process_of(house, "b")
         names, tools = house.names, house.servers.tools
@@ -112,7 +112,7 @@ async def test_one_that_dies_is_missed_at_once_and_returns_while_others_go_on() 
         assert (house.names, house.servers.tools) == (names, tools)
 
 
-async def test_while_one_is_away_a_call_fails_with_the_reason() -> None:
+async def test_a_call_to_a_disconnected_mcp_server_fails_with_the_reason() -> None:
     async with mcp_house(odd_server("a", [ODD]), again=NEVER) as house:
         with pytest.raises(ToolFailed):
             await house.call("a__die")
@@ -122,7 +122,7 @@ async def test_while_one_is_away_a_call_fails_with_the_reason() -> None:
     assert house.server("a").state == "stopped"
 
 
-async def test_a_cancelled_call_is_told_to_the_server_and_the_connection_stays() -> None:
+async def test_a_cancelled_call_notifies_the_mcp_server_and_keeps_the_connection() -> None:
     async with mcp_house(odd_server("a", [ODD])) as house:
         process = await process_of(house, "a")
         hanging = asyncio.create_task(house.call("a__hang"))
@@ -136,7 +136,7 @@ async def test_a_cancelled_call_is_told_to_the_server_and_the_connection_stays()
         assert await process_of(house, "a") == process
 
 
-async def test_one_that_never_answers_delays_neither_others_nor_the_end() -> None:
+async def test_an_unresponsive_mcp_server_delays_neither_others_nor_the_shutdown() -> None:
     async with mcp_house(
         silent("quiet", seconds=3_600), odd_server("b", [ODD]), connected=False
     ) as house:
@@ -146,13 +146,13 @@ async def test_one_that_never_answers_delays_neither_others_nor_the_end() -> Non
     assert not is_alive(process)
 
 
-async def test_one_that_never_answers_is_given_up_after_its_time() -> None:
+async def test_connecting_to_an_unresponsive_mcp_server_times_out() -> None:
     async with mcp_house(silent("quiet", seconds=0.05), connected=False) as house:
         await house.until(lambda: house.server("quiet").error is not None)
         assert house.server("quiet").error == "it did not answer within 0.05 s"
 
 
-async def test_why_one_can_not_be_reached_is_told() -> None:
+async def test_the_reason_why_an_mcp_server_is_unreachable_is_reported() -> None:
     missing = McpServerConfig(name="missing", command=("/nowhere/to/be/found",))
     nobody = McpServerConfig(name="nobody", url="http://127.0.0.1:1/mcp")
     once = RetryPauses(seconds_min=60, seconds_max=60)  # a new attempt would reset the error
@@ -163,7 +163,7 @@ async def test_why_one_can_not_be_reached_is_told() -> None:
         assert house.names == []
 
 
-async def test_one_that_stays_away_is_asked_less_and_less_often(
+async def test_reconnecting_to_an_mcp_server_backs_off(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     missing = McpServerConfig(name="missing", command=("/nowhere/to/be/found",))
@@ -192,7 +192,7 @@ def web_server(port: int = 0) -> Iterator[int]:
         process.kill()
 
 
-async def test_one_that_is_met_by_http_is_met_again_when_it_returns() -> None:
+async def test_an_mcp_server_over_http_is_reconnected_when_it_returns() -> None:
     with web_server() as port:
         async with mcp_house(at(port)) as house:
             before = await process_of(house, "web")
@@ -211,7 +211,7 @@ async def test_each_request_by_http_carries_the_headers_it_was_given() -> None:
             assert await house.call("web__keys") == '{"seen": ["sesame"]}'
 
 
-async def test_one_that_has_forgotten_us_is_greeted_again() -> None:
+async def test_an_expired_mcp_session_is_initialized_again() -> None:
     with web_server() as port:
         async with mcp_house(at(port)) as house:
             await house.call("web__forget")
@@ -220,7 +220,7 @@ async def test_one_that_has_forgotten_us_is_greeted_again() -> None:
             assert "process" in await house.until_answered("web__process")
 
 
-async def test_a_changed_list_is_read_again_when_the_server_says_so() -> None:
+async def test_a_list_changed_notification_reloads_the_tools() -> None:
     async with mcp_house(odd_server("a", [plain("renew")], [plain("new")])) as house:
         tools = house.servers.tools
         await house.call("a__renew")
@@ -229,7 +229,7 @@ async def test_a_changed_list_is_read_again_when_the_server_says_so() -> None:
 
 
 @pytest.mark.parametrize("when", ["greeted", "called"])
-async def test_one_that_writes_a_line_without_end_is_stopped_and_that_is_said(
+async def test_an_mcp_server_that_writes_an_endless_line_is_stopped_with_a_reason(
     when: str, tmp_path: Path
 ) -> None:
     count = tmp_path / "count"
@@ -255,7 +255,7 @@ async def test_one_that_writes_a_line_without_end_is_stopped_and_that_is_said(
         assert int(count.read_text()) < LINE_BYTES_MAX + 1_000_000
 
 
-async def test_one_that_does_not_answer_a_call_in_its_time_has_failed() -> None:
+async def test_a_call_that_times_out_at_an_mcp_server_has_failed() -> None:
     config = replace(odd_server("a", [ODD]), call_seconds_max=0.05)
     async with mcp_house(config) as house:
         with pytest.raises(ToolFailed, match=r"a did not answer within 0\.05 s: hang"):
@@ -264,7 +264,7 @@ async def test_one_that_does_not_answer_a_call_in_its_time_has_failed() -> None:
 
 
 @pytest.mark.slow
-async def test_a_sign_of_progress_gives_it_its_time_anew(tmp_path: Path) -> None:
+async def test_a_progress_notification_restarts_the_timeout_of_a_call(tmp_path: Path) -> None:
     seconds = 5
     until = tmp_path / "until"
     config = replace(
@@ -311,13 +311,13 @@ async def test_a_long_line_within_the_limit_is_read() -> None:
         assert len(await house.call("a__long")) == 3_000_000
 
 
-async def test_noise_between_its_words_is_ignored() -> None:
+async def test_noise_between_mcp_messages_is_ignored() -> None:
     async with mcp_house(odd_server("a", [ODD])) as house:
         assert "garble" in await house.call("a__garble")
         assert "process" in await house.call("a__process")
 
 
-async def test_what_it_complains_about_is_in_the_log_for_those_who_look_and_not_on_our_stderr(
+async def test_stderr_of_an_mcp_server_goes_to_the_debug_log(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG, "nplt_server.tools.mcp.child")
@@ -329,12 +329,12 @@ async def test_what_it_complains_about_is_in_the_log_for_those_who_look_and_not_
     assert capfd.readouterr() == ("", "")
 
 
-async def test_its_answers_are_cleaned() -> None:
+async def test_results_of_an_mcp_server_are_cleaned() -> None:
     async with mcp_house(odd_server("a", [ODD])) as house:
         assert await house.call("a__colour") == "[31mred[0m\nnext"
 
 
-async def test_what_can_not_be_read_or_written_fails_that_call_alone() -> None:
+async def test_a_malformed_mcp_message_fails_only_its_own_call() -> None:
     async with mcp_house(odd_server("a", [ODD])) as house:
         process = await process_of(house, "a")
         with pytest.raises(ToolFailed, match="a gave an answer that can't be read"):
@@ -344,7 +344,9 @@ async def test_what_can_not_be_read_or_written_fails_that_call_alone() -> None:
         assert await process_of(house, "a") == process
 
 
-async def test_without_the_sdk_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_mcp_sdk_the_error_names_the_missing_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "mcp"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)
@@ -359,14 +361,14 @@ async def test_without_servers_there_is_nothing_to_run() -> None:
     await McpServers([]).run()
 
 
-async def test_a_tool_kept_after_the_end_says_that_its_server_is_gone() -> None:
+async def test_a_tool_of_a_stopped_mcp_server_fails_with_the_reason() -> None:
     async with mcp_house(odd_server("a", [ODD])) as house:
         tool = house.tool("a__process")
     with pytest.raises(ToolFailed, match="a is not connected"):
         await tool.run({}, NoConversationHost())
 
 
-def test_what_is_no_text_is_told_in_brackets() -> None:
+def test_content_that_is_no_text_is_described_in_brackets() -> None:
     import mcp_types as sent
 
     text = sent.TextResourceContents(uri="file:///a", mime_type="text/plain", text="inside")
@@ -421,7 +423,7 @@ def test_data_is_shown_unless_the_text_says_the_same(
     assert result_text(sent.CallToolResult(content=content, structured_content=data)) == expected
 
 
-def test_what_the_server_calls_an_error_is_a_failure() -> None:
+def test_an_mcp_result_with_is_error_is_a_failure() -> None:
     import mcp_types as sent
 
     with pytest.raises(ToolFailed, match="no such city"):

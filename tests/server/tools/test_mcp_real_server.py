@@ -47,7 +47,9 @@ def server(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def test_its_tools_are_listed_with_what_they_take(both: Both, server: str) -> None:
+async def test_tools_of_an_mcp_server_are_listed_with_their_schemas(
+    both: Both, server: str
+) -> None:
     house = both.houses[server]
     assert [name for name in house.names if "__learned" not in name] == [
         f"{server}__{tool}" for tool in TOOLS
@@ -58,26 +60,28 @@ async def test_its_tools_are_listed_with_what_they_take(both: Both, server: str)
     assert house.server(server).error is None
 
 
-async def test_a_call_gives_its_result(both: Both, server: str) -> None:
+async def test_a_call_to_an_mcp_tool_returns_its_result(both: Both, server: str) -> None:
     house = both.houses[server]
     assert await house.call(f"{server}__add", a=2, b=3) == "5"
     assert await house.call(f"{server}__shout", words=["one", "two"]) == "ONE\nTWO"
     assert await house.call(f"{server}__picture") == "[image/png, 1,234 bytes]"
 
 
-async def test_a_failure_is_told_and_the_next_call_works(both: Both, server: str) -> None:
+async def test_a_failed_mcp_call_is_a_result_and_the_next_call_works(
+    both: Both, server: str
+) -> None:
     house = both.houses[server]
     with pytest.raises(ToolFailed, match="divide"):
         await house.call(f"{server}__divide", a=1, b=0)
     assert await house.call(f"{server}__divide", a=1, b=2) == "0.5"
 
 
-async def test_bad_arguments_are_told(both: Both, server: str) -> None:
+async def test_invalid_arguments_of_an_mcp_call_are_reported(both: Both, server: str) -> None:
     with pytest.raises(ToolFailed, match="b\n"):
         await both.houses[server].call(f"{server}__add", a=1)
 
 
-async def test_a_cancelled_call_is_cancelled_there(both: Both, server: str) -> None:
+async def test_a_cancelled_call_is_cancelled_at_the_mcp_server(both: Both, server: str) -> None:
     house = both.houses[server]
     call = asyncio.create_task(house.call(f"{server}__dawdle", event=server))
     await house.call(f"{server}__wait_for", event=f"{server} begins")
@@ -88,7 +92,7 @@ async def test_a_cancelled_call_is_cancelled_there(both: Both, server: str) -> N
     assert seen == f"{server} is cancelled"
 
 
-async def test_a_tool_that_is_new_there_is_new_here(both: Both, server: str) -> None:
+async def test_a_tool_added_at_the_mcp_server_is_offered(both: Both, server: str) -> None:
     house = both.houses[server]
     tools = house.servers.tools
     await house.call(f"{server}__learn", name=f"learned_by_{server}")
@@ -97,7 +101,7 @@ async def test_a_tool_that_is_new_there_is_new_here(both: Both, server: str) -> 
     assert await house.call(f"{server}__learned_by_{server}") == f"learned_by_{server}"
 
 
-async def test_its_process_is_given_what_is_its_own_and_knows_nothing_of_our_keys(
+async def test_an_mcp_process_gets_its_own_environment_without_our_keys(
     both: Both,
 ) -> None:
     names = (await both.houses["pipe"].call("pipe__environment")).split("\n")

@@ -122,11 +122,13 @@ ESCAPES = [
 
 
 @pytest.mark.parametrize("path", ESCAPES)
-def test_what_leads_outside_is_refused(files: Files, path: str) -> None:
+def test_a_path_outside_the_tool_roots_is_refused(files: Files, path: str) -> None:
     assert files.refuses(path).endswith("is outside of the directories that are open to you")
 
 
-def test_outside_nobody_learns_what_exists(files: Files, house: Path) -> None:
+def test_paths_outside_the_tool_roots_reveal_nothing_about_their_existence(
+    files: Files, house: Path
+) -> None:
     there, not_there = files.refuses("../closed/secret.txt"), files.refuses("../closed/nothing")
     assert there.replace("secret.txt", "nothing") == not_there
     assert "outside" in files.refuses("dangling")
@@ -146,9 +148,7 @@ def test_a_fifo_is_not_waited_for(files: Files) -> None:
     assert files.refuses("fifo") == "'fifo': neither a file nor a directory"
 
 
-def test_what_is_special_is_not_even_opened_for_that_may_do_something(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_device_files_are_not_opened(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[object] = []
     really_open = os.open
 
@@ -162,7 +162,7 @@ def test_what_is_special_is_not_even_opened_for_that_may_do_something(
     assert "fifo" not in opened
 
 
-def test_the_process_itself_is_never_read_wherever_the_roots_are() -> None:
+def test_proc_of_the_server_is_never_read_even_inside_the_tool_roots() -> None:
     files = Files(Path("/"))
     assert "outside" in files.refuses("/proc/self/environ")
     assert "outside" in files.refuses("/".join(("proc", "self", "root", "proc", "self", "environ")))
@@ -174,7 +174,7 @@ STEPS = st.sampled_from(
 
 
 @given(st.lists(STEPS, max_size=8), st.booleans())
-def test_no_way_of_steps_leads_to_a_secret(
+def test_no_sequence_of_path_components_leads_out_of_the_tool_roots(
     files: Files, house: Path, steps: list[str], absolute: bool
 ) -> None:
     path = "/".join([str(house / "open"), *steps] if absolute else steps)
@@ -190,7 +190,7 @@ def test_no_way_of_steps_leads_to_a_secret(
 
 
 @pytest.mark.parametrize("swapped", ["deep", "deep/more.txt"])
-def test_a_link_put_in_the_way_at_the_last_moment_is_not_followed(
+def test_a_symbolic_link_created_during_the_open_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
 ) -> None:
     root = tmp_path / "open"

@@ -49,22 +49,22 @@ async def run(name: str, policies: dict[str, ToolPolicy]) -> ToolCallResult:
 @pytest.mark.parametrize(
     ("tool_class", "policy"), [("read", "allow"), ("write", "ask"), ("network", "ask")]
 )
-def test_without_a_word_only_what_reads_is_allowed(
+def test_the_default_policy_allows_only_tools_that_read(
     tool_class: ToolClass, policy: ToolPolicy
 ) -> None:
     assert policy_of(description("it", tool_class), {"other": "deny"}) == policy
 
 
-async def test_what_is_allowed_by_name_runs() -> None:
+async def test_a_tool_with_the_policy_allow_runs() -> None:
     assert (await run("change", {"change": "allow"})).result == "it ran"
 
 
-async def test_what_must_be_asked_about_is_skipped_with_a_reason_the_model_can_pass_on() -> None:
+async def test_a_tool_with_the_policy_ask_is_skipped_without_an_approval() -> None:
     result = await run("fetch", {})
     assert (result.status, result.result) == ("skipped", "nobody allows fetch")
 
 
-async def test_what_is_denied_is_skipped_even_if_it_only_reads() -> None:
+async def test_a_tool_with_the_policy_deny_is_skipped_even_if_it_only_reads() -> None:
     result = await run("look", {"look": "deny"})
     assert (result.status, result.result) == (
         "skipped",
@@ -72,7 +72,7 @@ async def test_what_is_denied_is_skipped_even_if_it_only_reads() -> None:
     )
 
 
-def test_what_is_denied_is_not_offered_and_what_must_be_asked_about_is() -> None:
+def test_tools_with_the_policy_ask_are_offered_and_with_deny_are_not() -> None:
     runner = ToolRunner(
         TOOLS, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC), policies={"look": "deny"}
     )
@@ -80,7 +80,7 @@ def test_what_is_denied_is_not_offered_and_what_must_be_asked_about_is() -> None
     assert [tool.name for tool, _ in runner.every] == ["look", "change", "fetch"]
 
 
-def test_names_that_no_tool_has_are_told_with_the_nearest_one() -> None:
+def test_unknown_names_in_tool_policies_are_reported_with_the_nearest_one() -> None:
     assert unknown_tools({"fetsh": "deny", "look": "allow", "zzz": "ask"}, ["look", "fetch"]) == [
         "tools: there is no tool 'fetsh'; did you mean fetch?",
         "tools: there is no tool 'zzz'",

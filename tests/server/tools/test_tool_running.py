@@ -92,7 +92,7 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-async def test_what_a_tool_says_is_its_result() -> None:
+async def test_the_text_that_a_tool_returns_is_its_result() -> None:
     result = await result_of(giving("nine"))
     assert (result.status, result.result, result.tool_call_id) == ("success", "nine", "call0")
     assert result.duration >= 0
@@ -142,7 +142,7 @@ async def test_whatever_a_tool_raises_becomes_a_result(error: BaseException, tol
     assert (result.status, result.result) == ("failed", told)
 
 
-async def test_what_an_exception_says_is_not_told_for_it_may_hold_a_key() -> None:
+async def test_the_message_of_a_tools_exception_is_not_shown_because_it_may_contain_a_key() -> None:
     assert "sk-123" not in (await result_of(raising(ValueError("sk-123")))).result
 
 
@@ -163,7 +163,7 @@ async def test_half_a_character_is_replaced_so_that_it_can_be_written_down() -> 
     assert (await result_of(giving("a\ud800b"))).result == "a\ufffdb"
 
 
-async def test_a_tool_that_takes_too_long_is_stopped() -> None:
+async def test_a_tool_that_times_out_is_stopped() -> None:
     result = await result_of(wait_for_ever, seconds_max=0.001)
     assert result.status == "failed"
     assert result.result == "it did not finish within 0.001 s"
@@ -171,7 +171,7 @@ async def test_a_tool_that_takes_too_long_is_stopped() -> None:
 
 
 @pytest.mark.usefixtures("no_grace")
-async def test_a_tool_that_swallows_its_cancellation_does_not_hold_the_turn() -> None:
+async def test_a_tool_that_ignores_its_cancellation_does_not_block_the_turn() -> None:
     let_go = anyio.Event()
 
     async def stubborn(arguments: JsonObject, host: ToolHost) -> str:
@@ -189,7 +189,7 @@ async def test_a_tool_that_swallows_its_cancellation_does_not_hold_the_turn() ->
         await checkpoint()
 
 
-async def test_what_was_done_in_spite_of_a_cancel_is_told_as_done() -> None:
+async def test_a_tool_that_finished_despite_a_cancel_is_reported_as_done() -> None:
     async def thorough(arguments: JsonObject, host: ToolHost) -> str:
         try:
             await anyio.sleep_forever()
@@ -202,7 +202,7 @@ async def test_what_was_done_in_spite_of_a_cancel_is_told_as_done() -> None:
 
 
 @pytest.mark.usefixtures("no_grace")
-async def test_a_thread_that_hangs_does_not_hold_the_turn(gate: threading.Event) -> None:
+async def test_a_thread_that_hangs_does_not_block_the_turn(gate: threading.Event) -> None:
     def hang() -> str:
         """Waits for something."""
         gate.wait()
@@ -260,7 +260,7 @@ async def test_calls_run_side_by_side_but_no_more_than_allowed() -> None:
     assert most == 3
 
 
-async def test_a_slow_call_does_not_keep_the_result_of_a_quick_one_from_being_heard() -> None:
+async def test_the_result_of_a_quick_tool_call_is_emitted_before_a_slow_one_ends() -> None:
     heard = anyio.Event()
 
     async def slow(arguments: JsonObject, host: ToolHost) -> str:
@@ -279,7 +279,7 @@ async def test_a_slow_call_does_not_keep_the_result_of_a_quick_one_from_being_he
     assert [result.result for result in turn.results] == ["quick", "slow"]
 
 
-async def test_calls_beyond_the_bound_are_skipped_with_a_reason() -> None:
+async def test_tool_calls_beyond_the_limit_are_skipped_with_a_reason() -> None:
     results = await results_of(
         runner(tool("it", giving("ran"))), *(call("it", number) for number in range(9))
     )
@@ -369,7 +369,7 @@ async def test_300_cancels_at_any_moment_leave_each_call_with_exactly_one_result
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("tool")]
 
 
-def test_a_gigantic_result_is_cut_and_says_so_first() -> None:
+def test_a_giant_tool_result_is_truncated_with_a_notice_first() -> None:
     assert bounded("漢" * 10, bytes_max=30) == "漢" * 10
     assert bounded("漢" * 11, bytes_max=32) == "[cut: the first 10 of 11 characters]\n" + "漢" * 10
     assert bounded("a" * 31, bytes_max=30).endswith("]\n" + "a" * 30)

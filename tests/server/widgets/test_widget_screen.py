@@ -102,7 +102,7 @@ def test_a_prompt_that_waits_carries_no_screen(stage: Stage) -> None:
     assert screen_of(stage.ask("t2")) is None
 
 
-def test_that_all_is_gone_is_said_once(stage: Stage) -> None:
+def test_an_emptied_live_screen_is_written_once(stage: Stage) -> None:
     stage.ask("t1")
     stage.answer("t1")
     now(stage.state.update_memory_notebook(""))
@@ -123,7 +123,9 @@ def test_a_screen_from_before_the_epoch_counts_no_more(stage: Stage) -> None:
     assert screen_of(stage.ask("t2")) == NOTED
 
 
-def test_neither_does_one_in_the_turn_that_runs_when_the_epoch_begins(stage: Stage) -> None:
+def test_a_live_screen_of_the_running_turn_is_not_written_again_after_an_epoch(
+    stage: Stage,
+) -> None:
     stage.ask("t1")
     now(stage.state.update_memory_notebook("coffee"))
     stage.put(EpochEntry(reason="asked", screen=stage.state.screen()))
@@ -138,7 +140,7 @@ def test_after_a_clear_the_screen_is_written_again(stage: Stage) -> None:
     assert screen_of(stage.ask("t2")) == NOTED
 
 
-def test_a_screen_that_slid_out_of_the_window_stands_before_it_and_is_not_written_again() -> None:
+def test_a_live_screen_outside_max_turns_is_shown_first_and_not_written_again() -> None:
     stage = Stage(turns_max=2)
     now(stage.state.update_memory_notebook("tea"))
     carried = []
@@ -150,7 +152,9 @@ def test_a_screen_that_slid_out_of_the_window_stands_before_it_and_is_not_writte
     assert [getattr(message, "live_screen", None) for message in shown][:2] == [NOTED, None]
 
 
-def test_no_ended_turn_is_looked_at_twice(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_turns_are_searched_for_a_live_screen_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked_at: list[int] = []
 
     def look(turn: Turn, epoch_seq: int, quarantined: Collection[int]) -> str | None:
