@@ -716,7 +716,7 @@ def run_chat(
     async def talk_once(
         options: ChatOptions, address: Address, draft: str
     ) -> tuple[int, str | None, str | None]:
-        """Also returns the id of the conversation, if it is stored."""
+        """Returns the result of `talk`, and the id of the conversation if it is stored."""
         shown: ChatSession | None = None
 
         def connection_changed(state: ConnectionState) -> None:
