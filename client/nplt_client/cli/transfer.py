@@ -106,7 +106,7 @@ def import_files(files: Sequence[Path], *, server: str | None) -> int:
                     stored = connection.send_file(description, data, sent=progress.show)
                     assert isinstance(stored, FileStored)
                     if len(data) >= _LONG_BYTES:
-                        progress.note("the server takes it in …")
+                        progress.note("the server imports it …")
                     done = connection.request(Import(file_id=stored.file_id), Imported)
             except NpltError as error:
                 print_remark(f"{path}:")

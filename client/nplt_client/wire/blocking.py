@@ -407,7 +407,7 @@ def read_file(path: Path) -> bytes:
         descriptor = os.open(path.expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ConfigurationError(f"can't send {path}: it is no regular file")
+                raise ConfigurationError(f"can't send {path}: it is not a regular file")
             return file.read()
     except OSError as error:
         raise ConfigurationError(f"can't read {path}: {error.strerror or error}") from None
