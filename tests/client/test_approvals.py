@@ -94,7 +94,7 @@ def question(name: str = "write", **fields: object) -> ApprovalRequest:
     )
 
 
-def test_a_question_is_one_line_without_a_byte_that_acts_on_a_terminal() -> None:
+def test_an_approval_question_is_one_line_without_control_characters() -> None:
     text = question_text(
         approval_wanted(question("wr\x1b]0;x\x07ite\nit", truncated=True, size=9_000))
     )
@@ -113,7 +113,9 @@ def test_a_question_is_one_line_without_a_byte_that_acts_on_a_terminal() -> None
         ("yep", None),
     ],
 )
-def test_only_a_clear_word_is_an_answer(line: str, decision: ApprovalDecision | None) -> None:
+def test_only_a_clear_word_is_an_approval_decision(
+    line: str, decision: ApprovalDecision | None
+) -> None:
     assert parse_decision(line) == decision
 
 

@@ -220,7 +220,9 @@ def test_a_server_started_by_hand_is_found(household: Household) -> None:
 
 
 @pytest.mark.parametrize("greets", [False, True])
-def test_a_stranger_on_the_port_is_left_alone(household: Household, greets: bool) -> None:
+def test_another_program_on_the_port_is_not_used_as_a_server(
+    household: Household, greets: bool
+) -> None:
     """It may be silent, or be the server of another user, who says whose it is."""
 
     def greet() -> None:

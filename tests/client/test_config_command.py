@@ -30,7 +30,7 @@ def test_the_server_of_the_file_is_used_unless_another_is_named(environ: dict[st
     assert find_address("nplt://argument:1", environ).host == "argument"
 
 
-def test_its_token_is_told_to_its_server_and_to_no_other(
+def test_the_token_of_the_config_file_is_sent_only_to_its_server(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "token").write_text("s3cret\n")

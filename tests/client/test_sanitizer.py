@@ -15,7 +15,7 @@ from nplt_client.render.text import Sanitizer, sanitize, sanitize_line
 hostile = st.lists(st.sampled_from(BITS) | st.characters(), max_size=30).map("".join)
 
 
-def test_ten_thousand_hostile_strings_leave_nothing_a_terminal_would_obey() -> None:
+def test_the_sanitizer_leaves_no_control_sequence_of_ten_thousand_hostile_strings() -> None:
     chance = random.Random(20)
     for _ in range(10_000):
         text = "".join(chance.choices(BITS, k=chance.randint(1, 20)))
@@ -23,7 +23,7 @@ def test_ten_thousand_hostile_strings_leave_nothing_a_terminal_would_obey() -> N
 
 
 @given(hostile)
-def test_nothing_a_terminal_would_obey_is_ever_left(text: str) -> None:
+def test_the_sanitizer_leaves_no_control_sequence(text: str) -> None:
     assert not FORBIDDEN.search(sanitize(text))
 
 

@@ -123,7 +123,7 @@ def keys_shown(app: ChatApp) -> str:
     return " ".join(" ".join(line[place.x : place.right] for line in lines).split())
 
 
-async def test_nothing_is_allowed_by_keys_that_were_meant_for_the_input(
+async def test_no_approval_is_given_by_keys_meant_for_the_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approvals, "PAUSE_SECONDS", 3_600)

@@ -77,7 +77,7 @@ def test_the_blocking_connection_speaks_tls(
     assert events == list(whole_turn("in private"))
 
 
-def test_a_certificate_nobody_vouches_for_is_refused(certificate: Path) -> None:
+def test_an_untrusted_certificate_is_refused(certificate: Path) -> None:
     def script(talk: Talk) -> None:
         with pytest.raises(ssl.SSLError):
             inside_tls(expects_to_be_refused, certificate)(talk)

@@ -98,7 +98,7 @@ hostile_texts = st.lists(st.sampled_from(HOSTILE), max_size=8).map("".join)
 
 
 @given(hostile_texts, hostile_texts, hostile_texts)
-def test_nothing_that_was_said_becomes_part_of_the_page(name: str, said: str, more: str) -> None:
+def test_no_text_of_a_conversation_becomes_html_markup(name: str, said: str, more: str) -> None:
     call: JsonObject = {
         "tool_name": name,
         "status": more,
@@ -136,7 +136,7 @@ def test_the_html_page_shows_messages_and_tool_calls() -> None:
     assert "3 messages in 2 turns" in read.text
 
 
-def test_nothing_comes_from_elsewhere_and_no_script_could_run() -> None:
+def test_the_html_page_loads_nothing_remote_and_runs_no_script() -> None:
     made = whole(message(1, "assistant", "![a](https://e.example/a.png) <https://e.example>"))
     assert "default-src 'none'" in made
     assert not re.search(r"\b(src|srcset|style|on\w+)=|url\(|@import", made)

@@ -55,7 +55,7 @@ async def test_a_client_and_a_server_talk_over_a_socket() -> None:
         assert server.eof
 
 
-async def test_what_is_sent_in_one_tick_leaves_in_one_write() -> None:
+async def test_data_sent_in_one_tick_leaves_in_one_write() -> None:
     stream, _, transport = remembering()
     stream.send(b"one")
     assert stream.send_event(b"two")
@@ -65,7 +65,7 @@ async def test_what_is_sent_in_one_tick_leaves_in_one_write() -> None:
     assert transport.written == [b"onetwothree"]
 
 
-async def test_what_is_sent_before_the_connection_is_made_is_not_lost() -> None:
+async def test_data_sent_before_the_connection_is_made_is_not_lost() -> None:
     stream: FrameStream[Heard] = FrameStream(ClientConnection(), limits=LIMITS)
     transport = RememberingTransport()
     stream.send(b"early")

@@ -29,7 +29,7 @@ SMALLEST_FRAME = HEADER.size
 # -- a peer that asks faster than it is heard ----------------------------------------
 
 
-async def test_a_flood_is_heard_in_bounded_batches_and_nothing_is_lost() -> None:
+async def test_a_flood_is_received_in_bounded_batches_and_nothing_is_lost() -> None:
     async with joined() as pair:
         await pair.is_welcomed()
         flood = asyncio.create_task(pair.client_sends(requests(2, 60_000)))
