@@ -72,7 +72,7 @@ _HOMES = (
     "nplt_client.wire.reconnect_policy",
     "nplt_client.client",
 )
-"""The modules of the names below; each imports those before it anyway."""
+"""The modules that define the names below; each imports those before it anyway."""
 
 __all__ = [
     "AgentThought",

@@ -1,12 +1,12 @@
-"""`nplt`, and `python -m nplt_client` for where the command itself is not on the path."""
+"""Runs `nplt`, also as `python -m nplt_client` where the command is not on the path."""
 
 import gc
 import sys
 
 
 def main() -> int:
-    # What is loaded is there to stay: the garbage collector would look through it in vain, for
-    # a fifteenth of the time `nplt ask` takes.
+    # Loaded modules are never freed. Collecting garbage among them would take a fifteenth of
+    # the time of `nplt ask`.
     gc.set_threshold(50_000)
     from nplt_client.cli import main as command
 

@@ -2,8 +2,8 @@
 
 It is started only when no address was given and no server of this user runs
 (`settings.find_server`). It reads its own settings. It outlives the command that started
-it: a process session of its own, its output in a log file. A lock lets one of several
-commands start it; the others find it.
+it: it has its own process session, and its output goes to a log file. A lock lets one of
+several commands start it; the others find it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _GREETING_BYTES = 64
 def ensure_running(
     address: Address, *, is_ending: bool = False, tell: Callable[[str], None] = print_remark
 ) -> Address:
-    """The address of a server that serves this user; starts one where there is none.
+    """Returns the address of a server of this user, and starts one if none runs.
 
-    `address` is where the settings say that it listens. If something else is there, such
-    as the server of another user, ours takes another port. `is_ending`: the server that
-    runs accepts no connections any more, so its end is waited for. `tell` is given a line
+    `address` is the one in the settings. If another program listens there, such as the
+    server of another user, ours takes another port. `is_ending`: the running server accepts
+    no connections any more, so this waits for its end first. `tell` is called with a line
     about what was done.
     """
     running = find_server()
@@ -65,8 +65,8 @@ def ensure_running(
 
 
 def who_listens(address: Address) -> Literal["nobody", "nplt", "other"]:
-    """A server greets at once. One of another user is none for us: neither prompts nor
-    tokens are sent to it."""
+    """Recognizes a server by its greeting. The server of another user is "other": neither
+    prompts nor tokens are sent to it."""
     try:
         with socket.create_connection((address.host, address.port), timeout=1.0) as probe:
             probe.settimeout(_GREETING_SECONDS_MAX)
@@ -83,7 +83,7 @@ def _start(tell: Callable[[str], None]) -> Address:
     log = log_path()
     if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
         log.replace(log.with_suffix(".log.1"))
-    # -P: modules in the user's current folder must not be imported.
+    # -P: modules in the current directory must not be imported.
     command = [sys.executable, "-P", "-m", "nplt_server", "--any-port"]
     with log.open("ab") as output:
         child = subprocess.Popen(
@@ -93,7 +93,7 @@ def _start(tell: Callable[[str], None]) -> Address:
             stderr=output,
             start_new_session=True,
         )
-    # Reaped when it ends, or a longer chat would leave a zombie.
+    # A thread reaps it, since a long chat would leave a zombie otherwise.
     threading.Thread(target=child.wait, name="nplt-server-reaper", daemon=True).start()
     why = f"nplt-server was started but did not listen within {START_SECONDS_MAX:g} s"
     give_up = time.monotonic() + START_SECONDS_MAX
@@ -110,7 +110,7 @@ def _start(tell: Callable[[str], None]) -> Address:
             why = f"nplt-server ended with code {child.returncode}"
             break
         time.sleep(_LOOK_AGAIN_SECONDS)
-    child.terminate()  # does nothing to one that has ended
+    child.terminate()  # does nothing if it has ended
     if not (lines := last_lines(log, _LOG_LINES_SHOWN)):
         raise CannotConnect(f"{why}; its log is empty ({log})")
     raise CannotConnect(f"{why}; the end of {log}:\n" + "\n".join(f"    {line}" for line in lines))
@@ -132,7 +132,8 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 def wait_until_gone(server: RunningServer) -> bool:
-    """True when it has ended; it is given time to write what it acknowledged."""
+    """Waits for the server to end, and returns whether it did. It needs time to write what it
+    has acknowledged."""
     give_up = time.monotonic() + STOP_SECONDS_MAX
     while find_server() == server:
         if time.monotonic() > give_up:
@@ -142,7 +143,7 @@ def wait_until_gone(server: RunningServer) -> bool:
 
 
 def compare_versions(server: str) -> None:
-    """Prints a remark when the background server has another version than this client."""
+    """Prints a remark if the background server has another version than this client."""
     ours, theirs = __version__, server.removeprefix("nplt/")
     if theirs != ours:
         print_remark(

@@ -2,7 +2,7 @@
 
 `connect` opens a connection, reconnects when it is lost, and closes it at the end of
 its `async with`. Lists that come in pages are read to their end. Requests that got no
-reply are repeated only if that cannot do anything twice (`wire.wire_session` decides).
+reply are repeated only if they are idempotent (`wire.wire_session` decides).
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ class PromptFields(TypedDict, total=False):
     """The optional fields of a prompt."""
 
     session_id: str | None
-    """Another conversation than the attached one, by its id or name."""
+    """The id or name of another conversation than the attached one."""
     create: bool
-    """Makes that conversation if it is not there."""
+    """Creates that conversation if it does not exist."""
     history: str | None
-    """The history of the server's settings that a new one is kept in."""
+    """The history of the server's settings that stores a new conversation."""
     model: str | None
-    """Answers this prompt; the model of the conversation stays as it is."""
+    """The model that answers this prompt; the conversation keeps its own model."""
     role: str | None
-    """The model that the server's settings give this role answers it."""
+    """The role, in the server's settings, whose model answers this prompt."""
     message_id: str | None
     metadata: JsonObject | None
     options: JsonObject | None
     attachments: tuple[str, ...]
     replace_from: int | None
-    """Edit or regenerate: what stood from this entry on is rolled back first."""
+    """Edits or regenerates: rolls back this entry and all later ones first."""
 
 
 class TurnSoFar:
-    """What a turn of this client or of the blocking one has brought."""
+    """The part of a turn that has been received, for this client and the blocking one."""
 
     _received: ReceivedTurn
 
@@ -99,15 +99,15 @@ class TurnSoFar:
 
 
 class Turn(TurnSoFar):
-    """One prompt and what comes of it, made by `Client.ask`.
+    """One prompt, its events and its answer. `Client.ask` returns it.
 
         async with client.ask("hello") as turn:
             async for event in turn: ...
 
-    Entering sends the prompt and waits for its receipt: from then on it is on the server's
-    disk. Iterating gives the turn's events and ends after `TurnFinished`. Leaving early only
-    stops following; the turn goes on at the server until `cancel`. When the connection is lost
-    the events pause, and continue where they were.
+    Entering sends the prompt and waits for its receipt: then it is on the server's disk.
+    Iterating yields the turn's events and ends after `TurnFinished`. Leaving early only stops
+    following; the turn goes on at the server unless `cancel` is called. When the connection is
+    lost the events pause, and resume after the last one received.
     """
 
     def __init__(self, client: Client, prompt: messages.Prompt) -> None:
@@ -118,7 +118,7 @@ class Turn(TurnSoFar):
         self._received = ReceivedTurn()
 
     async def cancel(self) -> bool:
-        """False: it was over already."""
+        """Returns False if the turn was over already."""
         return await self._client.cancel(self.receipt.turn_id)
 
     async def __aenter__(self) -> Turn:
@@ -155,55 +155,55 @@ class Turn(TurnSoFar):
 
 
 class HistoryFields(TypedDict, total=False):
-    """What a page of the history may be asked for with."""
+    """The optional fields of a request for a page of the history."""
 
     before: int | None
-    """Messages with a seq below this one; or `after` it, or `around` it. None of them: the
-    newest."""
+    """Reads messages with a seq below this one; `after` and `around` are the alternatives.
+    Without any of them the newest messages are read."""
     after: int | None
     around: int | None
     session_id: str | None
-    """Another conversation than the attached one, by its id or name."""
+    """The id or name of another conversation than the attached one."""
     roles: Sequence[str] | None
-    """`("user", "assistant")` if not given."""
+    """The default is `("user", "assistant")`."""
     view: Literal["messages", "entries"]
-    """`"entries"`: every stored entry, with its kind."""
+    """`"entries"` returns every stored entry, with its kind."""
     detail: Literal["live", "summary", "gist"]
-    """How much of each message, as models are shown older ones."""
+    """The level of detail: models are shown older messages as summary or gist."""
     order: Literal["turns", "log"]
-    """`"turns"` if not given."""
+    """The default is `"turns"`."""
 
 
 class ConnectionFields(TypedDict, total=False):
-    """How to connect, beside where to."""
+    """The optional arguments of `connect`."""
 
     client_name: str
-    """As the server shows it to others."""
+    """The name that the server shows to other clients."""
     history: str | None
-    """The history of the server's settings that a new conversation is kept in: the fresh one
-    that every connection gets, or the one that `create` makes."""
+    """The history of the server's settings that stores new conversations: the fresh one that
+    every connection gets, and the one that `create` makes."""
     timeout: float
-    """Bounds connecting and every single reply, not the length of an answer."""
+    """Limits the seconds for connecting and for each reply, not the length of an answer."""
     reconnect: bool | Patience
-    """False: a connection that is lost later is not opened again. A `Patience` says how soon
-    it is, how long, and whether that also holds for the first one."""
+    """False: a lost connection is not opened again. A `Patience` sets the delays, when to give
+    up, and whether the first connection is retried too."""
     on_connection: Callable[[ConnectionState], object] | None
-    """Called with each change of `Client.connection`, in the event loop."""
+    """Called in the event loop with each change of `Client.connection`."""
 
 
 class Client:
-    """Made by `connect`, usable until that context is left.
+    """A connection to a server. `connect` makes it; it is usable until that context is left.
 
-    Methods may be called from many tasks at once; each raises an `NpltError`. Events come
-    for one conversation at a time, the attached one (`session_id`); `switch`, `new` and
-    `attach` change it, and so does asking in another conversation.
+    Methods may be called from several tasks at once; a failure is an `NpltError`. Events are
+    received for one conversation at a time, the attached one (`session_id`); `switch`, `new`
+    and `attach` change it, and so does asking in another conversation.
     """
 
     def __init__(self, runner: SessionRunner) -> None:
         self._runner = runner
         self._session = runner.session
         self.list_is_incomplete = False
-        """When `sessions` was last asked, the server was still reading its files."""
+        """Whether the server was still reading its files when `sessions` was last called."""
 
     @property
     def welcome(self) -> messages.Welcome:
@@ -216,7 +216,8 @@ class Client:
         return self._session.state
 
     def reconnect_now(self, address: Address | None = None) -> None:
-        """While `Reconnecting`: makes the next attempt now, at another address if given."""
+        """Makes the next attempt now if the state is `Reconnecting`. A new `address` is used
+        from then on."""
         self._runner.retry_now(address)
 
     @property
@@ -232,13 +233,13 @@ class Client:
     # Asking a model
 
     def ask(self, prompt: str, **fields: Unpack[PromptFields]) -> Turn:
-        # `create=False` is not sent: then the server's own setting holds.
+        # `create=False` is not sent, so that the server's own setting decides.
         given = {key: one for key, one in fields.items() if one is not None and one is not False}
         request = replace(messages.Prompt(text=prompt, message_id=uuid4().hex), **given)
         return Turn(self, request)
 
     async def ask_text(self, prompt: str, **fields: Unpack[PromptFields]) -> str:
-        """The whole answer. Raises if it failed or was interrupted."""
+        """Returns the whole answer. Raises if it failed or was interrupted."""
         async with self.ask(prompt, **fields) as turn:
             async for _ in turn:
                 pass
@@ -248,8 +249,8 @@ class Client:
     async def ask_json(
         self, prompt: str, schema: JsonObject, **fields: Unpack[PromptFields]
     ) -> JsonValue:
-        """The answer as a value that fits the JSON schema: the server has checked it. Raises
-        if it failed or was interrupted, and if no answer fits."""
+        """Returns the answer as a value that the server has validated against the JSON schema.
+        Raises if it failed or was interrupted, and if no answer is valid."""
         fields["options"] = {**(fields.get("options") or {}), "schema": schema}
         async with self.ask(prompt, **fields) as turn:
             async for _ in turn:
@@ -257,14 +258,14 @@ class Client:
             return turn.json()
 
     async def cancel(self, turn_id: str | None = None) -> bool:
-        """Without `turn_id`: the turn this connection started."""
+        """Cancels a turn; by default the one that this connection started."""
         return (await self._call(messages.Cancel(turn_id=turn_id), messages.Cancelled)).cancelled
 
     def events(self) -> EventFeed:
-        """Everything pushed for the attached conversation from now on.
+        """Returns all events of the attached conversation from now on.
 
-        A reader that falls far behind finds a `SessionEvent` "lagged" where
-        events are missing; the history has them.
+        A reader that falls far behind receives a `SessionEvent` "lagged" in place of the
+        missing events; the history has them.
         """
         return EventFeed(self._runner)
 
@@ -277,21 +278,22 @@ class Client:
     async def history(
         self, limit: int = 20, **fields: Unpack[HistoryFields]
     ) -> messages.HistoryPage:
-        """Each prompt with its answer, or with `order="log"` as they were stored."""
+        """Reads a page: each prompt with its answer, or with `order="log"` as they were
+        stored."""
         request = replace(messages.HistoryRequest(limit=limit), **fields)
         return await self._call(request, messages.HistoryPage)
 
     async def message_text(
         self, seq: int, *, offset: int = 0, session_id: str | None = None
     ) -> messages.MessageRange:
-        """A part of a message that was too long for a page."""
+        """Reads a part of a message that was too long for a page."""
         request = messages.HistoryRequest(session_id=session_id, seq=seq, offset=offset)
         return await self._call(request, messages.MessageRange)
 
     async def sessions(
         self, query: str | None = None, *, trash: bool = False
     ) -> AsyncIterator[messages.SessionRow]:
-        """`trash`: the deleted ones, which `undelete` brings back."""
+        """Lists the conversations; with `trash` the deleted ones, which `undelete` restores."""
         request = messages.SessionList(query=query, limit=_ROWS_PER_PAGE, trash=trash)
         async for page in self._pages(request, messages.SessionRows):
             self.list_is_incomplete = page.incomplete
@@ -301,9 +303,9 @@ class Client:
     async def switch(
         self, id_or_name: str, *, create: bool = False, history: str | None = None
     ) -> messages.Attached:
-        """An exact id, else an exact name, else a prefix that only one id has; `@last`. With
-        `create`, an exact id or name: one that is not there is made, in that `history` of the
-        server's."""
+        """Attaches to an exact id, else an exact name, else a unique prefix of an id, or to
+        `@last`. With `create`, only an exact id or name counts, and a missing conversation is
+        created in that `history` of the server's settings."""
         request = messages.SessionSwitch(session_id=id_or_name, create=create, history=history)
         return await self._call(request, messages.Attached)
 
@@ -315,14 +317,15 @@ class Client:
         model: str | None = None,
         history: str | None = None,
     ) -> messages.SessionCreated:
-        """`history`: the one of the server's settings that it is kept in."""
+        """Creates a conversation and attaches to it. `history` is the one of the server's
+        settings that stores it."""
         request = messages.SessionNew(name=name, system=system, model=model, history=history)
         return await self._call(request, messages.SessionCreated)
 
     async def attach(
         self, session_id: str, *, after_seq: int | None = None, observer: bool = False
     ) -> messages.Attached:
-        """With `after_seq`, the entries since then arrive as events first."""
+        """With `after_seq`, the later entries are replayed as events first."""
         request = messages.Attach(session_id=session_id, after_seq=after_seq, observer=observer)
         return await self._call(request, messages.Attached)
 
@@ -348,7 +351,7 @@ class Client:
         return await self._call(request, messages.SessionRow)
 
     async def undelete(self, session_id: str) -> messages.SessionRow:
-        """By exact id: conversations in the trash have no name."""
+        """Restores a conversation by its exact id: in the trash it has no name."""
         return await self._call(
             messages.SessionUpdate(session_id=session_id, deleted=False), messages.SessionRow
         )
@@ -356,12 +359,12 @@ class Client:
     async def fork(
         self, session_id: str | None = None, *, at_seq: int | None = None, name: str | None = None
     ) -> messages.SessionCreated:
-        """Copies the conversation, up to that entry, into a new one; does not move there."""
+        """Copies the conversation, up to that entry, into a new one; does not attach to it."""
         request = messages.SessionFork(session_id=session_id, at_seq=at_seq, name=name)
         return await self._call(request, messages.SessionCreated)
 
     async def search(self, query: str) -> AsyncIterator[messages.SearchHit]:
-        """Conversations by their names first, then messages, newest first."""
+        """Finds conversations by name first, then messages, newest first."""
         async for page in self._pages(messages.Search(query=query), messages.SearchHits):
             for hit in page.hits:
                 yield hit
@@ -388,7 +391,7 @@ class Client:
         return (await self._call(request, messages.Redacted, waits=True)).seq
 
     async def import_document(self, source: str | Path | bytes | JsonObject) -> messages.Imported:
-        """`source`: a path, the bytes of a file, or a small document itself."""
+        """Imports a path, the bytes of a file, or a small document itself."""
         if isinstance(source, dict):
             request = messages.Import(document=source)
         else:
@@ -397,7 +400,7 @@ class Client:
         return await self._call(request, messages.Imported, waits=True)
 
     async def file_get(self, file_id: str, session_id: str | None = None) -> bytes:
-        """All of a file that was uploaded."""
+        """Reads an uploaded file."""
         pieces: list[bytes] = []
         offset = 0
         while True:
@@ -414,15 +417,15 @@ class Client:
         )
 
     async def clear(self) -> messages.Cleared:
-        """Models are shown nothing older from here on. Waits for the running turn."""
+        """Hides all earlier entries from models. Waits for the running turn."""
         return await self._call(messages.ClearRequest(), messages.Cleared, waits=True)
 
-    # What a model is shown of it, and what that costs
+    # Contexts, usage, rollback, approvals
 
     async def context(
         self, *, text: str | None = None, model: str | None = None, session_id: str | None = None
     ) -> messages.ContextAccount:
-        """What the next call would send, as if `text` were prompted now."""
+        """Returns what the next call would send, as if `text` were prompted now."""
         request = messages.ContextRequest(session_id=session_id, model=model, text=text)
         return await self._call(request, messages.ContextAccount)
 
@@ -433,7 +436,7 @@ class Client:
         return await self._call(messages.Tools(session_id=session_id), messages.ToolList)
 
     async def compact(self, session_id: str | None = None) -> messages.EpochBegun:
-        """Older turns are shown in less detail from here on. Waits for the running turn."""
+        """Shows models older turns in less detail. Waits for the running turn."""
         return await self._call(
             messages.Compact(session_id=session_id), messages.EpochBegun, waits=True
         )
@@ -441,20 +444,20 @@ class Client:
     async def roll_back(
         self, to_seq: int | None = None, *, turns: Sequence[str] = ()
     ) -> messages.RolledBack:
-        """Takes back exactly those turns, or else what came after that entry. A fact is
-        appended, nothing is erased."""
+        """Rolls back exactly those turns, or else everything after that entry. A rollback entry
+        is appended, nothing is erased."""
         request = messages.Rollback(to_seq=to_seq, turns=tuple(turns))
         return await self._call(request, messages.RolledBack)
 
     async def redo(self) -> messages.RolledBack:
-        """Brings back what was taken back last, if nothing was said since."""
+        """Undoes the last rollback, if there was no prompt since."""
         return await self._call(messages.Rollback(redo=True), messages.RolledBack)
 
     async def approve(
         self, approval_id: str, *, allow: bool = True, remember: bool = False
     ) -> messages.ApprovalDecided:
-        """Answers an `ApprovalRequest`. The first answer counts; the reply says which it was.
-        With `remember`, it holds for all calls of that tool in the conversation."""
+        """Decides an `ApprovalRequest`. The first decision counts; the reply says which it was.
+        With `remember`, it applies to all calls of that tool in the conversation."""
         decision: Literal["allow", "deny"] = "allow" if allow else "deny"
         request = messages.Approval(approval_id=approval_id, decision=decision, remember=remember)
         return await self._call(request, messages.ApprovalDecided)
@@ -462,7 +465,8 @@ class Client:
     # The server
 
     async def models(self, *, listed: bool = False) -> messages.ModelChoice:
-        """`listed`: also what the providers' own lists have, as far as it is known by now."""
+        """Returns the models; with `listed` also the providers' own lists, as far as the server
+        has read them."""
         return await self._call(messages.ModelSwitch(listed=listed), messages.ModelChoice)
 
     async def switch_model(
@@ -472,9 +476,8 @@ class Client:
         role: str | None = None,
         options: JsonObject | None = None,
     ) -> messages.ModelChoice:
-        """The one of that name, or of that role, answers in this conversation from now on.
-        `options`: what prompts here ask for that say nothing else (`effort`, `temperature`,
-        `output_tokens`); `None` takes one back."""
+        """Sets the model of this conversation, by its name or role. `options` are the defaults
+        of its prompts (`effort`, `temperature`, `output_tokens`); `None` resets one."""
         request = messages.ModelSwitch(model=model, role=role, options=options)
         return await self._call(request, messages.ModelChoice)
 
@@ -491,8 +494,8 @@ class Client:
         filename: str | None = None,
         content_type: str | None = None,
     ) -> messages.FileStored:
-        """`source`: a path, the bytes themselves together with a `filename`, or
-        `mcp:SERVER/…`, which the server fetches itself."""
+        """Uploads a path, bytes together with a `filename`, or `mcp:SERVER/…`, which the server
+        fetches itself."""
         reply = await self._runner.upload(source, filename=filename, content_type=content_type)
         return _checked(reply, messages.FileStored)
 
@@ -519,10 +522,10 @@ def connect(
     create: bool = False,
     **fields: Unpack[ConnectionFields],
 ) -> AbstractAsyncContextManager[Client]:
-    """Without `token`, `NPLT_TOKEN` and `NPLT_TOKEN_FILE` are read.
+    """Connects to a server. Without `token`, `NPLT_TOKEN` and `NPLT_TOKEN_FILE` are read.
 
-    `session`, or what stands in the url (`nplt://host:9999/my-notes`), is the conversation
-    to begin in, by its id or name; with `create` it is made if it is not there. Without, it
+    `session`, or the path of the url (`nplt://host:9999/my-notes`), is the id or name of the
+    conversation to attach to; with `create` it is created if it does not exist. The default
     is a fresh one. A connection that is lost later is opened again.
     """
     address = parse_url(url)
@@ -553,7 +556,7 @@ async def opened(
     create: bool = False,
     on_connection: Callable[[ConnectionState], object] | None = None,
 ) -> AsyncIterator[Client]:
-    """A task group with the connection's one task, and the client."""
+    """Runs the connection's task in a task group, and yields the client."""
     runner = SessionRunner(session, address, on_connection=on_connection)
     failure: BaseException | None = None
     async with anyio.create_task_group() as tasks:
@@ -566,7 +569,7 @@ async def opened(
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:
-            failure = error  # the task raises nothing, so this need not be put into a group
+            failure = error  # the task raises nothing, so no exception group is needed
         finally:
             runner.close()
     if failure is not None:

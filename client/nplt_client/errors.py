@@ -3,15 +3,15 @@
     NpltError                   exit code
         ConfigurationError          3   an address, token or setting that can't be right
         AuthenticationFailed        4   the token is missing, wrong, or not enough
-        CannotConnect               5   nothing listens there, or we were refused
+        CannotConnect               5   nothing listens there, or the server refused us
         ConnectionLost              5   the connection ended
         ProviderFailed              6   the model's provider refused or failed
         TimedOut                    7   no answer in the time that was allowed
         ProtocolViolation           8   the server does not follow the protocol
         LimitExceeded               9   too large, too many, too fast
-        RequestRefused              2   understood, and refused: `code` says why
+        RequestRefused              2   the server refused a valid request: `code` says why
         MovedElsewhere              1   this client left the conversation of a running turn
-        TurnInterrupted           130   the answer was cut short; `text` is what came
+        TurnInterrupted           130   the answer was cut short; `text` is its beginning
 
 `WIRE_ERRORS` is the one map from error codes on the wire to these classes.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # slow to load, and needed only once there is a connection
 
 
 class NpltError(Exception):
-    """`code` and `field` come from the server, where the server refused."""
+    """The base of all errors. `code` and `field` are those of the server, if it refused."""
 
     exit_code: int = 1
 
@@ -59,7 +59,7 @@ class AuthenticationFailed(NpltError):
 class CannotConnect(NpltError):
     exit_code = 5
     nobody_listens = False
-    """Nothing listens there (as opposed to something that refused us)."""
+    """Whether no program listens at the address, as opposed to one that refused us."""
 
 
 class ConnectionLost(NpltError):
@@ -83,10 +83,10 @@ class LimitExceeded(NpltError):
 
 
 class RequestRefused(NpltError):
-    """The request can't be done: no such conversation, two of that name, a name too long.
+    """The server refused the request: no such conversation, two of that name, a name too long.
 
-    The caller has to change it, hence the exit code of a wrong usage; trouble inside the
-    server has the code of an internal error.
+    The caller has to change it, hence the exit code of wrong usage; a failure inside the
+    server has the exit code of an internal error.
     """
 
     _SERVER_TROUBLE: ClassVar[frozenset[str]] = frozenset({"internal", "unavailable", "read_only"})
@@ -97,7 +97,7 @@ class RequestRefused(NpltError):
 
 
 class MovedElsewhere(NpltError):
-    """Events come for one conversation at a time, so the turn can't be followed any more."""
+    """The turn can't be followed any more: events come for one conversation at a time."""
 
 
 class TurnInterrupted(NpltError):
@@ -127,13 +127,13 @@ WIRE_ERRORS: dict[str, type[NpltError]] = {
     "read_only": RequestRefused,
     "internal": RequestRefused,
 }
-"""Other codes, of a later server, are a plain refusal."""
+"""The class of each error code. Unknown codes, from a newer server, are a `RequestRefused`."""
 
 
 def error_from_report(report: ErrorReport) -> NpltError:
     kind = WIRE_ERRORS.get(report.code, RequestRefused)
     if type(report.code) is not str:
-        # Not from the wire: made here, of bytes that could not be read.
+        # This report was not sent: it was made here because a message could not be decoded.
         kind = ProtocolViolation
     return kind(
         report.message,
@@ -145,7 +145,7 @@ def error_from_report(report: ErrorReport) -> NpltError:
 
 
 def error_from_turn(error: JsonObject | None) -> NpltError:
-    """The `error` of a turn that failed; without a code it is the provider's failure."""
+    """Converts the `error` of a failed turn; without a code it is the provider's failure."""
     details = error or {}
     code = word if isinstance(word := details.get("code"), str) else None
     message = text if isinstance(text := details.get("message"), str) else ""

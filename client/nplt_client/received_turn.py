@@ -1,9 +1,9 @@
-"""Puts one turn together from its events: text, model, tool calls, end. Pure.
+"""Assembles one turn from its events: text, model, tool calls, end. Pure.
 
 A turn may hold several calls of the model, with tools between them; the answer is the
-text of all of them, a blank line apart, but for answers that were rejected. Deltas are
-placed by offset (`nplt_protocol.resume`), and each call's stored entry replaces its deltas, unless
-that entry was cut to fit a message.
+text of all calls, separated by blank lines, without rejected answers. Deltas are placed by
+offset (`nplt_protocol.resume`), and each call's stored entry replaces its deltas, unless
+that entry was truncated to fit a message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CALLS_APART = "\n\n"
 
 
 class _CallText(Extent):
-    """The text of one call, and how much of it was given out."""
+    """The text of one call, and how much of it was returned to the caller."""
 
     __slots__ = ("_pieces", "shown")
 
@@ -33,7 +33,7 @@ class _CallText(Extent):
         return self._pieces[0] if self._pieces else ""
 
     def add(self, delta: messages.TextDelta) -> str:
-        """Gives the part that was not given out yet."""
+        """Returns the part that was not returned before."""
         if delta.replay_from is not None:
             self._pieces = [self.text[: delta.replay_from]]
         new = self.take(delta.offset, delta.text, replay_from=delta.replay_from)
@@ -46,7 +46,7 @@ class _CallText(Extent):
         return self._unseen(text)
 
     def _unseen(self, new: str) -> str:
-        """Of a part that ends where the text ends now."""
+        """Returns the part of `new`, which ends the text, that was not returned before."""
         start = self.length - len(new)
         unseen = new[max(0, self.shown - start) :]
         self.shown = max(self.shown, self.length)
@@ -62,13 +62,14 @@ class ReceivedTurn:
         self.model: str | None = None
         self.finished: messages.TurnFinished | None = None
         self.abandoned = False
-        """Whoever asked did not want to wait for the end."""
+        """Whether the caller stopped following the turn before its end."""
         self.tool_calls: dict[str, JsonObject] = {}
         self.lacks_text = False
-        """A call's text came with a gap, and its entry cut: the record has it whole."""
+        """Whether a call's deltas have a gap and its entry was truncated, so that only the
+        record has all of its text."""
         self._calls: dict[int, _CallText] = {}
         self._rejected: set[int] = set()
-        """Calls whose answer did not fit the schema: the model was asked for another one."""
+        """Calls whose answer did not fit the schema, after which the model was called again."""
         self._has_text = False
 
     @property
@@ -78,7 +79,7 @@ class ReceivedTurn:
 
     @property
     def last_text(self) -> str:
-        """Of the last call: with a schema that is the whole answer."""
+        """The text of the last call: with a schema that is the whole answer."""
         return self._calls[max(self._calls)].text if self._calls else ""
 
     def raise_unless_completed(self) -> None:
@@ -89,7 +90,7 @@ class ReceivedTurn:
         raise error_from_turn(self.finished.error)
 
     def apply(self, event: messages.Event) -> str:
-        """Takes an event of this turn in; gives the piece of the answer it adds."""
+        """Applies an event of this turn, and returns the piece that it adds to the answer."""
         match event:
             case messages.TurnStarted():
                 self.model = event.model
@@ -137,7 +138,7 @@ class ReceivedTurn:
         return self._take_text(call, content)
 
     def _take_results(self, entry: JsonObject) -> None:
-        """Of tools whose events were missed."""
+        """Adds the results of tools whose events were missed."""
         results = entry.get("tool_calls")
         for result in results if isinstance(results, list) else ():
             if isinstance(result, dict) and isinstance(name := result.get("tool_call_id"), str):
@@ -145,8 +146,8 @@ class ReceivedTurn:
                 self.tool_calls[name] = {"arguments": {}, **self.tool_calls.get(name, {}), **known}
 
     def _take_text(self, number: int, given: messages.TextDelta | str) -> str:
-        """A piece of a call's text, or all of it. The first words of a later call are
-        separated from the call before."""
+        """Adds a piece of a call's text, or all of it. A blank line separates it from the text
+        of the call before."""
         call = self._calls.setdefault(number, _CallText())
         is_first = call.shown == 0
         piece = call.replace(given) if isinstance(given, str) else call.add(given)
@@ -158,7 +159,7 @@ class ReceivedTurn:
 
 
 def model_of(entry: JsonObject) -> str | None:
-    """The model that gave an answer, from its stored entry or message."""
+    """Returns the model that gave an answer, from its stored entry or message."""
     if isinstance(model := entry.get("model"), str):
         return model
     match entry.get("invocation"):

@@ -2,13 +2,13 @@
 
 Order: the command line, then the environment (`NPLT_SERVER`, `NPLT_TOKEN`,
 `NPLT_TOKEN_FILE`), then `~/.config/nplt/client.toml`, then the server of this user that
-runs on this machine (`server.json`), then where its settings say that it would listen.
+runs on this machine (`server.json`), then the address in the server's settings.
 The file's token belongs to the file's server and is never sent to another one. Without an
-address a server may be started (`Address.is_default`). How long a lost server is looked for
-is in `NPLT_RECONNECT_SECONDS`. The rules for naming a conversation on the command line are
-here too. Nothing here writes or opens a connection. The short
-commands load this module, so `tomllib` and `yaml` are imported only when there is a file to
-read, and `pathlib` never.
+address a server may be started (`Address.is_default`). `NPLT_RECONNECT_SECONDS` limits how
+long a client tries to reconnect. The rules for naming a conversation on the command line are
+here too. Nothing here writes files or opens a connection. The short commands load this
+module, so `tomllib` and `yaml` are imported only when there is a file to read, and `pathlib`
+never.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ DEFAULT_CLIENT_NAME = "nplt-client/1"
 COMMAND_NAME = "nplt/1"
 """The client name of the commands and chats of `nplt`."""
 LAST = "@last"
-"""Given in place of an id: the conversation that was used last. The server knows which."""
+"""Stands for the conversation that was used last; the server knows which one that is."""
 DELETE_PREFIX_MIN = 8
-"""So many characters of an id are enough to delete its conversation."""
+"""The shortest prefix of an id by which a conversation can be deleted."""
 RECONNECT_SECONDS_MAX = 60.0
-"""How long commands such as `nplt ask` look for a lost server."""
+"""How long commands such as `nplt ask` try to reconnect."""
 SILENCE_SECONDS_MAX = 30.0
-"""A server that is silent for so long is sent a PING; after twice that it counts as gone."""
+"""A server is sent a PING after this silence; after twice as long the connection is lost."""
 
 
 class Address(Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ _URL = re.compile(
     r"(?:\[([^\s\[\]@?#/\\]*:[^\s\[\]@?#/\\]*)\]|([^\s\[\]@?#/\\:]+))"
     r"(?::([^/]+))?(?:/([^/?#]*))?"
 )
-"""Scheme, IPv6 host or other host, port, conversation."""
+"""The groups are the scheme, an IPv6 host or another host, the port and the conversation."""
 
 
 def parse_url(url: str) -> Address:
@@ -105,8 +105,8 @@ def find_address(argument: str | None, environ: Mapping[str, str] = os.environ) 
 
 
 def check_delete_target(wanted: str, *, session_id: str, name: str) -> None:
-    """Refuses to delete the conversation that `wanted` led to if `wanted` is a prefix of its
-    id that is too short to be meant."""
+    """Refuses to delete the conversation that `wanted` named if `wanted` is too short a prefix
+    of its id."""
     by_prefix = wanted not in (session_id, name, LAST)
     if by_prefix and len(wanted) < DELETE_PREFIX_MIN:
         raise RequestRefused(
@@ -118,12 +118,12 @@ def check_delete_target(wanted: str, *, session_id: str, name: str) -> None:
 
 
 def default_address(environ: Mapping[str, str] = os.environ) -> Address:
-    """Where a server of this user listens unless something else is there."""
+    """The address at which a server of this user listens unless its port is taken."""
     return replace(parse_url(DEFAULT_URL), port=_default_port(environ), is_default=True)
 
 
 def state_dir(environ: Mapping[str, str] = os.environ) -> str:
-    """Where the server says that it listens; logs and prompts are there too."""
+    """The directory with the server's `server.json`, its log, and the history of prompts."""
     if sys.platform != "linux":
         from platformdirs import user_state_dir  # slow to load
 
@@ -133,7 +133,7 @@ def state_dir(environ: Mapping[str, str] = os.environ) -> str:
 
 
 class RunningServer(Struct, frozen=True, kw_only=True):
-    """A server of this user, as it describes itself."""
+    """A server of this user, as its `server.json` describes it."""
 
     pid: int
     url: str
@@ -144,7 +144,7 @@ class RunningServer(Struct, frozen=True, kw_only=True):
 
 
 def find_server(environ: Mapping[str, str] = os.environ) -> RunningServer | None:
-    """A server holds a lock on its file as long as it lives."""
+    """Finds the server of this user. A server holds a lock on its file while it runs."""
     try:
         descriptor = os.open(f"{state_dir(environ)}/server.json", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -155,7 +155,7 @@ def find_server(environ: Mapping[str, str] = os.environ) -> RunningServer | None
         try:
             return json.decode(os.read(descriptor, 4_096), type=RunningServer)
         except MsgspecError:
-            return None  # it is being written
+            return None  # the server is still writing it
     finally:
         os.close(descriptor)
     return None  # left behind by a server that was killed
@@ -174,8 +174,8 @@ def _own_settings(environ: Mapping[str, str]) -> ClientConfig:
 
 
 def _default_port(environ: Mapping[str, str]) -> int:
-    """The server's own setting, so that client and server agree on the default address. The
-    server itself says what is wrong with its settings."""
+    """Reads the server's own setting, so that both agree on the default address. Mistakes are
+    ignored: the server reports those itself."""
     if text := environ.get("NPLT_LISTEN__PORT"):
         return _port(text, "NPLT_LISTEN__PORT")
     path = f"{_config_dir(environ)}/server.yaml"
@@ -194,7 +194,7 @@ def _default_port(environ: Mapping[str, str]) -> int:
 def find_reconnect_seconds(
     usual: float | None, environ: Mapping[str, str] = os.environ
 ) -> float | None:
-    """How long a lost server is looked for. 0: not at all; None: for ever."""
+    """How many seconds to try to reconnect. 0: not at all; None: without end."""
     text = environ.get("NPLT_RECONNECT_SECONDS")
     if not text:
         return usual
@@ -214,7 +214,7 @@ def find_token(
     if path := environ.get("NPLT_TOKEN_FILE"):
         return _token_in(path, "NPLT_TOKEN_FILE")
     if address is not None and address.is_default:
-        # Made by the server on systems that can't tell whose a connection is.
+        # The server makes this token on systems that can't tell the user of a connection.
         path = f"{state_dir(environ)}/token"
         return _token_in(path, "the server's token") if os.access(path, os.F_OK) else None
     if address is None:
@@ -245,7 +245,7 @@ def _token_in(path: str, named_by: str) -> str:
 KNOWN = ("server", "token_file", "notify")
 NotifyBy: TypeAlias = Literal["bell", "osc9", "off"]
 NOTIFY_BY: tuple[NotifyBy, ...] = ("bell", "osc9", "off")
-"""How a chat says that an answer is done while another window has the focus."""
+"""How a chat notifies of a finished answer while another window has the focus."""
 
 
 def find_notify_by(environ: Mapping[str, str] = os.environ) -> NotifyBy:
@@ -262,7 +262,7 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
 
 
 def read_config(environ: Mapping[str, str] = os.environ) -> ClientConfig:
-    """The settings and every mistake in the file; raises nothing."""
+    """Reads the settings, with every mistake in the file; raises nothing."""
     path = f"{_config_dir(environ)}/client.toml"
     if not os.access(path, os.F_OK):
         return ClientConfig(path=path)

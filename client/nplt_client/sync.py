@@ -4,8 +4,8 @@
         print(client.ask_text("hello"))
         for event in client.ask("and then?"): ...
 
-The connection lives in an event loop in a thread of its own; each call is handed to it and
-waited for. A turn whose wait was interrupted by Ctrl+C can be cancelled, or read on.
+The connection runs in an event loop in its own thread; each call is passed to it and blocks
+until it is done. After Ctrl+C interrupted a turn's wait, the turn can be cancelled or read on.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def connect(
     create: bool = False,
     **fields: Unpack[ConnectionFields],
 ) -> Iterator[Client]:
-    """`on_connection` is called in the thread of the connection: it must not ask
-    anything of the client, nor take long."""
+    """Connects to a server, as the asynchronous `connect` does. `on_connection` is called in
+    the thread of the connection: it must neither call the client nor block."""
     opening = connect_asynchronously(url, token=token, session=session, create=create, **fields)
     with (
         start_blocking_portal() as portal,
@@ -56,12 +56,12 @@ def _call(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> T:
     try:
         return future.result()
     except BaseException:
-        future.cancel()  # for one that was interrupted while it waited
+        future.cancel()  # in case KeyboardInterrupt ended the wait
         raise
 
 
 class _Events(Generic[Source]):
-    """Of a turn or a feed: the next one is asked for once even if waiting is interrupted."""
+    """Iterates over the events of a turn or a feed. None is lost if a wait is interrupted."""
 
     def __init__(self, portal: BlockingPortal, source: Source) -> None:
         self._portal = portal
@@ -74,20 +74,20 @@ class _Events(Generic[Source]):
     def __next__(self) -> messages.Event:
         if self._asked is None:
             self._asked = self._portal.start_task_soon(self._one)
-        event = self._asked.result()  # KeyboardInterrupt leaves it asked
+        event = self._asked.result()  # after KeyboardInterrupt the next call gets this one
         self._asked = None
         if event is None:
             raise StopIteration
         return event
 
     async def _one(self) -> messages.Event | None:
-        # StopAsyncIteration can't travel through a future.
+        # A future can't raise StopAsyncIteration.
         return await anext(self._source, None)
 
 
 class Turn(_Events[AsyncTurn], TurnSoFar):
-    """Iterable once. The prompt is sent on entering its `with`, or else when the
-    first event is asked for."""
+    """A turn, to be iterated over once. The prompt is sent on entering its `with`, or else at
+    the first iteration."""
 
     def __init__(self, portal: BlockingPortal, turn: AsyncTurn) -> None:
         super().__init__(portal, turn)
@@ -97,7 +97,7 @@ class Turn(_Events[AsyncTurn], TurnSoFar):
     def __enter__(self) -> Turn:
         if self._entering is None:
             self._entering = self._portal.start_task_soon(self._source.__aenter__)
-        self._entering.result()  # KeyboardInterrupt leaves it under way: it is sent once
+        self._entering.result()  # after KeyboardInterrupt the prompt is not sent again
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,7 +108,7 @@ class Turn(_Events[AsyncTurn], TurnSoFar):
         return super().__next__()
 
     def close(self) -> None:
-        """Stops listening; the turn goes on at the server."""
+        """Stops following the turn, which goes on at the server."""
         if self._entering is not None and self._entering.done() and not self._entering.exception():
             _call(self._portal, lambda: self._source.__aexit__(None, None, None))
 
@@ -124,7 +124,7 @@ class EventFeed(_Events[AsyncEventFeed]):
 def _blocking(
     method: Callable[Concatenate[AsyncClient, P], Awaitable[T]],
 ) -> Callable[Concatenate[Client, P], T]:
-    """The same method of `Client`: it waits for the result."""
+    """Turns a method of the asynchronous client into one that waits for the result."""
 
     @wraps(method)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:

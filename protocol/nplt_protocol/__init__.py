@@ -1,11 +1,11 @@
 """NPLT: the protocol between clients and servers, without I/O.
 
 Import from here, from `messages` (the requests, replies and events) and from
-`stream` (a connection on asyncio). `stream` is not imported here: an event
-loop takes longer to load than everything else. The other modules may move.
+`stream` (a connection on asyncio). `stream` is not imported here, because an
+event loop takes longer to load than everything else. The other modules may move.
 Names are loaded when they are first used: a server that starts needs few of them.
-The normative text is `protocol/SPEC.md`. Providers, storage and users are not
-known in this package.
+The specification is `protocol/SPEC.md`. This package knows nothing of providers,
+storage and users.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 bytes to replies and events.
 
 `connection` holds the states and the rules. A server may be newer than this
-code: unknown events are dropped, unknown words are accepted. A reply that can't
-be read becomes an error for its request, never an exception.
+code: unknown events are dropped, unknown enum values are accepted. A reply that
+can't be decoded becomes an error for its request, never an exception.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BEFORE_WELCOME: dict[int, Step] = {
     MessageType.ERROR: Step.RECEIVE_ERROR,
     MessageType.CHAT_TEXT: Step.RECEIVE_TEXT,
 }
-"""The types that may come before WELCOME. All others are replies and events."""
+"""Message types that may arrive before WELCOME. All others are replies and events."""
 _SEQ_MAX = 0xFFFF
 _MESSAGE_BYTES_CEILING = 64 * 1024 * 1024
 """Longer messages are refused, whatever limit the server announces."""
@@ -66,7 +66,7 @@ class ClientConnection(Connection):
         super().__init__(State.PLAIN if dialect is Dialect.PLAIN else State.NEW, limits)
         self.dialect = dialect
         self.greeting: str | None = None
-        """The last text before WELCOME. If the server hangs up then, it is the reason."""
+        """The last text before WELCOME. If the server then closes, it is the reason."""
         self.welcome: Welcome | None = None
         self.message_bytes_max = limits.message_bytes_max
         self._waiting: dict[int, MessageType] = {}
@@ -79,7 +79,7 @@ class ClientConnection(Connection):
     # Sending.
 
     def send_hello(self, hello: Hello = Hello()) -> bytes:  # noqa: B008 (frozen)
-        """May be sent again, with another token, after a HELLO that was refused."""
+        """Sends HELLO, or another one, with another token, after one that was refused."""
         if MessageType.HELLO in self._waiting.values():
             raise LocalProtocolError("HELLO can't be sent while another is unanswered")
         self.state = self.after(Step.SEND_HELLO)
@@ -89,7 +89,7 @@ class ClientConnection(Connection):
         return data
 
     def send(self, request: Request) -> tuple[int, bytes]:
-        """Returns the seq that the reply will carry (of no meaning in plain), and the bytes."""
+        """Returns the seq that the reply will carry (meaningless in plain), and the bytes."""
         if self.allows(Step.SEND_PLAIN_REQUEST):
             seq = self._next_plain_seq()
             return seq, encode_plain_request(request, seq)
@@ -102,7 +102,7 @@ class ClientConnection(Connection):
         return seq, data
 
     def send_file_data(self, seq: int, data: bytes) -> bytes:
-        """Sends pieces of the upload whose FileMetadata was sent with this seq."""
+        """Sends a piece of the upload whose FileMetadata was sent with this seq."""
         is_open = self._waiting.get(seq) is MessageType.FILE_METADATA
         if not is_open and not self.allows(Step.SEND_PLAIN_REQUEST):
             raise LocalProtocolError(f"no upload #{seq} is open")

@@ -1,14 +1,14 @@
 """Messages to bytes, and the payload of a whole message back to a value.
 
-Requests are read strictly: what is wrong is said in a sentence that names the
-field. What a server sends may be newer than this code: unknown fields, events
-and words are taken. Encoding a message that is longer than the limit is a bug
-of this side (LocalProtocolError); cutting it is for callers who know what may
-be cut. Which request a reply answers, and in which order messages come, is
-not known here; the connections know.
+Requests are decoded strictly: an error names the field and says what is wrong
+with it. Messages from a server may be newer than this code, so unknown fields,
+events and enum values are accepted. Encoding a message that is longer than the
+limit is a bug on this side (LocalProtocolError); a caller that knows what may
+be truncated does it beforehand. The connections, not this module, match replies
+to requests and check the order of messages.
 
-An ErrorReport and a SessionEvent keep in `details` all the keys that they do
-not name. On the wire these stand beside their fields.
+An ErrorReport and a SessionEvent keep in `details` all keys that are not fields
+of theirs. In the JSON, `details` is flattened into the object.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ MESSAGE_BYTES_MAX = WireLimits().message_bytes_max
 METADATA_BYTES_MAX = 2_048
 
 FROM_SERVER = WireLimits(json_depth_max=128, json_keys_max=1_000_000)
-"""For reading replies and events: a long page has more keys than any request."""
+"""The limits for replies and events: a long page has more keys than any request."""
 
 _DIGITS_MAX = 9
 
 HEARTBEAT = b"HEARTBEAT"
-"""The plain dialect's sign of life, a text that is never answered."""
+"""The keepalive text of the plain dialect. It gets no reply."""
 
 
 REPLY_CODES = {
@@ -73,7 +73,7 @@ REPLY_CODES = {
 """A reply has the type of its request, except for these."""
 
 MESSAGE_TYPES: dict[int, MessageType] = {int(code): code for code in MessageType}
-"""A look-up costs a tenth of a call of the enum."""
+"""A lookup here takes a tenth of the time of `MessageType(code)`."""
 
 _JSON_REQUESTS: dict[int, type[Request]] = {
     int(code): shape
@@ -116,7 +116,7 @@ def encode_reply(
     *,
     message_bytes_max: int = MESSAGE_BYTES_MAX,
 ) -> bytes:
-    """`type` is the request's; the reply's own follows from `REPLY_CODES`."""
+    """`type` is the type of the request; `REPLY_CODES` gives that of the reply."""
     payload = _ENCODERS.get(reply.__class__, dump_json)(reply)
     return _encode(REPLY_CODES.get(type, type), seq, payload, message_bytes_max)
 
@@ -169,7 +169,7 @@ def _details_beside(message: ErrorReport | SessionEvent) -> bytes:
     fields: JsonObject = msgspec.to_builtins(message)
     fields.pop("details", None)
     for name, value in (message.details or {}).items():
-        fields.setdefault(name, value)  # a detail never takes the place of a field
+        fields.setdefault(name, value)  # a detail never overwrites a field
     return dump_json(fields)
 
 
@@ -181,14 +181,14 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     ErrorReport: _details_beside,
     SessionEvent: _details_beside,
 }
-"""The messages that are not just their fields as JSON."""
+"""Encoders of the messages whose payload is not simply their fields as JSON."""
 
 
 # Decoding.
 
 
 def decode_request(type: int, payload: bytes, limits: WireLimits) -> Request:  # noqa: A002
-    """A request of the structured dialect."""
+    """Decodes a request of the structured dialect."""
     if type == MessageType.FILE_DATA:
         return FileData(data=payload)
     _check_size(payload, limits)
@@ -205,9 +205,9 @@ def decode_request(type: int, payload: bytes, limits: WireLimits) -> Request:  #
 
 
 def decode_plain_request(type: int, payload: bytes, limits: WireLimits) -> Request:  # noqa: A002
-    """A request of version 2, as the same value as a structured one. `/model NAME` as a
-    prompt, or CLIENT_NOTE with a model, is a model switch; a HISTORY_REQUEST that is just a
-    number says how many messages."""
+    """Decodes a request of version 2 into the same value as a structured one. `/model NAME`
+    as a prompt, or CLIENT_NOTE with a model, is a model switch; a HISTORY_REQUEST that is
+    just a number gives the limit."""
     if type not in PLAIN_REQUESTS:
         raise _unsupported(type)
     if type == MessageType.FILE_DATA:
@@ -253,7 +253,7 @@ def decode_reply(
 
 
 def decode_event(type: int, payload: bytes) -> Event | None:  # noqa: A002
-    """None for an event this code doesn't know: a newer server may send some."""
+    """Returns None for an unknown event, which a newer server may send."""
     shape = _EVENTS.get(type)
     return None if shape is None else from_object(shape, load_json(payload, FROM_SERVER))
 
@@ -287,7 +287,7 @@ def from_object(cls: type[M], data: JsonObject) -> M:
 
 
 def to_object(message: Message) -> JsonObject:
-    """What the message's JSON holds."""
+    """Returns the message as a JSON object, as it would be encoded."""
     value: JsonObject = msgspec.json.decode(_payload(message))
     return value
 
@@ -333,11 +333,11 @@ _CHECKS: dict[type[Request], Callable[[Any], None]] = {
     Import: _one_at_most("file_id", "document"),
     SessionUpdate: _check_update,
 }
-"""The limits that the types of a request's fields can't express."""
+"""Checks that the types of a request's fields can't express."""
 
 
-# msgspec's complaints in the words of this protocol: which field, and what it must be.
-# Patterns are compiled when something is refused, not when a command starts.
+# These translate msgspec's error messages: which field is wrong, and what it must be.
+# The patterns are compiled when a request is refused, not when a command starts.
 
 _WHERE = r"(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?"
 _MISSING = r"Object missing required field `(\w+)`"

@@ -1,7 +1,7 @@
-"""The one-byte message types and the words of error codes.
+"""The one-byte message types and the error codes.
 
-Other people's programs are written against these codes. A code never gets a
-second meaning; a retired one stays here with its name.
+Other people's programs depend on these codes. A code never gets a second
+meaning; a retired code keeps its name here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MessageType(IntEnum):
 
 
 MORE = 0x80
-"""Bit of the type byte: another frame of the same message follows."""
+"""The bit of the type byte that means: another frame of this message follows."""
 
 PLAIN_REQUESTS = frozenset(
     {
@@ -78,12 +78,12 @@ PLAIN_REQUESTS = frozenset(
         MessageType.CLIENT_NOTE,
     }
 )
-"""All that a version 2 client sends."""
+"""All types that a version 2 client sends."""
 
 PLAIN_ANSWERS = frozenset(
     {MessageType.CHAT_TEXT, MessageType.AGENT_THOUGHT, MessageType.DOWNLOAD_OFFER}
 )
-"""All that may be sent to a version 2 client; another code makes it hang up."""
+"""All types that may be sent to a version 2 client, which disconnects at any other."""
 
 
 class ErrorCode(StrEnum):

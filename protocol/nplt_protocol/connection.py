@@ -1,11 +1,10 @@
 """Connections without I/O: the states, the table of transitions, and what is received.
 
 A connection is two state machines that never touch a socket. Bytes go in at
-`receive_data`, which returns values that say what was received. `send_…`
-returns bytes. `data_to_send` returns the answers that need no decision (a
-PONG). The owner of a connection moves the bytes and has the clock, so that
-every rule of the wire can be tested by joining a client to a server in memory,
-byte by byte.
+`receive_data`, which returns the messages as values. `send_…` returns bytes.
+`data_to_send` returns replies that need no decision (a PONG). The owner of a
+connection moves the bytes and has the clock, so that every rule of the wire can
+be tested by connecting a client to a server in memory, byte by byte.
 
 `SERVER_STATES` and `CLIENT_STATES` list what each end may send and receive in
 each state, and the state that follows. Both ends check what they do against
@@ -14,12 +13,12 @@ list can't be taken there: sending raises LocalProtocolError, and what is
 received is dropped by a client and refused by a server. `close` leads from
 every state to CLOSED, which lists nothing.
 
-The server begins UNDECIDED: one port has two dialects, and the client's first
-frame tells which. Before that the server may greet with a text, which both
+The server begins UNDECIDED: one port serves two dialects, and the client's first
+frame selects one. Before that the server may greet with a text, which both
 dialects understand. The first byte is enough to refuse other protocols: it is
 HELLO, or a code that plain clients send, or something like `GET /`, whose
-"frame" might never be complete. A TLS hello looks like a plain SESSION_NEW, so
-that one frame is looked at more closely. A channel of a link begins STRUCTURED:
+"frame" might never be complete. A TLS ClientHello looks like a plain SESSION_NEW,
+so that frame is checked further. A channel of a link begins STRUCTURED, because
 its client has sent HELLO to another server.
 
 After HELLO the server is AWAITING_WELCOME. Requests may follow without
@@ -73,11 +72,11 @@ class State(Enum):
     STRUCTURED = auto()
     CLOSED = auto()
 
-    __hash__ = object.__hash__  # the one of Enum is written in Python, and slow
+    __hash__ = object.__hash__  # Enum's own is written in Python, and slow
 
 
 class Step(Enum):
-    """What an end sends or receives, in the words of SPEC.md."""
+    """The messages that an end sends or receives, in the words of SPEC.md."""
 
     SEND_HELLO = "sends HELLO"
     RECEIVE_HELLO = "receives HELLO"
@@ -163,7 +162,7 @@ CLIENT_STATES: Transitions = {
 
 
 class Connection:
-    """The base of all ends, also those of a link."""
+    """The base class of both ends of a connection, and of the ends of a link."""
 
     transitions: ClassVar[Transitions] = {State.STRUCTURED: {}, State.CLOSED: {}}
     """A link has one state while it is open."""
@@ -191,11 +190,11 @@ class Connection:
 
     @property
     def has_partial(self) -> bool:
-        """A message was begun and not finished."""
+        """Whether part of a message was received and the rest is missing."""
         return self._decoder.has_partial or self._joiner.is_open
 
     def data_to_send(self) -> bytes:
-        """Returns the answers that need no decision of the owner: PONGs."""
+        """Returns the replies that need no decision by the owner: PONGs."""
         if not self._answers:
             return b""
         answers = b"".join(self._answers)
@@ -208,7 +207,7 @@ class Connection:
         self.state = State.CLOSED
 
     def end_input(self) -> None:
-        """Reads nothing more, and drops what was begun and not finished."""
+        """Stops receiving, and drops an unfinished message."""
         self._input_ended = True
         self._joiner.reset()
         self._decoder = FrameDecoder()
@@ -221,7 +220,7 @@ class RequestReceived(Struct, frozen=True, kw_only=True):
 
 
 class RequestRefused(Struct, frozen=True, kw_only=True):
-    """One message is bad. Answer it (`send_error` with this seq) and go on."""
+    """One message is bad. The owner replies with `send_error` and this seq, and goes on."""
 
     type: int
     seq: int
@@ -229,13 +228,13 @@ class RequestRefused(Struct, frozen=True, kw_only=True):
 
 
 class ConnectionRefused(Struct, frozen=True, kw_only=True):
-    """Nothing more will be received. Send the reason and close."""
+    """The input can't be used any more. The owner sends the reason and closes."""
 
     reason: str
 
 
 Received: TypeAlias = RequestReceived | RequestRefused | ConnectionRefused
-"""What a server receives."""
+"""The values that a server's connection returns."""
 
 
 class ReplyReceived(Struct, frozen=True, kw_only=True):
@@ -256,7 +255,7 @@ class EventReceived(Struct, frozen=True, kw_only=True):
 
 
 class TextReceived(Struct, frozen=True, kw_only=True):
-    """A text of the plain dialect, where an empty one ends a chat, or a greeting."""
+    """A greeting, or a text of the plain dialect, where an empty text ends an answer."""
 
     text: str
 
@@ -273,4 +272,4 @@ Heard: TypeAlias = (
     | ThoughtReceived
     | ConnectionRefused
 )
-"""What a client receives."""
+"""The values that a client's connection returns."""

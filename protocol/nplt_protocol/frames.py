@@ -2,10 +2,10 @@
 
 A frame has a five-byte header (type, seq, length) and up to 65,535 bytes of
 payload. A longer message travels as consecutive frames of one type and one
-seq, all but the last full and with the MORE bit. Nothing may come between
-them. The decoder copies each payload once and holds at most one unfinished
-frame; the joiner holds at most one unfinished message. What a payload means
-is not known here.
+seq; all but the last are full and have the MORE bit. No other frame may come
+between them. The decoder copies each payload once and holds at most one
+unfinished frame; the joiner holds at most one unfinished message. Payloads are
+not interpreted here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FRAME_PAYLOAD_BYTES_MAX = 65_535
 
 
 class WireLimits(Struct, frozen=True, kw_only=True):
-    """The limits of a connection. Units and bounds stand last in each name."""
+    """The limits of a connection. Each name ends with its unit and bound."""
 
     frame_bytes_max: int = FRAME_PAYLOAD_BYTES_MAX
     message_bytes_max: int = 1024 * 1024
@@ -49,8 +49,8 @@ class Frame(NamedTuple):
     payload: bytes
 
     def __str__(self) -> str:
-        """`PROMPT #7 {"text":"hello"} [16 bytes]`; `+` after the name: more follows. Safe to
-        print: control characters are escaped, and the token of a HELLO is left out."""
+        """Formats the frame as `PROMPT #7 {"text":"hello"} [16 bytes]`; a `+` after the name is
+        the MORE bit. Control characters are escaped, and the token of a HELLO is left out."""
         code, payload = self.type & ~MORE, self.payload
         name = _NAMES.get(code, f"0x{code:02X}") + ("+" if self.type & MORE else "")
         preview = _without_token(payload) if code == MessageType.HELLO else _preview(payload)
@@ -80,7 +80,7 @@ class FrameDecoder:
         self.frame_bytes_max = frame_bytes_max
         self.error: RemoteProtocolError | None = None
         self.has_partial = False
-        """A frame was begun and not finished. Asked per read: no property."""
+        """Whether a frame is incomplete. A plain attribute, since it is read so often."""
         self._buffer = bytearray()
         self._needed = 0
 
@@ -100,8 +100,8 @@ class FrameDecoder:
         return self._walk(data)
 
     def _walk(self, data: bytes) -> list[Frame]:
-        # The hot loop of the server: locals only, and `tuple.__new__`, since a call of
-        # `Frame` costs half as much again.
+        # This is the server's hot loop, hence the local names and `tuple.__new__`: calling
+        # `Frame` would take half as long again.
         frames: list[Frame] = []
         append, unpack, new = frames.append, HEADER.unpack_from, tuple.__new__
         offset, end, limit = 0, len(data), self.frame_bytes_max
@@ -139,7 +139,7 @@ def encode_message(type: int, seq: int, payload: bytes) -> bytes:  # noqa: A002
 
 
 class BrokenMessage(Struct, frozen=True, kw_only=True):
-    """A message that will never be whole, and why."""
+    """A message that can't be completed, and the reason."""
 
     type: int
     seq: int
@@ -147,11 +147,11 @@ class BrokenMessage(Struct, frozen=True, kw_only=True):
 
 
 Joined: TypeAlias = Frame | BrokenMessage
-"""A whole message is a frame without the MORE bit, of any length."""
+"""A complete message is a frame without the MORE bit, of any length."""
 
 
 class ByteBudget:
-    """How many bytes may be held, here and in the budget that this one is part of."""
+    """Limits the bytes that are held, together with the parent budget if it has one."""
 
     __slots__ = ("_part_of", "bytes_max", "given_back", "used")
 
@@ -159,11 +159,11 @@ class ByteBudget:
         self.bytes_max = bytes_max
         self.used = 0
         self.given_back = 0
-        """So far, in all."""
+        """The total of all bytes that were given back so far."""
         self._part_of = part_of
 
     def take(self, size: int) -> bool:
-        """False, and nothing taken, if there is no room."""
+        """Reserves `size` bytes. Returns False, and reserves nothing, if there is no room."""
         if self.used + size > self.bytes_max:
             return False
         if self._part_of is not None and not self._part_of.take(size):
@@ -172,7 +172,7 @@ class ByteBudget:
         return True
 
     def add(self, size: int) -> None:
-        """What is held already, whether there is room or not."""
+        """Counts bytes that are held already, whether there is room or not."""
         self.used += size
         if self._part_of is not None:
             self._part_of.add(size)
@@ -185,21 +185,22 @@ class ByteBudget:
 
 
 class FragmentJoiner:
-    """Frames to whole messages. A frame between the fragments of another message breaks
-    that one, which is reported, and is handled as usual. A message that is refused is
-    reported once; the rest of its frames is dropped."""
+    """Joins frames into messages. A frame between the fragments of another message breaks
+    that message, which is reported; the frame itself is handled as usual. A refused message
+    is reported once, and its remaining frames are dropped."""
 
     __slots__ = ("_budget", "_key", "_parts", "_size", "is_open", "message_bytes_max")
 
     def __init__(self, message_bytes_max: int) -> None:
         self.message_bytes_max = message_bytes_max
         self.is_open = False
-        """Between the first and the last frame of a message. Asked per frame: no property."""
+        """Whether more fragments of a message must follow. A plain attribute, since it is read
+        for each frame."""
         self._key: tuple[int, int] | None = None
         self._parts: list[bytes] | None = None
-        """`None`: none is open, or it was refused."""
+        """The fragments so far. `None`: no message is open, or it was refused."""
         self._size = 0
-        """Of these parts."""
+        """The size of `_parts` in bytes."""
         self._budget: ByteBudget | None = None
 
     def receive_frame(self, frame: Frame) -> list[Joined]:
@@ -212,7 +213,7 @@ class FragmentJoiner:
             self.reset()
         is_last = not frame.type & MORE
         if code == MessageType.FILE_DATA:
-            # Each piece of a file is a message of its own; the MORE bit is ignored.
+            # Each FILE_DATA frame is a message of its own; the MORE bit is ignored.
             joined.append(Frame(code, seq, payload))
         elif self._key is None and is_last:
             joined.append(frame)
@@ -249,7 +250,7 @@ class FragmentJoiner:
         return None
 
     def _refuse(self, key: tuple[int, int], code: ErrorCode, sentence: str) -> BrokenMessage:
-        """From here on the message's frames are dropped, up to its last."""
+        """Reports the message, and drops its frames from here to the last one."""
         self._drop_parts()
         return BrokenMessage(type=key[0], seq=key[1], error=RequestError(code, sentence))
 
@@ -258,8 +259,8 @@ class FragmentJoiner:
         self._key, self.is_open = None, False
 
     def move_to(self, budget: ByteBudget) -> None:
-        """What unfinished messages may take, shared with other connections. With what is held
-        of a message: it may come before its sender is known."""
+        """Counts unfinished messages in a budget that several connections share. Fragments that
+        arrived before the sender was known are moved to it."""
         if self._budget is not None:
             self._budget.give_back(self._size)
         budget.add(self._size)
@@ -289,7 +290,7 @@ def _without_token(payload: bytes) -> str:
 
 
 def _preview(payload: bytes) -> str:
-    # A character takes at most four bytes: no need to decode a whole upload.
+    # A character takes at most four bytes, so a whole upload need not be decoded.
     head = payload[: 4 * (PREVIEW_CHARS_MAX + 1)]
     try:
         text = head.decode()

@@ -1,6 +1,6 @@
-"""JSON values: their types, their names in sentences, and the value of a model's answer.
+"""JSON values: their types, their names in error messages, and the value of a model's answer.
 
-What the bytes of a payload may hold is checked in `payloads`.
+The limits of a payload are checked in `payloads`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     )
     JsonObject: TypeAlias = dict[str, JsonValue]
 else:
-    # No import, but two views of one type: msgspec reads annotations and knows no type
-    # that holds itself.
+    # The type checkers see the recursive type. msgspec reads the annotations at run time and
+    # does not support recursive types.
     JsonValue = Any
     JsonObject = dict[str, Any]
 
@@ -24,7 +24,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def kind(value: JsonValue) -> str:
-    """The name of a value's type, for error sentences."""
+    """Returns the name of a value's type, for error messages."""
     match value:
         case None:
             return "null"
@@ -43,8 +43,8 @@ def kind(value: JsonValue) -> str:
 
 
 def answer_value(text: str) -> JsonValue:
-    """The JSON value of an answer, with or without a code fence around it. Raises
-    `ValueError` if the answer is anything else."""
+    """Parses an answer as JSON, with or without a code fence around it. Raises `ValueError`
+    for any other answer."""
     answer = text.strip()
     if answer.startswith("```") and answer.endswith("```") and "\n" in answer:
         answer = answer[answer.index("\n") : -3]

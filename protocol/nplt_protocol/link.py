@@ -11,8 +11,7 @@ these frames, and PING and PONG:
                    frames of the structured dialect, which each of these channels gets
 
 So an event for many clients of one edge is sent once. A channel is a connection of the
-structured dialect after its WELCOME. Who reads and writes, and what a request means, is not
-known here.
+structured dialect after its WELCOME. This module does no I/O and does not interpret requests.
 """
 
 from __future__ import annotations
@@ -47,24 +46,24 @@ class LinkType(IntEnum):
 
 
 LINK_MESSAGE_BYTES_MAX = 64 * 1024 * 1024
-"""What is sent to a channel in one go may hold several messages."""
+"""The limit is high because one CHANNEL_DATA may hold several messages."""
 CHANNELS_PER_MESSAGE_MAX = 0xFFFF
 _NUMBER = struct.Struct(">I")
 
 
 def peer_proof(secret: bytes, role: Literal["edge", "owner"], edge: str, owner: str) -> str:
-    """Who knows the secret can say it; `edge` and `owner` are the nonces of the two ends."""
+    """Proves knowledge of the secret; `edge` and `owner` are the nonces of the two ends."""
     return hmac.new(secret, f"nplt {role} {edge} {owner}".encode(), hashlib.sha256).hexdigest()
 
 
 class ChannelOpen(Struct, frozen=True, kw_only=True):
-    """The client that a channel stands for, as its edge vouches for it."""
+    """Describes the client of a channel. The edge has authenticated it."""
 
     channel: int
     user: str
     client: str = ""
     can_decide: bool = True
-    """Whether people there can be asked whether a tool may be run."""
+    """Whether the client can answer approval requests."""
 
 
 class ChannelClose(Struct, frozen=True, kw_only=True):
@@ -92,7 +91,8 @@ class ChannelData(NamedTuple):
 
 
 def decode_link_message(message: Frame) -> ChannelOpen | ChannelClose | ChannelData | None:
-    """`None`: a later version has more of them. `RemoteProtocolError`: it can't be read."""
+    """Returns `None` for a type that only a later version has. Raises `RemoteProtocolError` for
+    a payload that can't be decoded."""
     try:
         match message.type:
             case LinkType.CHANNEL_DATA:
@@ -110,12 +110,12 @@ def decode_link_message(message: Frame) -> ChannelOpen | ChannelClose | ChannelD
 
 
 class Enclosed(NamedTuple):
-    """One whole message of a channel."""
+    """One complete message of a channel."""
 
     type: int
     seq: int
     frames: bytes
-    """As they came: those of an event go to a client as they are."""
+    """The encoded frames; those of an event are passed to the client unchanged."""
 
     @property
     def payload(self) -> bytes:
@@ -143,8 +143,8 @@ def split_messages(frames: bytes) -> list[Enclosed]:
 
 
 class LinkConnection(Connection):
-    """Bytes of a link to its messages. PINGs are answered here. Messages are handed to `take`
-    as they come, if it is given; else to whoever reads the stream."""
+    """Decodes the messages of a link, and answers PINGs. `take`, if given, is called with each
+    message; otherwise `receive_data` returns them."""
 
     __slots__ = ("_take",)
 

@@ -1,11 +1,11 @@
 """The messages of the wire: one frozen value per request, reply and event.
 
-Both dialects are read into the same requests, so that everything behind the
-protocol is written once. The classes are the schema: a field without a default
-is needed, and a request's types carry its limits (`Name`, `Count`). Unknown
-fields are ignored; `null` and an absent field mean the same. `codec` turns the
-values into bytes and back, and knows the few limits that concern more than one
-field's type. Whether a conversation or a model exists is not known here.
+Both dialects are decoded into the same requests, so that a server handles each
+request in one place. The classes are the schema: a field without a default is
+required, and the types of a request's fields carry its limits (`Name`, `Count`).
+Unknown fields are ignored; `null` and an absent field mean the same. `codec`
+encodes and decodes the values, and checks the few limits that concern several
+fields. The server checks whether a conversation or a model exists.
 
 In JSON a field with its default value is left out, unless it is declared with
 `sent`: then a reader always finds it.
@@ -28,7 +28,7 @@ class Message(Struct, frozen=True, omit_defaults=True):
 
 
 def sent(default: T) -> T:
-    """A default that is written as well. (msgspec leaves out plain defaults only.)"""
+    """Makes a default that is encoded too (msgspec omits only plain defaults)."""
     make: Any = default.copy if isinstance(default, dict) else lambda: default
     value: T = field(default_factory=make)
     return value
@@ -38,7 +38,7 @@ def sent(default: T) -> T:
 
 
 class Request(Message, frozen=True):
-    """What a client asks for."""
+    """The base of all messages that a client sends."""
 
 
 INT64_MAX = 2**63 - 1
@@ -52,8 +52,7 @@ Name: TypeAlias = Annotated[str, Meta(max_length=200)]
 Word: TypeAlias = Annotated[str, Meta(pattern=NOT_BLANK, max_length=200)]
 FileName: TypeAlias = Annotated[str, Meta(pattern=NOT_BLANK, max_length=255)]
 SessionReference: TypeAlias = Word
-"""The id of a conversation, or its name. Which of the two it is, and what an id may be, is
-for the server to say."""
+"""The id of a conversation, or its name. The server decides which of the two it is."""
 Cursor: TypeAlias = Annotated[str, Meta(max_length=1_000)]
 SearchQuery: TypeAlias = Annotated[str, Meta(pattern=NOT_BLANK, max_length=1_000)]
 Token: TypeAlias = Annotated[str, Meta(max_length=1_000)]
@@ -71,9 +70,9 @@ class Hello(Request, frozen=True, kw_only=True):
     history: Name | None = None
     """The history of the server's settings that keeps a new conversation."""
     peer: Name | None = None
-    """A server of the same cluster opens a link: its nonce."""
+    """The nonce of a server of the same cluster that opens a link."""
     proof: Name | None = None
-    """That it knows the cluster's secret (`link.peer_proof`)."""
+    """Proves that this server knows the cluster's secret (`link.peer_proof`)."""
 
 
 class Ping(Request, frozen=True, kw_only=True):
@@ -85,7 +84,7 @@ class Cancel(Request, frozen=True, kw_only=True):
 
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""How much a model shall think: `options.effort` of a prompt."""
+"""The values of `options.effort` of a prompt: how much a model should reason."""
 
 
 class Prompt(Request, frozen=True, kw_only=True):
@@ -127,7 +126,7 @@ class FileMetadata(Request, frozen=True, kw_only=True):
     content_type: Name | None = None
     purpose: Literal["attachment", "import"] = "attachment"
     source: str | None = None
-    """`mcp:SERVER/…`: the server fetches it itself, and no bytes are sent."""
+    """`mcp:SERVER/…`: the server fetches the file itself, and no FILE_DATA follows."""
 
 
 class FileData(Request, frozen=True, kw_only=True):
@@ -137,11 +136,11 @@ class FileData(Request, frozen=True, kw_only=True):
 class ModelSwitch(Request, frozen=True, kw_only=True):
     model: Word | None = None
     role: Word | None = None
-    """The model of that role, unless `model` names one."""
+    """Switches to the model of that role, unless `model` names one."""
     options: JsonObject | None = None
-    """What prompts here shall ask for that say nothing else; `null` takes an option back."""
+    """The default options of prompts in this conversation; `null` resets an option."""
     listed: bool = False
-    """Whether the reply shall have the providers' own lists of models."""
+    """Whether the reply includes the providers' own lists of models."""
 
 
 class HistoryRequest(Request, frozen=True, kw_only=True):
@@ -170,7 +169,7 @@ class SessionList(Request, frozen=True, kw_only=True):
     query: Cursor | None = None
     archived: bool = False
     trash: bool = False
-    """Deleted conversations instead, the last deleted first."""
+    """Lists deleted conversations instead, the last deleted first."""
 
 
 class SessionSwitch(Request, frozen=True, kw_only=True):
@@ -193,7 +192,7 @@ class SessionDelete(Request, frozen=True, kw_only=True):
 
 
 class ClientNote(Request, frozen=True, kw_only=True):
-    """0x18 of version 2: a client's UDP port. It is accepted and not answered."""
+    """Type 0x18 of version 2: a client's UDP port. It is accepted and gets no reply."""
 
     udp_port: int | None = None
 
@@ -277,12 +276,12 @@ class Repair(Request, frozen=True, kw_only=True):
     session_id: SessionReference | None = None
 
 
-# Replies. One carries the request's seq and, unless `codec.REPLY_CODES` names
+# Replies. A reply carries the request's seq and, unless `codec.REPLY_CODES` names
 # another, the request's type.
 
 
 class Reply(Message, frozen=True):
-    """The answer to one request."""
+    """The base of all replies."""
 
 
 class Welcome(Reply, frozen=True, kw_only=True):
@@ -305,7 +304,8 @@ class Cancelled(Reply, frozen=True, kw_only=True):
 
 
 class Receipt(Reply, frozen=True, kw_only=True):
-    """The prompt is on disk. `position` 0 runs now; n waits behind n turns."""
+    """Confirms that the prompt is on disk. At `position` 0 its turn runs now; at n it waits
+    behind n turns."""
 
     turn_id: str
     session_id: str
@@ -315,7 +315,7 @@ class Receipt(Reply, frozen=True, kw_only=True):
     state: str
     duplicate: bool | None = None
     model: str | None = None
-    """The model that answers it, as things stand."""
+    """The model that would answer it now; a switch before its turn changes that."""
 
 
 class ActiveTurn(Message, frozen=True, kw_only=True):
@@ -335,7 +335,8 @@ class Attached(Reply, frozen=True, kw_only=True):
     pending_approvals: tuple[JsonObject, ...] = sent(())
     clients: tuple[JsonObject, ...] = sent(())
     resync: bool | None = None
-    """The entries asked for don't come: read them from the record, up to `head_seq`."""
+    """The server does not replay the entries: read them with HISTORY_REQUEST, up to
+    `head_seq`."""
 
 
 class Detached(Reply, frozen=True, kw_only=True):
@@ -349,7 +350,7 @@ class FileStored(Reply, frozen=True, kw_only=True):
 
 
 class FilePiece(Reply, frozen=True, kw_only=True):
-    """The bytes FILE_GET asked for; raw on the wire."""
+    """The bytes that FILE_GET requested; the payload is raw, not JSON."""
 
     data: bytes
 
@@ -361,9 +362,10 @@ class ModelChoice(Reply, frozen=True, kw_only=True):
     roles: JsonObject = {}
     """The model of each role of the server's settings."""
     options: JsonObject | None = None
-    """What prompts here ask for that say nothing else."""
+    """The default options of prompts in this conversation."""
     listed: JsonObject | None = None
-    """By provider: `models` as its own list has them, `at`, and `asking` while it is asked."""
+    """The list of each provider: its `models`, the time `at` which it was read, and `asking`
+    while it is being read."""
 
 
 class PageEdges(Message, frozen=True, kw_only=True):
@@ -381,7 +383,7 @@ class HistoryPage(Reply, frozen=True, kw_only=True):
     messages: tuple[JsonObject, ...]
     page: PageEdges
     model: str | None = None
-    """The model that answers next there."""
+    """The model that answers next in that conversation."""
 
 
 class MessageRange(Reply, frozen=True, kw_only=True):
@@ -414,25 +416,25 @@ class SessionRow(Reply, frozen=True, kw_only=True):
     archived: bool = sent(False)
     damaged: bool = sent(False)
     repair: str | None = None
-    """The command that repairs a damaged one."""
+    """The command that repairs the conversation if it is damaged."""
     warning: str | None = None
-    """What is wrong with one that can be used all the same."""
+    """A problem that does not prevent the conversation from being used."""
     deleted_at: str | None = None
-    """Of one in the trash."""
+    """Set for a conversation in the trash."""
 
 
 class SessionRows(Reply, frozen=True, kw_only=True):
     sessions: tuple[SessionRow, ...]
     next_cursor: str | None = sent(None)
     incomplete: bool = False
-    """The server still reads its files: there may be more conversations."""
+    """The server is still reading its files: there may be more conversations."""
 
 
 class SessionCreated(Reply, frozen=True, kw_only=True):
     session_id: str
     name: str
     model: str | None = None
-    """The model that answers there next."""
+    """The model that answers next in the new conversation."""
 
 
 class SessionDeleted(Reply, frozen=True, kw_only=True):
@@ -453,14 +455,14 @@ class Status(Reply, frozen=True, kw_only=True):
     providers: JsonObject | None = None
     mcp_servers: JsonObject | None = None
     cluster: JsonObject | None = None
-    """The servers that share a store, and which of them answers."""
+    """The servers that share a store, and which of them sent this reply."""
     conversation: JsonObject | None = None
-    """The present one: `session_id`, `model`, and `options` if there are any."""
+    """The attached conversation: `session_id`, `model`, and `options` if there are any."""
 
 
 class SearchHit(Message, frozen=True, kw_only=True):
-    """A message that was found; or a conversation by its name: role `name`, seq 0, and
-    its preview as snippet."""
+    """A message that matches, or a conversation whose name matches: it has the role `name`,
+    seq 0, and its preview as the snippet."""
 
     session_id: str
     name: str
@@ -476,7 +478,7 @@ class SearchHits(Reply, frozen=True, kw_only=True):
 
 
 class ContextAccount(Reply, frozen=True, kw_only=True):
-    """What a call would be shown, entry by entry."""
+    """Lists what a call would be shown, entry by entry."""
 
     session_id: str
     model: str
@@ -489,7 +491,7 @@ class ContextAccount(Reply, frozen=True, kw_only=True):
 
 
 class ApprovalDecided(Reply, frozen=True, kw_only=True):
-    """The decision that holds: the first answer. `decided_by` is None where it expired."""
+    """The decision that counts: the first one. `decided_by` is None if the request expired."""
 
     approval_id: str
     decision: str
@@ -525,7 +527,7 @@ class RolledBack(Reply, frozen=True, kw_only=True):
     session_id: str
     head_seq: int
     turns: tuple[str, ...] = ()
-    """The turns that were asked to be taken back."""
+    """The turns that the request named."""
 
 
 class Redacted(Reply, frozen=True, kw_only=True):
@@ -535,13 +537,13 @@ class Redacted(Reply, frozen=True, kw_only=True):
 class Repaired(Reply, frozen=True, kw_only=True):
     session_id: str
     kept: int
-    """Entries that are as they were."""
+    """The number of unchanged entries."""
     lost: tuple[tuple[int, int], ...] = sent(())
-    """Entries (first, last) in whose place a tombstone stands now."""
+    """Ranges (first, last) of entries that were replaced by a tombstone."""
     says: tuple[str, ...] = sent(())
-    """What was done, one sentence each; none: there was nothing to repair."""
+    """One sentence for each thing that was done; empty if there was nothing to repair."""
     original: str | None = None
-    """The file that holds the conversation as it was, beside its own."""
+    """The file, in the same directory, that holds the conversation as it was."""
 
 
 class Imported(Reply, frozen=True, kw_only=True):
@@ -583,7 +585,7 @@ _EXCHANGES: dict[MessageType, tuple[type[Request] | None, type[Reply] | None]] =
     MessageType.REDACT: (Redact, Redacted),
     MessageType.REPAIR: (Repair, Repaired),
 }
-"""Each request and its reply. CHAT_TEXT is read as a Prompt."""
+"""Each request and its reply. CHAT_TEXT is decoded as a Prompt."""
 
 REQUEST_TYPES = {code: shape for code, (shape, _) in _EXCHANGES.items() if shape is not None}
 REPLY_TYPES = {code: shape for code, (_, shape) in _EXCHANGES.items() if shape is not None}
@@ -593,7 +595,7 @@ REPLY_TYPES = {code: shape for code, (_, shape) in _EXCHANGES.items() if shape i
 
 
 class Event(Message, frozen=True):
-    """What clients are sent without a request."""
+    """The base of all messages that clients are sent without a request."""
 
 
 class ErrorReport(Event, frozen=True, kw_only=True):
@@ -666,14 +668,14 @@ class TurnFinished(Event, frozen=True, kw_only=True):
     usage: JsonObject = sent({})
     error: JsonObject | None = None
     model: str | None = None
-    """The model that answered: another one than TURN_STARTED named, if that failed."""
+    """The model that answered. It differs from the one in TURN_STARTED after a failover."""
 
 
 class SessionEvent(Event, frozen=True, kw_only=True):
     session_id: str
     event: str
     details: JsonObject = {}
-    """Further fields of this event; they stand beside `event` on the wire."""
+    """Further fields of this event; the JSON has them next to `event`."""
 
 
 class ApprovalRequest(Event, frozen=True, kw_only=True):
@@ -685,7 +687,7 @@ class ApprovalRequest(Event, frozen=True, kw_only=True):
     expires_at: str
     tool_call_id: str | None = None
     truncated: bool | None = None
-    """Long arguments are cut; `size` is how many characters they had."""
+    """Whether the arguments were truncated; `size` is their length in characters."""
     size: int | None = None
 
 
@@ -697,7 +699,7 @@ class EntryAdded(Event, frozen=True, kw_only=True):
 
 
 class EncodedEntryAdded(Event, frozen=True, kw_only=True):
-    """`EntryAdded` as a server sends it: the entry is JSON already."""
+    """An `EntryAdded` as a server sends it: the entry is already encoded as JSON."""
 
     session_id: str
     entry: Raw

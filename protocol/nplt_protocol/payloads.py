@@ -1,9 +1,8 @@
-"""The bytes of a payload to a JSON object or a text and back, within limits.
+"""Decodes payloads to JSON objects or text, within limits, and encodes them.
 
-An object from outside is refused when it is no valid JSON (bad UTF-8, lone
-surrogates and NaN included), is nested too deeply, or has too many keys and list
-elements, or numbers that do not fit 64 bits. `codec` knows what an object should
-contain.
+A received object is refused if it is not valid JSON (bad UTF-8, lone surrogates
+and NaN included), is nested too deeply, or has too many keys and list elements,
+or numbers that do not fit 64 bits. `codec` checks its fields.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def load_json(payload: bytes, limits: WireLimits) -> JsonObject:
-    """A message's JSON object; an empty payload means `{}`."""
+    """Decodes a message's JSON object; an empty payload means `{}`."""
     if not payload:
         return {}
     if _has_too_many_items(payload, limits.json_keys_max):
@@ -31,7 +30,7 @@ def load_json(payload: bytes, limits: WireLimits) -> JsonObject:
         value: JsonValue = _decode(payload)
     except RecursionError:
         raise _too_deep(limits) from None
-    except ValueError as error:  # msgspec's own, or UnicodeDecodeError
+    except ValueError as error:  # a DecodeError of msgspec, or UnicodeDecodeError
         try:
             payload.decode()
         except UnicodeDecodeError as bad_text:
@@ -48,7 +47,7 @@ def dump_json(value: JsonObject | msgspec.Struct) -> bytes:
     try:
         return _encode(value)
     except (TypeError, ValueError, OverflowError) as error:
-        # A lone surrogate, or an object of a class that has no JSON.
+        # The value holds a lone surrogate, or an object that JSON can't represent.
         raise LocalProtocolError(f"a value can't be written as JSON: {error}") from None
 
 
@@ -63,11 +62,11 @@ def decode_text(payload: bytes) -> str:
 
 def _has_too_many_items(payload: bytes, items_max: int) -> bool:
     """Counts without decoding, which takes a quarter of a second for a megabyte of `[],[],…`.
-    False means perhaps not: `_check_within` counts exactly."""
+    True is certain, False is not: `_check_within` counts exactly."""
     if payload.count(b",") + payload.count(b"[") + payload.count(b"{") <= items_max:
         return False
-    # The commas may stand in texts. Without escapes, every second piece between two
-    # quotation marks is one. An item has at most two texts: a key and a value.
+    # The commas may be inside strings. Without escapes, every second piece between two
+    # quotation marks is a string. An item has at most two strings: a key and a value.
     plain = payload.replace(b"\\\\", b"").replace(b'\\"', b"")
     if plain.count(b'"') > 4 * items_max:
         return True
@@ -75,8 +74,8 @@ def _has_too_many_items(payload: bytes, items_max: int) -> bool:
 
 
 def _check_within(root: JsonObject, limits: WireLimits) -> None:
-    """Walks the object level by level, without recursion. Elements of lists count like keys;
-    too many are refused before they are looked at."""
+    """Walks the object level by level, without recursion. List elements count like keys; too
+    many are refused before they are checked."""
     items = depth = 0
     level: list[JsonObject | list[JsonValue]] = [root]
     while level:
@@ -99,7 +98,7 @@ def _check_within(root: JsonObject, limits: WireLimits) -> None:
 
 
 def _fits(number: float) -> bool:
-    """Whether 64 bits hold it. A float beyond 2^63 may be a whole number that lost digits."""
+    """Whether it fits 64 bits. A float beyond 2^63 may be an integer that lost digits."""
     if isinstance(number, int):
         return INT_MIN <= number <= INT_MAX
     return abs(number) < FLOAT_MAX

@@ -1,8 +1,8 @@
-"""Finds the user of this machine at the other end of a local connection.
+"""Finds the local user at the other end of a connection from this machine.
 
-Linux answers for one connection in about 0.1 ms (NETLINK_SOCK_DIAG, sock_diag(7)); where it
-does not, its tables in /proc/net are read. A Unix socket tells its user itself. On other
-systems `can_look_up` is false.
+Linux looks up one connection in about 0.1 ms (NETLINK_SOCK_DIAG, sock_diag(7)); if that fails,
+the tables in /proc/net are read. A Unix socket has the user as SO_PEERCRED. On other systems
+`can_look_up` is false.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 GONE = -1
-"""The program at the other end has closed the connection: it belongs to nobody any more,
-and the kernel says root."""
+"""The other end has closed the connection. It has no user any more: the kernel would say root."""
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -39,7 +38,7 @@ def can_look_up() -> bool:
 
 
 def find_user(accepted: socket.socket) -> int | None:
-    """The number of the user at the other end; `None` when that is not on this machine."""
+    """Returns the uid at the other end; `None` if that is on another machine."""
     if accepted.family == socket.AF_UNIX:
         raw = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
         return int(_PEER_CREDENTIALS.unpack(raw)[1])
@@ -53,7 +52,7 @@ def find_user(accepted: socket.socket) -> int | None:
 
 
 def _plain(place: tuple[str, int] | tuple[str, int, int, int]) -> _Place:
-    """An IPv4 address in an IPv6 one is that IPv4 address."""
+    """Turns an IPv4-mapped IPv6 address into the IPv4 address."""
     address = ip_address(place[0].partition("%")[0])
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
@@ -81,7 +80,7 @@ def _ask_kernel(theirs: _Place, ours: _Place, *, scope: int) -> int | None:
     with socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG
     ) as kernel:
-        kernel.settimeout(1.0)  # it answers before `send` returns
+        kernel.settimeout(1.0)  # the kernel replies before `send` returns
         kernel.send(header + request)
         answer = kernel.recv(4_096)
     kind = _HEADER.unpack_from(answer)[1]
@@ -98,7 +97,7 @@ def _ask_kernel(theirs: _Place, ours: _Place, *, scope: int) -> int | None:
 
 
 def _search_tables(theirs: _Place, ours: _Place) -> int | None:
-    """In all tables: a program may reach an IPv4 address through an IPv6 socket."""
+    """Searches both tables: a program may use an IPv6 socket to reach an IPv4 address."""
     for version, table in _TABLES.items():
         if version == 4 and ip_address(theirs[0]).version == 6:
             continue

@@ -7,10 +7,10 @@ entries and gives its end, and `Cursor.take_stored_text` the text that the recei
 
 Two receivers use this. The client library decodes each event (`Cursor.take`): an event that
 was received before is dropped or cut to its new part. A piece of text from beyond a gap is
-dropped too, since the stored entry will bring the whole. So whoever reads behind such a cursor
-can append each `TextDelta` to the text of its call: none overlaps, none leaves a gap, and one
-with `replay_from` starts that text again. A server that relays events passes them to its
-client undecoded (`Cursor.pass_on`), and resumes for a client that can't do so by itself.
+dropped too, since the stored entry will bring all of it. So a reader behind such a cursor can
+append each `TextDelta` to the text of its call: none overlaps, none leaves a gap, and one with
+`replay_from` restarts that text. A server that relays events passes them to its client undecoded
+(`Cursor.pass_on_delta`, `pass_on_entry`), and resumes for a client that can't do so itself.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Extent:
         self.length = length
 
     def take(self, offset: int, text: str, *, replay_from: int | None = None) -> str:
-        """The part that continues what is held. Nothing of a piece that was held before,
-        nor of one from beyond a gap. With `replay_from`, the text begins again there."""
+        """Returns the part that continues the held text: nothing of a piece that is held
+        already, nor of one from beyond a gap. `replay_from` restarts the text there."""
         if replay_from is not None:
             self.length = replay_from
         if offset > self.length:
@@ -63,7 +63,7 @@ class UndecodedEvent(Protocol):
 
     @property
     def event(self) -> Event:
-        """Decoded when it is first asked for."""
+        """The event, decoded at the first access."""
         ...
 
 
@@ -95,9 +95,9 @@ class Cursor:
         self._seq = seq
         self.observer = False
         self.asked_for = ""
-        """The id or name by which the conversation was asked for."""
+        """The id or name by which the conversation was requested."""
         self.create = False
-        """Whether it was to be made if it did not exist."""
+        """Whether the request was to create a missing conversation."""
         self.turn_id: str | None = None
         """The turn that sends text, its call, and how much of that call is held."""
         self.call = 0
@@ -110,7 +110,7 @@ class Cursor:
 
     @property
     def seq(self) -> int:
-        """The newest entry that was received."""
+        """The seq of the newest entry that was received."""
         self._read_passed()
         return self._seq
 
@@ -125,7 +125,7 @@ class Cursor:
     def attach(self) -> Attach:
         self._read_passed()
         has_turn = self.turn_id is not None
-        # While the conversation is empty, a server that was restarted has to make it again.
+        # A restarted server has to create the conversation again while it is empty.
         create = self.create and not self._seq
         return Attach(
             session_id=self.asked_for if create else self.session_id,
@@ -156,7 +156,7 @@ class Cursor:
         return moved
 
     def take(self, event: Event) -> Event | None:
-        """The new part of the event; `None`: all of it was received before."""
+        """Returns the new part of the event; `None` if all of it was received before."""
         session_id = getattr(event, "session_id", None)
         if session_id is not None and session_id != self.session_id:
             return None
@@ -172,7 +172,7 @@ class Cursor:
                     return None
                 self._seq = seq
             case AgentThought(type="retrying") if event.turn_id == self.turn_id:
-                self.reasoning = Extent()  # the call is repeated, and reasons again from 0
+                self.reasoning = Extent()  # the repeated call starts its reasoning at 0
             case TurnFinished():
                 self.characters = 0
                 if event.turn_id == self.turn_id:
@@ -189,16 +189,17 @@ class Cursor:
         return new
 
     def pass_on_delta(self, delta: UndecodedEvent) -> None:
-        """Notes a TEXT_DELTA that goes to the receiver as it is. Such events come in order, so
-        that the last one says it all; it is decoded when somebody asks."""
+        """Notes a TEXT_DELTA that is passed to the receiver undecoded. These events are in
+        order, so only the last one is kept; it is decoded when the position is needed."""
         self._passed_delta = delta
 
     def pass_on_entry(self, entry: UndecodedEvent) -> None:
-        """The same for an ENTRY."""
+        """Notes an ENTRY in the same way."""
         self._passed_entry = entry
 
     def take_stored_text(self, event: EntryAdded) -> TextDelta | None:
-        """The part of a stored answer that the receiver lacks, as a delta; it is held then."""
+        """Returns the part of a stored answer that the receiver lacks, as a delta, and counts
+        it as held."""
         content, call = event.entry.get("content"), event.call or 0
         is_output = event.entry.get("kind") == "model_output"
         if not is_output or event.turn_id is None or not isinstance(content, str):
@@ -244,21 +245,21 @@ Ending: TypeAlias = Literal["completed", "interrupted", "failed"]
 
 
 class TurnProgress:
-    """How far one turn has come, by its events. Each entry counts once."""
+    """Follows one turn by its events. Each entry counts once."""
 
     __slots__ = ("_newest_seq", "_usage", "end", "has_started", "is_over")
 
     def __init__(self) -> None:
         self.has_started = False
         self.is_over = False
-        """TURN_FINISHED was received."""
+        """Whether TURN_FINISHED was received."""
         self.end: TurnFinished | None = None
-        """What TURN_FINISHED says, by the entry that ended the turn."""
+        """A TURN_FINISHED made from the entry that ended the turn."""
         self._newest_seq = 0
         self._usage: dict[str, int] = {}
 
     def take(self, event: Event) -> bool:
-        """False: an entry that was received before."""
+        """Returns False for an entry that was received before."""
         match event:
             case EntryAdded():
                 seq = event.entry.get("seq")
@@ -298,7 +299,7 @@ class TurnProgress:
 
 
 def _ending(entry: JsonObject) -> Ending | None:
-    """How the turn ended, if this is the entry that ended it."""
+    """Returns how the turn ended, if this is the entry that ended it."""
     state = entry.get("state")
     if entry.get("kind") == "fault":
         return "failed" if state == "failed" else "interrupted"
@@ -318,7 +319,7 @@ def _seq_of(entry: JsonObject) -> int:
 
 
 def has_ended(turn_id: str, attached: Attached) -> bool:
-    """Whether a turn is over, by the reply to ATTACH: it neither runs nor waits."""
+    """Whether a turn is over: it neither runs nor waits in the reply to ATTACH."""
     active = attached.active_turn
     is_running = active is not None and active.turn_id == turn_id
     return not is_running and turn_id not in attached.queue

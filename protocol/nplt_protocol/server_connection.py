@@ -1,8 +1,8 @@
 """The server's end of a connection: bytes to requests, replies to bytes.
 
-`connection` holds the states and the rules. Nothing here waits, reads a
-clock or a socket. PINGs of the structured dialect are answered here, a run of
-them without a value per frame.
+`connection` holds the states and the rules. Nothing here waits, or reads a
+clock or a socket. PINGs of the structured dialect are answered here, and many in
+a row are answered without decoding each frame.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ServerConnection(Connection):
 
     @property
     def frame_bytes_max(self) -> int:
-        """The owner may raise it when the client has shown its token."""
+        """The owner may raise this limit once the client is authenticated."""
         return self._decoder.frame_bytes_max
 
     @frame_bytes_max.setter
@@ -81,7 +81,7 @@ class ServerConnection(Connection):
         return len(self._unanswered)
 
     def skip_handshake(self) -> None:
-        """Begins STRUCTURED: a channel of a link, whose client has greeted another server."""
+        """Begins STRUCTURED, for a channel of a link: its client sent HELLO to another server."""
         self.state, self.dialect = State.STRUCTURED, Dialect.STRUCTURED
 
     # Receiving.
@@ -102,8 +102,8 @@ class ServerConnection(Connection):
         frames = self._decoder.receive_data(data)
         if self.state is State.UNDECIDED and frames:
             type_, seq, payload = frames[0]
-            # A TLS record has our layout by accident: type 0x16, version 3.x where
-            # the seq is, the same length field, and a payload that begins with 1.
+            # A TLS record happens to have our layout: type 0x16, version 3.x in place of
+            # the seq, the same length field, and a payload that begins with 1.
             if type_ == 0x16 and seq >> 8 == 3 and payload[:1] == b"\x01":
                 return [self._refuse_connection(NOT_TLS)]
             if type_ == HELLO:
@@ -222,7 +222,7 @@ class ServerConnection(Connection):
         return data
 
     def send_reply(self, type: MessageType, seq: int, reply: Reply | JsonObject) -> bytes:  # noqa: A002
-        """`type` is the type of the request; that of the reply follows from it."""
+        """`type` is the type of the request."""
         self.state = self.after(Step.SEND_REPLY)
         if type != MessageType.PING and seq not in self._unanswered:
             raise LocalProtocolError(f"no request #{seq} waits for a reply")
@@ -231,7 +231,7 @@ class ServerConnection(Connection):
         return data
 
     def send_error(self, seq: int, error: RequestError, session_id: str | None = None) -> bytes:
-        """Answers the request with that seq; seq 0 answers none in particular."""
+        """Answers the request with that seq; an error with seq 0 belongs to no request."""
         self.state = self.after(Step.SEND_ERROR)
         data = encode_error(seq, error, session_id)
         self._answered(seq)
@@ -262,8 +262,8 @@ def _bad_number(seq: int) -> RequestError:
 
 
 def _pongs_for(data: bytes, frame_bytes_max: int) -> bytes:
-    """Answers the whole PINGs that `data` begins with. A PONG is its PING with another
-    type, so the run is copied once and one byte of each frame is changed."""
+    """Answers the complete PINGs at the start of `data`. A PONG is its PING with another
+    type, so they are copied at once and one byte of each frame is changed."""
     pongs, offset, end = bytearray(data), 0, len(data)
     unpack = HEADER.unpack_from
     while end - offset >= HEADER_BYTES:

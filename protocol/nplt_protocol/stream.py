@@ -3,18 +3,17 @@
 `FrameStream` owns a connection without I/O (the server's or the client's) and
 moves its bytes.
 
-Reading: bytes are decoded as they come and handed to the owner in batches.
-What the owner has not taken is bounded, and so are the replies that the peer
-does not read; beyond that, reading pauses. A message that was begun must be
-finished by a deadline, which runs only while we read.
+Reading: bytes are decoded as they arrive and given to the owner in batches.
+Items that the owner has not received yet are bounded, and so are replies that
+the peer does not read; beyond these bounds, reading pauses. An unfinished
+message has a deadline, which runs only while we read.
 
-Writing: what is sent in one tick of the loop leaves in one write. Replies are
+Writing: all data sent in one tick of the loop leaves in one write. Replies are
 never dropped. Events are refused when too many bytes of them wait for a slow
-reader; its owner then tells the client that it lags. A peer that takes nothing
-until the write deadline is disconnected.
+reader; the owner then sends the client `lagged`. A peer that reads nothing until
+the write deadline is disconnected.
 
-Timers exist only while they are needed. Which requests and replies there are
-is not known here.
+Timers exist only while they are needed. Messages are not interpreted here.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from nplt_protocol.frames import FrameDecoder, WireLimits
 
 READ_BYTES = 64 * 1024
 SLICE_BYTES = 4096
-"""Decoded at a time: one read may hold fifty thousand tiny requests, and each
-becomes a value a hundred times its size."""
+"""The bytes that are decoded at a time: one read may hold ten thousand tiny requests, and
+each becomes a value a hundred times its size."""
 INBOX_ITEMS_MAX = 256
 INBOX_BYTES_MAX = 1024 * 1024
 TRANSPORT_BYTES_MAX = 64 * 1024
@@ -46,7 +45,7 @@ Item_co = TypeVar("Item_co", covariant=True)
 
 
 class FrameConnection(Protocol[Item_co]):
-    """What a stream needs of a connection, the server's or the client's."""
+    """The interface of a connection, the server's or the client's, that a stream needs."""
 
     @property
     def has_partial(self) -> bool: ...
@@ -63,12 +62,12 @@ async def open_stream(
     ssl: tls.SSLContext | None = None,
     timeout: float = 10.0,
 ) -> FrameStream[Item]:
-    """Connects; OSError (of which TimeoutError is one) when that fails."""
+    """Connects. Raises OSError, which includes TimeoutError, if that fails."""
     loop = asyncio.get_running_loop()
     stream = FrameStream(connection, limits=limits)
     stream.lingers = False
-    # A name may have several addresses: try the next one soon. Not for an address itself:
-    # asyncio's race of attempts forgets a connected socket when it is cancelled.
+    # A host name may have several addresses, so the next one is tried soon. This is not done
+    # for an address: asyncio's happy eyeballs leak a connected socket when cancelled.
     delay = None
     try:
         socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
@@ -82,8 +81,8 @@ async def open_stream(
 
 
 class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
-    """For its owner: `receive`, `send`, `send_event`, `drain`, `close`. The other public
-    methods are called by asyncio."""
+    """Moves the bytes of one connection. Its owner calls `receive`, `send`, `send_event`,
+    `drain` and `close`; asyncio calls the other public methods."""
 
     __slots__ = (
         "__weakref__",
@@ -124,7 +123,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         self.lost_because: str | None = None
         self.last_received = loop.time()
         self.lingers = True
-        """Closing reads on for a moment, so that the peer gets the last bytes."""
+        """Whether closing reads on for a moment, so that the peer gets the last bytes."""
         self._loop = loop
         self._buffer = _read_buffer()
         self._limits = limits
@@ -133,10 +132,10 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         self._writer = Writer(loop, limits, self._stalled)
         self._changed = Notifier(loop)
         self._inbox: list[Item | ConnectionRefused] = []
-        """Not yet taken by the owner. It is full by items, since a tiny request becomes a value
-        a hundred times its size, or by bytes."""
+        """Items that the owner has not received yet. Their number is limited as well as their
+        bytes, since a tiny request becomes a value a hundred times its size."""
         self._inbox_bytes = self._partial_bytes = 0
-        """Of what is in the inbox; of an item that is not yet complete."""
+        """Bytes of the items in the inbox, and bytes of an item that is not complete."""
         self._backlog = b""
         self._input_ended = self._closing = self._read_paused = False
         self._deadline = Deadline(loop, limits.message_seconds_max, self._message_is_late)
@@ -159,16 +158,16 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
 
     @property
     def replies_pile_up(self) -> bool:
-        """The peer does not read its replies: wait before the next one."""
+        """Whether the peer does not read its replies: wait before sending another."""
         return self._writer.replies_pile_up
 
     @property
     def has_received(self) -> bool:
-        """Whether the next `receive` has something at once."""
+        """Whether the next `receive` returns at once."""
         return bool(self._inbox)
 
     async def receive(self) -> list[Item | ConnectionRefused]:
-        """The next batch; empty when no more will come."""
+        """Returns the next batch; an empty one at the end of the stream."""
         while not self._inbox:
             if self._input_ended or ((self.eof or self.closed) and not self._backlog):
                 return []
@@ -179,30 +178,30 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         return batch
 
     def send(self, data: bytes) -> None:
-        """A reply: never dropped, unless the connection is lost."""
+        """Sends a reply, which is never dropped unless the connection is lost."""
         if self._log is not None:
             self._log.sent(data)
         self._writer.add_reply(data)
 
     def send_event(self, data: bytes) -> bool:
-        """False, and not sent, when too many bytes of events already wait."""
+        """Sends an event. Returns False, and drops it, if too many bytes of events wait."""
         sent = self._writer.add_event(data)
         if sent and self._log is not None:
             self._log.sent(data)
         return sent
 
     def flush(self) -> None:
-        """What was sent leaves now, not at the end of this tick."""
+        """Writes the queued data now, not at the end of this tick."""
         self._writer.flush()
 
     async def drain(self) -> None:
-        """Waits until the transport takes more."""
+        """Waits until the transport accepts more data."""
         self._writer.flush()
         while self._writer.is_blocked and not self.closed:
             await self._changed.wait()
 
     def close_soon(self) -> None:
-        """Sends what is queued, then closes; by force at the write deadline."""
+        """Sends the queued data, then closes; aborts at the write deadline."""
         if self._transport is None:
             self.connection_lost(None)
         elif not (self._closing or self.closed):
@@ -244,14 +243,15 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         self.eof = True
         self._deadline.pause()
         self._changed.notify()
-        # Half-closed, as `nc -N` does it: answers can still go out. TLS can't.
+        # The peer may have closed only its own side (`nc -N`), and replies can still be sent.
+        # TLS has no half-closed state.
         is_tls = self._transport and self._transport.get_extra_info("sslcontext")
         return not (self._closing or is_tls)
 
     def _decode_backlog(self) -> None:
-        """Decodes until the inbox is full or the peer's unread replies are too many."""
+        """Decodes until the inbox is full or too many replies are unread by the peer."""
         data, done, progress, answered = self._backlog, 0, False, False
-        # Reading pauses when there is no room, so while we read there is some.
+        # Reading pauses when the inbox is full, so while we read there is room.
         full = self._is_full() if self._read_paused or self.eof else False
         while done < len(data) and not full:
             piece = data[done : done + SLICE_BYTES] if len(data) > SLICE_BYTES else data
@@ -261,7 +261,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             self._partial_bytes += len(piece)
             if automatic:
                 answered = True
-                self._partial_bytes = 0  # a PING gives no item
+                self._partial_bytes = 0  # a PING puts no item into the inbox
                 self._writer.add_automatic_reply(automatic)
                 if self._log is not None:
                     self._log.sent(automatic)
@@ -312,10 +312,10 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         self._regulate_reading(True)
         self._changed.notify()
 
-    # Connecting, writing and closing, as asyncio reports them.
+    # Callbacks of asyncio: connected, writable, lost. Closing.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not asserted: uvloop's transports are no subclasses of asyncio's.
+        # A cast, not an assertion: uvloop's transports are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._writer.start(self._transport)
         endpoint = transport.get_extra_info("socket")
@@ -358,8 +358,8 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         if self.eof or not (self.lingers and peer_is_sending and transport.can_write_eof()):
             self._end_closing()
             return
-        # Closing while bytes come in resets the connection, and the last frames may be
-        # lost with it: end our side, and read on for a moment.
+        # Closing while bytes arrive resets the connection, and the peer may lose the last
+        # frames. So we end our side, and read on for a moment.
         try:
             transport.write_eof()
         except OSError:  # the peer is gone, and asyncio has not noticed
@@ -380,10 +380,10 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
 
 
 class Writer:
-    """The writing half. Bytes wait here until the end of the tick, and as long as the transport
-    is full, so that replies and events can be told apart; they count as unsent until the
-    kernel has them. The deadline runs only while the transport holds something; each byte the
-    kernel takes is progress."""
+    """The writing half of a stream. Bytes wait here until the end of the tick, or longer while
+    the transport is full, because only here replies and events are counted separately. They
+    count as unsent until the kernel has them. The deadline runs only while the transport holds
+    data, and starts again with each byte that the kernel accepts."""
 
     __slots__ = (
         "_event_bytes",
@@ -410,16 +410,16 @@ class Writer:
         on_stalled: Callable[[], None],
     ) -> None:
         self.is_blocked = False
-        """The transport is full; what comes is kept here."""
+        """Whether the transport is full, so that new data is kept here."""
         self.last_sent = loop.time()
         self._loop = loop
         self._limits = limits
         self._on_stalled = on_stalled
         self._kept: list[bytes] = []
         self._kept_bytes = self._event_bytes = 0
-        """What waits here, and how much of it are events."""
+        """The bytes that wait here, and how many of them are events."""
         self._handed_bytes = self._handed_event_bytes = 0
-        """The transport was given so many; of events, since it was empty last."""
+        """All bytes given to the transport, and the bytes of events since it was last empty."""
         self._transport: asyncio.Transport | None = None
         self._flush_due = False
         self._takes_more = True
@@ -433,12 +433,12 @@ class Writer:
         self._flush_soon()
 
     def finish(self) -> None:
-        """Hands over what is kept, even to a full transport; takes no more."""
+        """Gives all data to the transport, even if it is full, and accepts no more."""
         self.flush(even_if_blocked=True)
         self._takes_more = False
 
     def stop(self) -> None:
-        """The connection is lost: drops what waits."""
+        """Drops all data, because the connection is lost."""
         self._transport = None
         self._takes_more = self.is_blocked = False
         self._kept.clear()
@@ -465,8 +465,8 @@ class Writer:
                 self._flush_soon()
 
     def add_automatic_reply(self, data: bytes) -> None:
-        """A reply that the connection makes itself, such as a PONG. The caller flushes in the
-        same tick."""
+        """Adds a reply of the connection itself, such as a PONG. The caller flushes in the same
+        tick."""
         if self._takes_more:
             self._kept.append(data)
             self._kept_bytes += len(data)
@@ -523,7 +523,7 @@ class Writer:
 
     @property
     def _sent_bytes(self) -> int:
-        """What the kernel has taken so far; progress means that it grows."""
+        """The bytes that the kernel has accepted so far; they grow as the peer reads."""
         return self._handed_bytes - self._transport_bytes
 
     def _watch_again(self) -> None:
@@ -545,8 +545,8 @@ class Writer:
 
 
 class Deadline:
-    """A deadline that is moved far more often than missed. Restarting is one assignment: a
-    timer, once set, looks at the clock again when it fires. An idle stream has none."""
+    """A deadline that is moved far more often than missed. Restarting it is one assignment: a
+    timer that fires too early is set again. An idle stream has no timer."""
 
     __slots__ = ("_loop", "_on_missed", "_seconds", "_since", "_timer")
 
@@ -569,7 +569,7 @@ class Deadline:
             self._timer = self._loop.call_later(self._seconds, self._look)
 
     def pause(self) -> None:
-        """Cheap; a timer already set will find nothing to do."""
+        """Does not cancel the timer, which would cost more: it will find nothing to do."""
         self._since = None
 
     def cancel(self) -> None:
@@ -591,7 +591,7 @@ class Deadline:
 
 
 class FrameLog:
-    """Writes one line per frame: `<` for what was received, `>` for what was sent."""
+    """Writes one line per frame: `<` for received frames, `>` for sent ones."""
 
     __slots__ = ("_decoder", "_write_line")
 
@@ -604,13 +604,13 @@ class FrameLog:
             self._write_line(f"< {frame}")
 
     def sent(self, data: bytes) -> None:
-        # What is sent is always made of whole frames.
+        # Only whole frames are sent.
         for frame in FrameDecoder().receive_data(data):
             self._write_line(f"> {frame}")
 
 
 class Notifier:
-    """Wakes all who wait; each looks again whether its condition holds."""
+    """Wakes all waiters; each checks its own condition again."""
 
     __slots__ = ("_loop", "_waiters")
 
@@ -638,8 +638,8 @@ _of_this_thread = threading.local()
 
 
 def _read_buffer() -> memoryview:
-    """One for all streams of a thread: what is read is copied at once. asyncio's own way is
-    to allocate 256 KiB for each read, which costs more than reading small messages."""
+    """Returns the buffer that all streams of a thread share; bytes are copied out of it at once.
+    asyncio itself allocates 256 KiB for each read, which costs more than small messages do."""
     buffer: memoryview | None = getattr(_of_this_thread, "buffer", None)
     if buffer is None:
         buffer = _of_this_thread.buffer = memoryview(bytearray(READ_BYTES))

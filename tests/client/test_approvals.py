@@ -39,7 +39,9 @@ def url(server: ServerProcess) -> str:
     return f"nplt://127.0.0.1:{server.port}"
 
 
-async def test_the_library_hears_the_question_and_answers_it(asking_server: ServerProcess) -> None:
+async def test_the_library_receives_an_approval_request_and_decides_it(
+    asking_server: ServerProcess,
+) -> None:
     async with nplt_client.connect(url(asking_server)) as client:
         decided: list[ApprovalDecided] = []
         async with client.ask("!tool now {}") as turn:
@@ -50,7 +52,7 @@ async def test_the_library_hears_the_question_and_answers_it(asking_server: Serv
         assert turn.text == "not run: local said no to this call of now"
 
 
-def test_a_person_is_asked_and_may_say_yes_no_or_always(
+def test_an_approval_question_takes_yes_no_or_always(
     asking_server: ServerProcess, tmp_path: Path
 ) -> None:
     with at_terminal("chat", url(asking_server), "--new", home=tmp_path) as person:
@@ -72,7 +74,7 @@ def test_a_person_is_asked_and_may_say_yes_no_or_always(
         assert "[y/n/a]" not in person.is_asked()
 
 
-def test_a_script_is_not_kept_waiting_for_an_answer(
+def test_ask_in_a_script_does_not_wait_for_an_approval(
     asking_server: ServerProcess, tmp_path: Path
 ) -> None:
     done = run_nplt("ask", "!tool now {}", server=url(asking_server), home=tmp_path)
@@ -92,7 +94,7 @@ def question(name: str = "write", **fields: object) -> ApprovalRequest:
     )
 
 
-def test_a_question_is_one_line_without_a_byte_that_acts_on_a_terminal() -> None:
+def test_an_approval_question_is_one_line_without_control_characters() -> None:
     text = question_text(
         approval_wanted(question("wr\x1b]0;x\x07ite\nit", truncated=True, size=9_000))
     )
@@ -111,11 +113,13 @@ def test_a_question_is_one_line_without_a_byte_that_acts_on_a_terminal() -> None
         ("yep", None),
     ],
 )
-def test_only_a_clear_word_is_an_answer(line: str, decision: ApprovalDecision | None) -> None:
+def test_only_a_clear_word_is_an_approval_decision(
+    line: str, decision: ApprovalDecision | None
+) -> None:
     assert parse_decision(line) == decision
 
 
-def test_what_was_asked_before_we_came_is_read_and_what_is_odd_is_left_out() -> None:
+def test_pending_approvals_of_attach_are_read_and_malformed_ones_left_out() -> None:
     attached = Attached(
         session_id="s",
         name="n",
@@ -161,7 +165,7 @@ def wanted(approval_id: str) -> ApprovalWanted:
     return ApprovalWanted(approval_id=approval_id, tool_name="rm", arguments="{}")
 
 
-async def test_questions_are_asked_one_at_a_time_and_answered_by_the_first_who_decides() -> None:
+async def test_approvals_are_asked_one_at_a_time_and_the_first_decision_counts() -> None:
     client = ApprovingClient()
     approvals = Approvals(cast(nplt_client.Client, client))
     assert approvals.add(wanted("1"))
@@ -187,7 +191,7 @@ async def test_questions_are_asked_one_at_a_time_and_answered_by_the_first_who_d
     assert approvals.settle("3") is None
 
 
-def test_a_question_listens_after_a_pause_and_only_a_marked_answer_is_decided() -> None:
+def test_an_approval_question_accepts_keys_after_a_pause_and_enter_decides() -> None:
     now = 100.0
     question = OpenQuestion(clock=lambda: now)
     assert not question.listens
@@ -213,7 +217,7 @@ def test_a_question_listens_after_a_pause_and_only_a_marked_answer_is_decided() 
     assert not question.listens
 
 
-def test_arguments_too_long_for_a_line_are_printed_whole_before_the_question(
+def test_long_tool_arguments_are_printed_before_the_approval_question(
     asking_server: ServerProcess, tmp_path: Path
 ) -> None:
     with at_terminal("chat", url(asking_server), "--new", home=tmp_path) as person:

@@ -48,7 +48,7 @@ def test_stdin_alone_is_the_prompt(server: str, tmp_path: Path) -> None:
         assert (done.stdout, done.returncode) == ("from a pipe\n", 0)
 
 
-def test_stdin_beside_an_argument_is_context(server: str, tmp_path: Path) -> None:
+def test_stdin_next_to_an_argument_is_context(server: str, tmp_path: Path) -> None:
     done = run_nplt("ask", "sum this up:", home=tmp_path, server=server, stdin="line 1\nline 2\n")
     assert done.stdout == "sum this up:\n\nline 1\nline 2\n"
 
@@ -58,7 +58,7 @@ def test_without_streaming_the_answer_is_the_same(server: str, tmp_path: Path) -
     assert (done.stdout, done.returncode) == ("a b c\n", 0)
 
 
-def test_json_is_one_object_with_everything(server: str, tmp_path: Path) -> None:
+def test_ask_json_prints_one_object_with_everything(server: str, tmp_path: Path) -> None:
     done = run_nplt("ask", "--json", "hello", home=tmp_path, server=server)
     answer = orjson.loads(done.stdout)
     assert set(answer) == {
@@ -78,7 +78,7 @@ def test_json_is_one_object_with_everything(server: str, tmp_path: Path) -> None
     )
 
 
-def test_json_lines_tell_the_turn_event_by_event(server: str, tmp_path: Path) -> None:
+def test_json_lines_report_the_turn_event_by_event(server: str, tmp_path: Path) -> None:
     done = run_nplt("ask", "--jsonl", "!think well hello", home=tmp_path, server=server)
     events = [orjson.loads(line) for line in done.stdout.splitlines()]
     kinds = [event["event"] for event in events]
@@ -90,7 +90,7 @@ def test_json_lines_tell_the_turn_event_by_event(server: str, tmp_path: Path) ->
     assert events[0]["turn_id"] == events[-1]["turn_id"]
 
 
-def test_json_lines_tell_of_tools_and_their_results(server: str, tmp_path: Path) -> None:
+def test_json_lines_report_tool_calls_and_their_results(server: str, tmp_path: Path) -> None:
     done = run_nplt("ask", "--jsonl", "!tool now {}", home=tmp_path, server=server)
     events = [orjson.loads(line) for line in done.stdout.splitlines()]
     told = {event["event"]: event for event in events}
@@ -100,7 +100,7 @@ def test_json_lines_tell_of_tools_and_their_results(server: str, tmp_path: Path)
     assert told["result"]["tool_calls"][0]["result"] == told["tool_result"]["result"]
 
 
-def test_a_conversation_is_gone_on_with_by_id_and_by_name(server: str, tmp_path: Path) -> None:
+def test_ask_continues_a_conversation_by_id_and_by_name(server: str, tmp_path: Path) -> None:
     first = orjson.loads(run_nplt("ask", "--json", "one", home=tmp_path, server=server).stdout)
     session_id = first["session_id"]
     name = f"notes {session_id[:6]}"
@@ -117,7 +117,7 @@ def test_a_system_message_begins_a_conversation(server: str, tmp_path: Path) -> 
     assert (done.returncode, orjson.loads(done.stdout)["text"]) == (0, "hi")
 
 
-def test_a_file_gets_the_exact_text(server: str, tmp_path: Path) -> None:
+def test_stdout_to_a_file_gets_the_exact_text(server: str, tmp_path: Path) -> None:
     hostile = "red \x1b[31m and \x9b2J and \u202e"
     done = run_nplt("ask", hostile, home=tmp_path, server=server)
     assert done.stdout == hostile + "\n"
@@ -204,7 +204,7 @@ def is_interrupted(talk: Talk) -> None:
         (is_interrupted, 130, "half\n"),
     ],
 )
-def test_trouble_with_the_server_has_its_own_exit_code(
+def test_each_failure_of_the_server_has_its_own_exit_code(
     tmp_path: Path, script: Script, code: int, shown: str
 ) -> None:
     with scripted_peer(script) as peer:
@@ -230,7 +230,7 @@ def test_a_token_from_a_file_reaches_the_server(tmp_path: Path) -> None:
     assert (done.stdout, hellos[0].token) == ("ok\n", "s3cret")
 
 
-def test_hostile_words_from_the_server_are_made_safe_on_stderr(tmp_path: Path) -> None:
+def test_hostile_text_from_the_server_is_sanitized_on_stderr(tmp_path: Path) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         seq, _ = talk.expect(Prompt)
@@ -242,7 +242,7 @@ def test_hostile_words_from_the_server_are_made_safe_on_stderr(tmp_path: Path) -
     assert done.stderr == "nplt: no  way\n"
 
 
-def test_a_reader_that_has_enough_ends_it_silently(server: str, tmp_path: Path) -> None:
+def test_a_broken_pipe_on_stdout_ends_ask_silently(server: str, tmp_path: Path) -> None:
     environ = private_environment(tmp_path, NPLT_SERVER=server)
     with subprocess.Popen(
         [*NPLT, "ask", "!slow 3"],
@@ -259,7 +259,7 @@ def test_a_reader_that_has_enough_ends_it_silently(server: str, tmp_path: Path) 
         assert asking.stderr.read() == b""
 
 
-def test_closed_streams_are_no_reason_to_fail(server: str, tmp_path: Path) -> None:
+def test_ask_works_with_closed_standard_streams(server: str, tmp_path: Path) -> None:
     for closed in ("<&-", ">&-", "2>&-"):
         command = ("sh", "-c", f'exec "$@" {closed}', "sh", *NPLT)
         done = run_nplt("ask", "hi", home=tmp_path, server=server, command=command)
@@ -267,7 +267,7 @@ def test_closed_streams_are_no_reason_to_fail(server: str, tmp_path: Path) -> No
         assert done.stderr == ""
 
 
-def test_a_full_disk_under_stdout_is_said(server: str, tmp_path: Path) -> None:
+def test_a_full_disk_behind_stdout_is_reported(server: str, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     command = ("sh", "-c", 'exec "$@" >/dev/full', "sh", *NPLT)
@@ -339,7 +339,7 @@ def attach_again(talk: Talk, *, running: ActiveTurn | None) -> Attach:
     return request
 
 
-def test_an_answer_whose_events_were_dropped_is_gone_on_with(tmp_path: Path) -> None:
+def test_an_answer_is_resumed_after_its_events_lagged(tmp_path: Path) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.take_prompt(events=(started(), delta("one ", 0), lagged()))
@@ -385,7 +385,7 @@ def test_an_answer_that_ended_meanwhile_is_read_from_the_record(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("option", ["--json", "--jsonl"])
-def test_a_failed_turn_is_told_to_programs_too(server: str, tmp_path: Path, option: str) -> None:
+def test_a_failed_turn_is_reported_as_json_too(server: str, tmp_path: Path, option: str) -> None:
     done = run_nplt("ask", option, "!fail", home=tmp_path, server=server)
     lines = [orjson.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 6

@@ -14,7 +14,7 @@ from tests.support.raw_client import ATTACH, HISTORY_REQUEST, SESSION_LIST, TEXT
 from tests.support.server_process import ServerProcess
 
 
-def test_a_time_out_is_told_to_programs_as_an_object(server: str, tmp_path: Path) -> None:
+def test_a_timeout_is_reported_as_a_json_object(server: str, tmp_path: Path) -> None:
     asked = ("ask", "--json", "--timeout", "0.5", "!slow 60 one two three")
     done = run_nplt(*asked, home=tmp_path, server=server)
     result = orjson.loads(done.stdout)
@@ -23,7 +23,7 @@ def test_a_time_out_is_told_to_programs_as_an_object(server: str, tmp_path: Path
     assert result["session_id"]
 
 
-def test_a_stdout_that_nobody_reads_does_not_outlast_the_time(server: str, tmp_path: Path) -> None:
+def test_a_full_pipe_on_stdout_does_not_outlast_the_timeout(server: str, tmp_path: Path) -> None:
     nobody_reads, stdout = os.pipe()
     asking = subprocess.Popen(
         [*NPLT, "ask", "--timeout", "1", "x" * 100_000],
@@ -39,7 +39,7 @@ def test_a_stdout_that_nobody_reads_does_not_outlast_the_time(server: str, tmp_p
         os.close(nobody_reads)
 
 
-def test_a_server_killed_and_started_again_goes_on_in_mid_answer(
+def test_ask_resumes_an_answer_after_the_server_was_killed_and_restarted(
     start_server: Callable[..., ServerProcess], tmp_path: Path
 ) -> None:
     home = start_server()

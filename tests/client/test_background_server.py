@@ -90,7 +90,7 @@ def test_a_server_is_started_found_again_and_stopped(household: Household) -> No
 
 
 @pytest.mark.slow
-def test_it_is_started_and_restarted_when_asked(household: Household) -> None:
+def test_the_background_server_is_started_and_restarted_by_command(household: Household) -> None:
     def pid() -> int:
         return int(json.loads((household.state / "server.json").read_text())["pid"])
 
@@ -109,7 +109,7 @@ def test_it_is_started_and_restarted_when_asked(household: Household) -> None:
 
 
 @pytest.mark.slow
-def test_chat_starts_a_server_too(household: Household) -> None:
+def test_chat_starts_a_background_server_too(household: Household) -> None:
     done = household.nplt(stdin="good morning\n")
     assert (done.stdout, done.returncode) == ("good morning\n", 0)
     assert "started nplt-server" in done.stderr
@@ -119,7 +119,7 @@ def test_chat_starts_a_server_too(household: Household) -> None:
     "display",
     ["--plain", *(pytest.param(one, marks=pytest.mark.slow) for one in ("--no-alt-screen", ""))],
 )
-def test_a_chat_starts_the_server_again_that_was_killed_and_goes_on(
+def test_a_chat_restarts_a_killed_background_server_and_goes_on(
     household: Household, display: str
 ) -> None:
     household.nplt("ask", "hello")
@@ -137,7 +137,7 @@ def test_a_chat_starts_the_server_again_that_was_killed_and_goes_on(
 
 
 @pytest.mark.slow
-def test_a_chat_leaves_a_server_alone_that_was_stopped_until_it_is_asked_to(
+def test_a_chat_does_not_restart_a_stopped_background_server_until_asked(
     household: Household,
 ) -> None:
     household.nplt("ask", "hello")
@@ -157,7 +157,7 @@ def find_server_of(household: Household) -> RunningServer | None:
 
 
 @pytest.mark.slow
-def test_of_several_started_at_once_none_fails_and_one_starts_the_server(
+def test_of_several_commands_at_once_exactly_one_starts_the_background_server(
     household: Household,
 ) -> None:
     environ = private_environment(household.home, **household.environ)
@@ -178,7 +178,9 @@ def test_of_several_started_at_once_none_fails_and_one_starts_the_server(
     assert sum("started nplt-server" in remarks for _, remarks in said) == 1
 
 
-def test_a_server_that_dies_at_once_is_told_with_its_last_words(household: Household) -> None:
+def test_a_background_server_that_dies_at_once_is_reported_with_its_last_log_lines(
+    household: Household,
+) -> None:
     household.environ["NPLT_DATA_DIR"] = "/dev/null/not-a-folder"
     done = household.nplt("ask", "hello")
     assert (done.returncode, done.stdout) == (5, "")
@@ -187,7 +189,7 @@ def test_a_server_that_dies_at_once_is_told_with_its_last_words(household: House
 
 
 @pytest.mark.slow
-def test_a_file_left_by_a_killed_server_is_no_server(household: Household) -> None:
+def test_a_stale_server_json_of_a_killed_server_is_ignored(household: Household) -> None:
     household.nplt("ask", "hello")
     first = json.loads((household.state / "server.json").read_text())["pid"]
     os.kill(first, signal.SIGKILL)
@@ -200,7 +202,7 @@ def test_a_file_left_by_a_killed_server_is_no_server(household: Household) -> No
 
 
 @pytest.mark.slow
-def test_the_port_of_the_settings_holds_for_the_background_server(household: Household) -> None:
+def test_the_background_server_uses_the_port_of_the_settings(household: Household) -> None:
     del household.environ["NPLT_LISTEN__PORT"]
     settings = household.home / ".config" / "nplt" / "server.yaml"
     settings.parent.mkdir(parents=True)
@@ -210,7 +212,7 @@ def test_the_port_of_the_settings_holds_for_the_background_server(household: Hou
 
 
 @pytest.mark.slow
-def test_a_server_that_somebody_started_by_hand_is_found(household: Household) -> None:
+def test_a_server_started_by_hand_is_found(household: Household) -> None:
     with running_server(household.home) as url:
         asked = household.nplt("ask", "hello")
         assert (asked.stdout, asked.stderr) == ("hello\n", "")
@@ -218,7 +220,9 @@ def test_a_server_that_somebody_started_by_hand_is_found(household: Household) -
 
 
 @pytest.mark.parametrize("greets", [False, True])
-def test_a_stranger_on_the_port_is_left_alone(household: Household, greets: bool) -> None:
+def test_another_program_on_the_port_is_not_used_as_a_server(
+    household: Household, greets: bool
+) -> None:
     """It may be silent, or be the server of another user, who says whose it is."""
 
     def greet() -> None:
@@ -245,7 +249,7 @@ def test_a_stranger_on_the_port_is_left_alone(household: Household, greets: bool
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [("ask", "hello"), ("chat",)])
-def test_a_silent_stranger_at_the_given_address_is_told_at_once(
+def test_a_remark_is_printed_soon_if_the_program_at_the_address_is_silent(
     household: Household, command: tuple[str, ...]
 ) -> None:
     environ = private_environment(household.home, NPLT_SERVER=f"nplt://127.0.0.1:{household.port}")
@@ -265,7 +269,7 @@ def test_a_silent_stranger_at_the_given_address_is_told_at_once(
 
 
 @pytest.mark.slow
-def test_while_the_server_ends_the_next_command_waits_and_starts_another(
+def test_a_command_during_shutdown_waits_and_starts_another_background_server(
     household: Household,
 ) -> None:
     household.nplt("ask", "hello")
@@ -282,7 +286,7 @@ def test_while_the_server_ends_the_next_command_waits_and_starts_another(
         assert slow.wait(SECONDS_MAX) == 0
 
 
-def test_another_version_in_the_background_is_mentioned(household: Household) -> None:
+def test_another_version_of_the_background_server_is_reported(household: Household) -> None:
     """Whoever upgraded nplt still talks to the server from before."""
 
     def script(talk: Talk) -> None:

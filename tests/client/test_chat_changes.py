@@ -80,7 +80,7 @@ def test_a_turn_becomes_changes_from_its_prompt_to_its_end() -> None:
 
 
 @given(st.text(max_size=40), st.data())
-def test_pieces_that_come_twice_count_once(text: str, data: st.DataObject) -> None:
+def test_replayed_text_deltas_count_once(text: str, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
     pieces = [
         delta(text[start:end], start)
@@ -94,7 +94,7 @@ def test_pieces_that_come_twice_count_once(text: str, data: st.DataObject) -> No
     assert "".join(one.piece for one in grown) == "".join(one.piece for one in whole)
 
 
-def test_a_call_that_is_sent_again_replaces_what_was_shown() -> None:
+def test_a_call_replayed_from_its_beginning_replaces_the_shown_text() -> None:
     again = TextDelta(
         session_id=SESSION, turn_id="turn-1", call=0, offset=0, text="new", replay_from=0
     )
@@ -104,7 +104,7 @@ def test_a_call_that_is_sent_again_replaces_what_was_shown() -> None:
     ]
 
 
-def test_what_a_running_call_has_said_can_be_shown_again() -> None:
+def test_the_text_of_a_running_call_can_be_shown_again() -> None:
     events = translator()
     for event in (started(), delta("half an ", 0), delta("answer", 8)):
         list(events.changes_of(event))
@@ -115,7 +115,7 @@ def test_what_a_running_call_has_said_can_be_shown_again() -> None:
     assert events.so_far() == []
 
 
-def test_an_entry_that_was_cut_does_not_take_words_away() -> None:
+def test_a_truncated_entry_does_not_shorten_the_streamed_text() -> None:
     cut = EntryAdded(
         session_id=SESSION,
         turn_id="turn-1",
@@ -125,7 +125,7 @@ def test_an_entry_that_was_cut_does_not_take_words_away() -> None:
     assert changes_of(delta("long text", 0), cut)[1:] == []
 
 
-def test_what_others_do_becomes_changes() -> None:
+def test_session_events_of_other_clients_become_changes() -> None:
     def happened(event: str, **details: object) -> Event:
         return SessionEvent(session_id=SESSION, event=event, details=details)  # type: ignore[arg-type]
 
@@ -140,7 +140,7 @@ def test_what_others_do_becomes_changes() -> None:
     assert changes_of(happened("of a later version")) == []
 
 
-def test_others_are_everyone_but_ourselves() -> None:
+def test_other_participants_are_all_clients_but_this_one() -> None:
     me = Participant(user="me", program="nplt/1")
     ada, bot = Participant(user="ada", program="nplt/1"), Participant(user="me", program="bot/2")
     assert other_participants((me, ada, bot, me), me) == ("ada", "bot/2", "1 more window")
@@ -197,7 +197,7 @@ def test_no_stored_message_brings_a_hostile_character_to_the_screen(text: str) -
             assert not any(FORBIDDEN.search(words) for words in words_in(change))
 
 
-def test_arguments_are_shown_exactly_with_odd_characters_spelled_out() -> None:
+def test_tool_arguments_are_shown_exactly_with_control_characters_escaped() -> None:
     shown = safe_json({"path": "a\x1b[2Kb\u202e", "名": "日本"})
     assert shown == '{"path": "a\\u001b[2Kb\\u202e", "名": "日本"}'
     wanted = changes_of(events_full_of("rm -rf /\x1b[1A")[7])[0]
@@ -205,7 +205,7 @@ def test_arguments_are_shown_exactly_with_odd_characters_spelled_out() -> None:
     assert r"rm -rf /\u001b[1A" in wanted.arguments
 
 
-def test_a_prompt_that_waited_stands_before_the_answer_it_waited_for() -> None:
+def test_a_queued_prompt_is_shown_before_its_own_answer() -> None:
     page = [
         said(1, "user", "first", turn_id="a"),
         said(2, "user", "second", turn_id="b"),
@@ -218,7 +218,7 @@ def test_a_prompt_that_waited_stands_before_the_answer_it_waited_for() -> None:
     ] == [("a", ["first", "to the first"]), ("b", ["second", "to the second"])]
 
 
-def test_a_failure_says_why_whichever_event_tells_it() -> None:
+def test_a_failed_turn_shows_its_reason_whichever_event_brings_it() -> None:
     error: JsonObject = {"code": "provider_unavailable", "message": "too busy"}
     cut: JsonObject = {"role": "assistant", "content": "half", "state": "failed", "error": error}
     fault: JsonObject = {
@@ -237,7 +237,7 @@ def test_a_failure_says_why_whichever_event_tells_it() -> None:
         )
 
 
-def test_a_pipe_gets_answers_as_they_are_and_nothing_else_so() -> None:
+def test_exact_answers_leave_only_answers_unsanitized() -> None:
     hostile = "a\x1b[2Jb\u2028"
     exact = EventTranslator(lambda turn_id: True, exact_answers=True)
     (grew,) = exact.changes_of(delta(hostile, 0))
@@ -251,7 +251,7 @@ def test_a_pipe_gets_answers_as_they_are_and_nothing_else_so() -> None:
 
 
 @given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=4), st.integers(0, 40))
-def test_what_comes_again_after_a_loss_is_printed_once(
+def test_text_replayed_after_a_lost_connection_is_printed_once(
     text: str, places: list[int], lost_at: int
 ) -> None:
     printed = PrintedText()
@@ -263,14 +263,14 @@ def test_what_comes_again_after_a_loss_is_printed_once(
     assert shown + (printed.store(text) or "") == text == printed.text
 
 
-def test_a_text_that_is_stored_differently_is_noticed() -> None:
+def test_a_stored_text_that_differs_from_the_printed_one_is_detected() -> None:
     printed = PrintedText()
     printed.grow("what was streamed")
     assert printed.store("what is kept") is None
     assert printed.text == "what is kept"
 
 
-def test_a_tool_call_is_one_thing_from_its_beginning_to_its_result() -> None:
+def test_a_tool_call_keeps_its_id_from_its_beginning_to_its_result() -> None:
     begun, ended = changes_of(*events_full_of("now")[5:7])
     assert isinstance(begun, ToolShown)
     assert isinstance(ended, ToolShown)
@@ -278,7 +278,7 @@ def test_a_tool_call_is_one_thing_from_its_beginning_to_its_result() -> None:
     assert (ended.status, ended.seconds, ended.result) == ("now", 1.0, "now")
 
 
-def test_the_status_knows_which_turn_runs_and_which_wait() -> None:
+def test_the_turn_status_has_the_running_and_the_queued_turns() -> None:
     turn_status = TurnStatus()
     for turn_id in ("a", "b"):
         turn_status.apply(PromptShown(turn_id=turn_id, text=""))
@@ -289,7 +289,7 @@ def test_the_status_knows_which_turn_runs_and_which_wait() -> None:
     assert (turn_status.input_tokens, turn_status.output_tokens) == (3, 4)
 
 
-def test_neighbouring_pieces_are_joined_until_they_are_taken() -> None:
+def test_the_change_queue_joins_adjacent_text_deltas() -> None:
     async def gather() -> list[Change]:
         change_queue = ChangeQueue()
         thought = TextGrew(turn_id="a", call=0, piece="hm", kind="reasoning")

@@ -24,7 +24,7 @@ from nplt_client.render.reports import history_text
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "chat.md").read_text(encoding="utf-8")
 
 
-def test_the_table_of_the_document_is_the_table_of_commands() -> None:
+def test_the_document_lists_all_slash_commands() -> None:
     rows = re.findall(r"^\| `(/[^`]+)` \| (.+) \|$", DOCUMENT, re.MULTILINE)
     assert rows == [
         (f"/{name} {command.argument}".rstrip().replace("|", "\\|"), command.help)
@@ -46,7 +46,7 @@ def test_a_line_is_a_prompt_a_command_or_a_mistake() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, one in COMMANDS.items() if not one.argument])
-def test_a_command_that_takes_nothing_does_nothing_when_given_something(name: str) -> None:
+def test_a_command_without_arguments_refuses_an_argument(name: str) -> None:
     assert parse_command(f"/{name}  ") == (name, "")
     with pytest.raises(RequestRefused, match="takes nothing"):
         parse_command(f"/{name} 2")
@@ -99,7 +99,7 @@ async def test_commands_about_the_last_message(server: str) -> None:
         assert not any("rolled back" in told for told in face.told), "we know that ourselves"
 
 
-async def test_what_is_typed_before_the_last_message_is_there_to_be_changed_stays(
+async def test_edit_keeps_a_draft_that_was_typed_meanwhile(
     server: str,
 ) -> None:
     async with chat_with(server) as face:
@@ -113,7 +113,7 @@ async def test_what_is_typed_before_the_last_message_is_there_to_be_changed_stay
         assert await messages(face) == ["one", "one", "two", "two"], "nothing was replaced"
 
 
-async def test_a_queued_message_is_taken_back_and_asked_again_alone(server: str) -> None:
+async def test_undo_and_retry_work_on_a_queued_message_alone(server: str) -> None:
     async with chat_with(server) as face:
         client = face.session.client
         first = await face.session.send("!slow 1 first", "m1")
@@ -132,7 +132,9 @@ async def test_a_queued_message_is_taken_back_and_asked_again_alone(server: str)
 
 
 @pytest.mark.parametrize("command", ["undo", "retry", "edit"])
-async def test_nothing_is_taken_back_while_an_answer_runs(server: str, command: str) -> None:
+async def test_rollback_commands_are_refused_while_an_answer_runs(
+    server: str, command: str
+) -> None:
     async with chat_with(server) as face:
         running = await face.session.send("!slow 60 first", "m1")
         await face.until(lambda: face.session.turn_status.running == running.turn_id)
@@ -144,7 +146,7 @@ async def test_nothing_is_taken_back_while_an_answer_runs(server: str, command: 
         await face.session.wait_for_turn_end(running.turn_id)
 
 
-async def test_a_file_stays_with_its_message_and_is_seen_everywhere(
+async def test_an_attachment_stays_with_its_message_and_is_shown_everywhere(
     server: str, tmp_path: Path
 ) -> None:
     notes = tmp_path / "notes.txt"
@@ -168,7 +170,7 @@ async def test_a_file_stays_with_its_message_and_is_seen_everywhere(
 
 
 @pytest.mark.slow
-async def test_an_export_goes_by_the_ending_of_the_file(server: str, tmp_path: Path) -> None:
+async def test_export_chooses_the_format_by_the_file_extension(server: str, tmp_path: Path) -> None:
     async with chat_with(server) as face:
         await face.says("hello")
         long = "a long text " * 20_000 + "ends"
@@ -213,7 +215,7 @@ async def test_commands_about_conversations(server: str, tmp_path: Path) -> None
         assert client.session_id not in (notes, copy)
 
 
-async def test_commands_about_the_model_and_what_it_is_shown(server: str) -> None:
+async def test_commands_about_the_model_and_its_context(server: str) -> None:
     async with chat_with(server) as face:
         await run_command(face, "/new")
         assert await do(face, "/system") == "there is no system message"

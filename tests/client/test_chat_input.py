@@ -30,14 +30,14 @@ def test_up_and_down_go_through_earlier_prompts_and_back_to_the_draft() -> None:
     ]
 
 
-def test_an_earlier_prompt_that_was_changed_is_a_draft_of_its_own() -> None:
+def test_an_edited_earlier_prompt_becomes_the_draft() -> None:
     recall = PromptRecall(["one", "two"])
     recall.older("")
     assert recall.older("two, changed") == "two"
     assert recall.newer("two") == "two, changed"
 
 
-def test_the_same_prompt_twice_in_a_row_is_remembered_once() -> None:
+def test_the_prompt_history_stores_a_repeated_prompt_once() -> None:
     recall = PromptRecall()
     assert [recall.remember(prompt) for prompt in ("a", "a", "b", "/undo", " ")] == [
         True,
@@ -52,7 +52,7 @@ def test_the_same_prompt_twice_in_a_row_is_remembered_once() -> None:
 
 @given(st.lists(st.text(max_size=20), max_size=30))
 @example(["one", "/undo", "//bin/sh", "/ two"])
-def test_prompts_are_kept_between_chats_to_the_letter(
+def test_the_prompt_history_is_kept_exactly_between_chats(
     tmp_path_factory: pytest.TempPathFactory, prompts: list[str]
 ) -> None:
     path = tmp_path_factory.mktemp("state") / "deep" / "prompts.jsonl"
@@ -66,7 +66,7 @@ def test_prompts_are_kept_between_chats_to_the_letter(
         assert len(path.read_bytes().splitlines()) < 20
 
 
-def test_a_damaged_or_missing_history_is_no_reason_to_fail(tmp_path: Path) -> None:
+def test_a_damaged_or_missing_prompt_history_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     assert PromptHistory(path).load() == []
     path.write_bytes(b'"good"\n{"not": "text"}\n\xff\xfe\n"/undo"\n"also good"\n"torn')
@@ -113,7 +113,7 @@ def test_names_of_conversations_are_completed() -> None:
     assert suggestions("/switch release notes", (), names) == []
 
 
-def test_a_draft_can_be_written_in_ones_own_editor(
+def test_a_draft_can_be_edited_in_an_external_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "editor"

@@ -55,7 +55,7 @@ def chat(
     return session
 
 
-def test_the_status_line_says_how_the_connection_is() -> None:
+def test_the_status_line_shows_the_state_of_the_connection() -> None:
     for connection, words in (
         (Online(), "● online"),
         (Offline(reason="closed"), "○ offline"),
@@ -68,7 +68,7 @@ def test_the_status_line_says_how_the_connection_is() -> None:
         assert status_line(chat(connection, model="m"), 80).startswith(words)
 
 
-def test_the_status_line_tells_all_it_knows() -> None:
+def test_the_status_line_shows_queue_lag_model_tokens_cost_and_participants() -> None:
     session = chat(model="openai/gpt-5.2", name="notes", is_running=True, waiting=2)
     session.turn_status.input_tokens, session.turn_status.output_tokens = 12_345, 999
     session.context_percent, session.cost = 41.6, "0.12 USD"
@@ -85,7 +85,7 @@ def test_the_status_line_tells_all_it_knows() -> None:
 
 
 @given(st.integers(20, 200), st.text(max_size=60), st.text(max_size=60))
-def test_the_status_line_never_grows_beyond_its_line(width: int, model: str, name: str) -> None:
+def test_the_status_line_never_exceeds_its_width(width: int, model: str, name: str) -> None:
     words = status_line(chat(model=model, name=name, is_running=True, waiting=3), width)
     assert width_of(words) <= width
     assert "\n" not in words
@@ -124,7 +124,7 @@ def test_the_status_line_promises_no_stop_without_a_connection() -> None:
     assert "(Esc stops)" not in status_line(chat(AWAY, is_running=True), 80)
 
 
-def test_a_long_name_gives_way_before_what_is_known_of_the_conversation() -> None:
+def test_the_status_line_shortens_a_long_name_before_other_facts() -> None:
     session = chat(model="openai/gpt-5.2-mini", name="a conversation with quite a long name")
     session.turn_status.input_tokens = 12_000
     session.context_percent, session.others = 41.0, ("2 more windows",)
@@ -133,7 +133,7 @@ def test_a_long_name_gives_way_before_what_is_known_of_the_conversation() -> Non
     assert "with 2 more windows" in words
 
 
-def test_another_conversation_begins_without_the_tokens_of_the_one_left() -> None:
+def test_a_switch_resets_the_token_counts() -> None:
     turn_status = TurnStatus()
     turn_status.apply(
         TurnEnded(turn_id="t", state="completed", error=None, input_tokens=7, output_tokens=8)
@@ -146,7 +146,7 @@ def half_an_answer(prompt: Prompt) -> Sequence[Event]:
     return [started(), delta("half", 0)]
 
 
-async def test_an_answer_is_asked_to_stop_once_at_a_time() -> None:
+async def test_only_one_cancel_is_sent_at_a_time() -> None:
     stage = Stage(answers=half_an_answer)
     with scripted_peer(stage.script()) as peer:
         async with chat_with(peer.url) as face:
@@ -163,7 +163,7 @@ async def test_an_answer_is_asked_to_stop_once_at_a_time() -> None:
     assert [one for one in stage.asked if isinstance(one, Cancel)] == [Cancel(turn_id="turn-1")]
 
 
-async def test_without_a_server_nothing_can_be_stopped_and_commands_are_refused() -> None:
+async def test_without_a_connection_cancel_and_commands_are_refused() -> None:
     def goes_away(talk: Talk) -> None:
         talk.welcome()
         give_empty_history(talk)
@@ -187,7 +187,7 @@ async def test_without_a_server_nothing_can_be_stopped_and_commands_are_refused(
             assert "/status" in face.told[-1]
 
 
-async def test_the_end_of_a_turn_is_known_when_all_of_it_is_drawn() -> None:
+async def test_waiting_for_the_end_of_a_turn_includes_drawing_it() -> None:
     stage = Stage(answers=lambda prompt: whole_turn("an ", "answer"))
     with scripted_peer(stage.script()) as peer:
         async with chat_with(peer.url) as face:
@@ -208,7 +208,7 @@ async def test_the_end_of_a_turn_is_known_when_all_of_it_is_drawn() -> None:
         ),
     ],
 )
-def test_that_nobody_listens_is_said_in_the_words_of_the_system(error: OSError) -> None:
+def test_connection_refused_is_reported_with_the_systems_message(error: OSError) -> None:
     told = connect_error(SOMEWHERE, error).message
     hint = "is nplt-server running there?"
     assert told == f"can't connect to {SOMEWHERE}: Connection refused; {hint}"

@@ -50,7 +50,7 @@ async def read_to_the_end(turn: nplt_client.Turn) -> None:
         pass
 
 
-async def test_an_answer_is_the_text_of_its_pieces() -> None:
+async def test_an_answer_is_joined_from_its_text_deltas() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.answer("good ", "morning")
@@ -74,7 +74,7 @@ async def test_an_answer_that_arrives_byte_by_byte_reads_the_same() -> None:
             assert await client.ask_text("hello") == "guten Morgen, 日本 🎉"
 
 
-async def test_every_prompt_carries_a_message_id_of_its_own() -> None:
+async def test_every_prompt_has_its_own_message_id() -> None:
     ids: list[str | None] = []
 
     def script(talk: Talk) -> None:
@@ -140,7 +140,7 @@ async def test_events_of_other_turns_and_unknown_events_do_not_reach_a_turn() ->
             assert turn.text == "ours"
 
 
-async def test_replies_may_overtake_each_other() -> None:
+async def test_replies_may_arrive_in_any_order() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         first, _ = talk.expect(Cancel)
@@ -160,7 +160,7 @@ async def test_replies_may_overtake_each_other() -> None:
             assert found == []
 
 
-async def test_a_stored_answer_replaces_its_pieces_unless_it_was_cut() -> None:
+async def test_a_stored_answer_replaces_its_deltas_unless_it_was_truncated() -> None:
     cut = EntryAdded(
         session_id=SESSION,
         turn_id="turn-1",
@@ -215,7 +215,7 @@ async def test_cancel_names_the_turn() -> None:
             assert turn.text == "par"
 
 
-async def test_an_interrupted_answer_is_not_returned_as_if_it_were_whole() -> None:
+async def test_an_interrupted_answer_raises_turn_interrupted() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.take_prompt(events=(delta("half", 0), finished(state="interrupted")))
@@ -228,7 +228,7 @@ async def test_an_interrupted_answer_is_not_returned_as_if_it_were_whole() -> No
             assert caught.value.text == "half"
 
 
-async def test_a_failed_turn_is_the_providers_failure() -> None:
+async def test_a_failed_turn_raises_provider_failed() -> None:
     error = {"code": "provider_unavailable", "message": "the provider is down"}
 
     def script(talk: Talk) -> None:
@@ -242,7 +242,7 @@ async def test_a_failed_turn_is_the_providers_failure() -> None:
                 await client.ask_text("go")
 
 
-async def test_asking_in_another_conversation_goes_there_first() -> None:
+async def test_asking_in_another_conversation_attaches_to_it_first() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         seq, request = talk.expect(Attach)
@@ -257,7 +257,7 @@ async def test_asking_in_another_conversation_goes_there_first() -> None:
             assert client.session_id == "other"
 
 
-async def test_moving_away_ends_the_wait_for_a_turn_left_behind() -> None:
+async def test_switching_away_from_a_running_turn_raises_moved_elsewhere() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.take_prompt(events=(started(),))
@@ -272,7 +272,7 @@ async def test_moving_away_ends_the_wait_for_a_turn_left_behind() -> None:
                 await read_to_the_end(turn)
 
 
-async def test_a_reader_of_a_turn_sees_the_connection_go() -> None:
+async def test_a_reader_of_a_turn_gets_connection_lost() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.take_prompt(events=(started(), delta("half an ans", 0)))

@@ -40,7 +40,7 @@ from nplt_protocol.messages import (
 )
 
 
-async def test_a_host_that_is_no_host_is_cannot_connect() -> None:
+async def test_an_invalid_host_is_cannot_connect() -> None:
     with pytest.raises(CannotConnect):
         async with nplt_client.connect("nplt://" + "x" * 70 + ".invalid:1", timeout=5):
             pass
@@ -75,7 +75,7 @@ async def test_a_conversation_in_the_address_is_switched_to() -> None:
             assert client.session_id == "n" * 32
 
 
-async def test_everything_that_waits_fails_when_the_connection_is_reset() -> None:
+async def test_all_pending_requests_fail_when_the_connection_is_reset() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.next_request()
@@ -113,7 +113,7 @@ def welcomes_and_waits(talk: Talk) -> None:
     talk.wait_until_gone()
 
 
-async def test_an_error_in_the_context_is_raised_as_it_is() -> None:
+async def test_an_error_in_the_context_is_raised_without_an_exception_group() -> None:
     with scripted_peer(welcomes_and_waits) as peer, pytest.raises(ValueError, match="mine"):
         async with nplt_client.connect(peer.url):
             raise ValueError("mine")
@@ -156,7 +156,7 @@ async def test_connecting_can_be_cancelled() -> None:
         assert scope.cancelled_caught
 
 
-async def test_whoever_cleans_up_after_a_cancellation_can_still_talk_to_the_server() -> None:
+async def test_clean_up_after_a_cancellation_can_still_use_the_connection() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.take_prompt(events=(started(),))
@@ -227,7 +227,7 @@ async def test_sessions_walks_all_pages() -> None:
     assert found == ["0", "1", "2"]
 
 
-async def test_a_list_that_goes_round_in_circles_is_not_walked_for_ever() -> None:
+async def test_a_repeated_page_cursor_is_a_protocol_violation() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         for cursor in ("a", "b", "a"):
@@ -242,7 +242,7 @@ async def test_a_list_that_goes_round_in_circles_is_not_walked_for_ever() -> Non
                 assert [row async for row in client.sessions()] == []
 
 
-async def test_a_file_goes_out_whole_and_in_order() -> None:
+async def test_an_upload_is_sent_whole_and_in_order() -> None:
     content = bytes(range(256)) * 1024
     got = bytearray()
 
@@ -265,7 +265,7 @@ async def test_a_file_goes_out_whole_and_in_order() -> None:
     assert bytes(got) == content
 
 
-async def test_a_refused_upload_says_so() -> None:
+async def test_a_refused_upload_raises_its_error() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         seq, _ = talk.expect(FileMetadata)
@@ -278,7 +278,7 @@ async def test_a_refused_upload_says_so() -> None:
                 await client.upload(b"", filename="a.bin")
 
 
-async def test_a_feed_that_is_not_read_stays_bounded_and_says_what_is_missing() -> None:
+async def test_an_unread_feed_is_bounded_and_reports_lagged() -> None:
     more = 10
 
     def script(talk: Talk) -> None:
@@ -297,7 +297,7 @@ async def test_a_feed_that_is_not_read_stays_bounded_and_says_what_is_missing() 
                 assert await anext(feed) == delta("x", FEED_EVENTS_MAX + place, turn_id="theirs")
 
 
-async def test_a_turn_that_is_read_late_still_has_every_word() -> None:
+async def test_a_slow_reader_of_a_turn_loses_no_text() -> None:
     words = [f"word{number} " for number in range(5_000)]
 
     def script(talk: Talk) -> None:

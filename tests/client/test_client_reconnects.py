@@ -45,7 +45,7 @@ def back_attached(talk: Talk, *, running: ActiveTurn | None = None) -> None:
     attaches(talk, running=running)
 
 
-async def test_what_changes_nothing_is_asked_again_and_what_does_is_not() -> None:
+async def test_after_a_lost_connection_only_idempotent_requests_are_repeated() -> None:
     def goes(talk: Talk) -> None:
         talk.welcome()
         talk.expect(StatusRequest)
@@ -70,7 +70,7 @@ async def test_what_changes_nothing_is_asked_again_and_what_does_is_not() -> Non
     assert "not known" in created.message
 
 
-async def test_a_cancel_that_was_on_its_way_reaches_the_turn_it_was_meant_for() -> None:
+async def test_a_cancel_repeated_after_a_reconnect_names_its_turn() -> None:
     def goes(talk: Talk) -> None:
         goes_in_mid_answer(talk)
         talk.expect(Cancel)
@@ -86,7 +86,7 @@ async def test_a_cancel_that_was_on_its_way_reaches_the_turn_it_was_meant_for() 
             assert await client.cancel()
 
 
-async def test_states_are_told_as_they_change() -> None:
+async def test_on_connection_is_called_with_each_state() -> None:
     states: list[str] = []
 
     def stays(talk: Talk) -> None:
@@ -110,7 +110,7 @@ async def test_states_are_told_as_they_change() -> None:
     assert states == ["Online", "Reconnecting", "Reconnecting", "Online", "Offline"]
 
 
-async def test_a_conversation_that_is_gone_ends_its_turn_and_is_told() -> None:
+async def test_a_conversation_deleted_during_a_reconnect_ends_its_turn_with_an_event() -> None:
     def has_deleted_it(talk: Talk) -> None:
         talk.welcome(session_id="f" * 32)
         talk.refuse(talk.expect(Attach)[0], ErrorCode.NOT_FOUND, "no such conversation")
@@ -127,7 +127,7 @@ async def test_a_conversation_that_is_gone_ends_its_turn_and_is_told() -> None:
             assert client.session_id == "f" * 32
 
 
-async def test_whoever_is_in_a_hurry_need_not_wait_for_the_next_attempt() -> None:
+async def test_reconnect_now_makes_the_next_attempt_at_once() -> None:
     def goes_on(talk: Talk) -> None:
         back_attached(talk, running=RUNNING)
         talk.say(delta("answer", 8), entry("half an answer"), finished())
@@ -143,7 +143,7 @@ async def test_whoever_is_in_a_hurry_need_not_wait_for_the_next_attempt() -> Non
             assert await asking == "half an answer"
 
 
-async def test_a_mistake_of_whoever_is_told_of_states_costs_no_connection() -> None:
+async def test_an_exception_in_on_connection_does_not_end_the_connection() -> None:
     def goes_on(talk: Talk) -> None:
         back_attached(talk, running=RUNNING)
         talk.say(delta("answer", 8), entry("half an answer"), finished())

@@ -24,7 +24,7 @@ from nplt_client.settings import Address, find_address, find_token, parse_url
         ("nplt://h:5/", Address(host="h", port=5)),
     ],
 )
-def test_an_address_is_read(url: str, address: Address) -> None:
+def test_an_address_is_parsed(url: str, address: Address) -> None:
     assert parse_url(url) == address
 
 
@@ -33,7 +33,7 @@ def test_an_address_is_read(url: str, address: Address) -> None:
     ["", "example.org:1", "http://h:1", "nplt://", "nplt://:1", "nplt://h:x", "nplt://h:0",
      "nplt://h:65536", "nplt://h:1/a/b", "nplt://::1:99", "nplt://a b:1", "nplt://u@h:1"],
 )  # fmt: skip
-def test_what_is_no_address_is_a_configuration_error(url: str) -> None:
+def test_an_invalid_address_is_a_configuration_error(url: str) -> None:
     with pytest.raises(ConfigurationError):
         parse_url(url)
 
@@ -49,7 +49,7 @@ def test_any_text_is_an_address_or_a_configuration_error(text: str) -> None:
 
 
 @given(st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True), st.integers(1, 65_535), st.booleans())
-def test_an_address_written_is_read_back(host: str, port: int, tls: bool) -> None:
+def test_a_formatted_address_is_parsed_back(host: str, port: int, tls: bool) -> None:
     address = Address(host=host, port=port, tls=tls)
     assert parse_url(str(address)) == address
 
@@ -62,7 +62,7 @@ def test_the_argument_wins_over_the_environment_and_that_over_the_default() -> N
     assert (str(default), default.is_default) == ("nplt://127.0.0.1:9999", True)
 
 
-def test_only_an_address_nobody_named_is_the_default_one() -> None:
+def test_an_address_is_the_default_only_if_none_was_given() -> None:
     assert not find_address("nplt://127.0.0.1:9999", {}).is_default
     assert not find_address(None, {"NPLT_SERVER": "nplt://127.0.0.1:9999"}).is_default
 

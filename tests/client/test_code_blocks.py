@@ -41,17 +41,17 @@ PARTS = [
         ("~~~\ny\n```\n~~~\nc `z`", "y\n```\n"),
     ],
 )
-def test_a_block_is_what_stands_between_its_fences(text: str, code: str) -> None:
+def test_a_code_block_is_the_text_between_its_fences(text: str, code: str) -> None:
     assert [found for _, found in code_blocks(text)] == [code]
 
 
 @pytest.mark.parametrize("text", ["", "no code", "`inline`", "```x``` in a line", "``\nx\n``"])
-def test_prose_holds_no_code(text: str) -> None:
+def test_prose_has_no_code_blocks(text: str) -> None:
     assert list(code_blocks(text)) == []
 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=12))
-def test_markdown_readers_see_the_same_blocks(lines: list[str]) -> None:
+def test_the_markdown_parser_finds_the_same_code_blocks(lines: list[str]) -> None:
     text = "".join(f"{line}\n" for line in lines)
     seen = [
         ((token.info.split() or [""])[0].lower(), token.content)
@@ -61,7 +61,7 @@ def test_markdown_readers_see_the_same_blocks(lines: list[str]) -> None:
     assert list(code_blocks(text)) == seen
 
 
-def test_pieces_in_the_first_language_belong_together_and_the_others_are_named(
+def test_code_blocks_in_the_first_language_are_joined_and_the_others_reported(
     server: str, tmp_path: Path
 ) -> None:
     answer = '```py title="x"\na\n```\n```sh\nrun\n```\n```PY\nb\n```\n```\nlog\n```'
@@ -70,7 +70,7 @@ def test_pieces_in_the_first_language_belong_together_and_the_others_are_named(
     assert "languages than the first: sh, plain" in done.stderr
 
 
-def test_the_command_prints_the_code_alone_or_fails(server: str, tmp_path: Path) -> None:
+def test_ask_with_code_prints_only_code_blocks_or_fails(server: str, tmp_path: Path) -> None:
     answer = "Here:\n```python\nprint(1)\n```\nRun it:\n```sh\npython x.py\n```\n"
     done = run_nplt("ask", "-x", home=tmp_path, server=server, stdin=answer)
     assert (done.stdout, done.returncode) == ("print(1)\n", 0)

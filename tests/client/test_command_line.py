@@ -47,12 +47,12 @@ def test_options_may_come_before_the_question(server: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["why is it so", "warum?", "今天天气怎么样", "été", "-", ""])
-def test_what_no_command_can_be_is_a_question(text: str) -> None:
+def test_an_argument_that_no_command_can_be_is_a_question(text: str) -> None:
     assert is_question(text)
 
 
 @pytest.mark.parametrize("word", ["sesions", "foo", "localhost:9999", "README.md"])
-def test_a_single_word_is_none(word: str) -> None:
+def test_a_single_word_is_not_a_question(word: str) -> None:
     assert not is_question(word)
 
 
@@ -62,13 +62,13 @@ def test_a_mistyped_command_gets_a_hint_and_asks_nothing(tmp_path: Path) -> None
     assert "No such command 'sesions'. Did you mean 'sessions'?" in done.stderr
 
 
-def test_words_that_are_no_command_are_told_about_quotes(tmp_path: Path) -> None:
+def test_the_error_for_an_unquoted_question_suggests_quotes(tmp_path: Path) -> None:
     done = run_nplt("why", "is", "it", "so", home=tmp_path, server="nplt://127.0.0.1:1")
     assert done.returncode == 2
     assert "put it in quotes" in done.stderr
 
 
-def test_an_address_without_its_scheme_is_told_how_it_is_written(tmp_path: Path) -> None:
+def test_the_error_for_an_address_without_scheme_suggests_one(tmp_path: Path) -> None:
     done = run_nplt("localhost:9999", home=tmp_path)
     assert done.returncode == 2
     assert "nplt nplt://localhost:9999" in done.stderr
@@ -95,7 +95,7 @@ def test_the_last_conversation_is_continued(own_server: str, tmp_path: Path) -> 
     assert page["message_count"] == 10
 
 
-def test_where_there_is_no_conversation_yet_a_new_one_begins(
+def test_continue_without_any_conversation_begins_a_new_one(
     own_server: str, tmp_path: Path
 ) -> None:
     done = run_nplt("ask", "-c", "the first", home=tmp_path, server=own_server)
@@ -103,7 +103,7 @@ def test_where_there_is_no_conversation_yet_a_new_one_begins(
     assert done.stderr == "there is no conversation yet; this is a new one\n"
 
 
-def test_a_pinned_conversation_is_not_the_last_one(own_server: str, tmp_path: Path) -> None:
+def test_last_is_not_the_pinned_conversation(own_server: str, tmp_path: Path) -> None:
     with sync.connect(own_server) as client:
         client.new("pinned")
         client.update(client.session_id, pinned=True)
@@ -114,7 +114,9 @@ def test_a_pinned_conversation_is_not_the_last_one(own_server: str, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["history", "usage", "context", "export"])
-def test_what_only_reads_takes_the_last_one(own_server: str, tmp_path: Path, command: str) -> None:
+def test_commands_that_only_read_default_to_the_last_conversation(
+    own_server: str, tmp_path: Path, command: str
+) -> None:
     without = run_nplt(command, home=tmp_path, server=own_server)
     assert without.returncode == 2
     assert "there is no conversation yet" in without.stderr
@@ -122,7 +124,7 @@ def test_what_only_reads_takes_the_last_one(own_server: str, tmp_path: Path, com
     assert run_nplt(command, home=tmp_path, server=own_server).returncode == 0
 
 
-def test_the_last_one_can_be_renamed_and_deleted(own_server: str, tmp_path: Path) -> None:
+def test_the_last_conversation_can_be_renamed_and_deleted(own_server: str, tmp_path: Path) -> None:
     run_nplt("ask", "some words", home=tmp_path, server=own_server)
     renamed = run_nplt("rename", "@last", "my notes", home=tmp_path, server=own_server)
     assert "is now called 'my notes'" in renamed.stderr
@@ -135,7 +137,7 @@ def test_the_last_one_can_be_renamed_and_deleted(own_server: str, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_deleted_conversations_are_listed_and_brought_back_by_name_or_prefix(
+def test_deleted_conversations_are_listed_and_undeleted_by_name_or_prefix(
     own_server: str, tmp_path: Path
 ) -> None:
     def do(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -156,7 +158,9 @@ def test_deleted_conversations_are_listed_and_brought_back_by_name_or_prefix(
 
 
 @pytest.mark.slow
-def test_a_name_of_two_deleted_conversations_lists_them(own_server: str, tmp_path: Path) -> None:
+def test_an_ambiguous_name_of_deleted_conversations_lists_them(
+    own_server: str, tmp_path: Path
+) -> None:
     ids = []
     for _ in range(2):
         done = run_nplt("ask", "--json", "twins here", home=tmp_path, server=own_server)
@@ -174,7 +178,7 @@ def test_a_name_of_two_deleted_conversations_lists_them(own_server: str, tmp_pat
 # Files
 
 
-def test_files_go_with_the_prompt(own_server: str, tmp_path: Path) -> None:
+def test_attached_files_are_sent_with_the_prompt(own_server: str, tmp_path: Path) -> None:
     for name in ("one.txt", "two.txt"):
         (tmp_path / name).write_text(f"in {name}")
     files = [option for name in ("one.txt", "two.txt") for option in ("-a", str(tmp_path / name))]
@@ -188,7 +192,7 @@ def test_files_go_with_the_prompt(own_server: str, tmp_path: Path) -> None:
     assert all(entry["file_id"] in json.dumps(prompt) for entry in attached)
 
 
-def test_a_file_that_is_not_there_stops_it_before_anything_is_sent(tmp_path: Path) -> None:
+def test_a_missing_attachment_stops_ask_before_anything_is_sent(tmp_path: Path) -> None:
     done = run_nplt(
         "ask", "x", "-a", str(tmp_path / "gone"), home=tmp_path, server="nplt://127.0.0.1:1"
     )
@@ -210,7 +214,7 @@ def turn_state(server: str, session_id: str) -> str:
 
 
 @pytest.mark.slow
-def test_detached_it_prints_the_ids_and_the_answer_goes_on(server: str, tmp_path: Path) -> None:
+def test_ask_detach_prints_the_ids_and_the_turn_goes_on(server: str, tmp_path: Path) -> None:
     done = run_nplt("ask", "--detach", "!slow 1 the end", home=tmp_path, server=server)
     session_id, turn_id = done.stdout.split()
     assert done.returncode == 0
@@ -219,7 +223,7 @@ def test_detached_it_prints_the_ids_and_the_answer_goes_on(server: str, tmp_path
     assert turn_state(server, session_id) == "completed"
 
 
-def test_detached_as_json_is_one_object(server: str, tmp_path: Path) -> None:
+def test_ask_detach_with_json_prints_one_object(server: str, tmp_path: Path) -> None:
     done = run_nplt("ask", "--detach", "--json", "hello", home=tmp_path, server=server)
     assert set(orjson.loads(done.stdout)) == {"session_id", "turn_id", "state"}
 
@@ -300,7 +304,7 @@ def test_people_are_shown_local_times_and_programs_utc(server: str, tmp_path: Pa
     assert orjson.loads(rows.stdout)[0]["updated_at"].endswith("+00:00")
 
 
-def test_status_starts_nothing(tmp_path: Path) -> None:
+def test_status_starts_no_server(tmp_path: Path) -> None:
     done = run_nplt("status", home=tmp_path, environ={"NPLT_LISTEN__PORT": "1"})
     assert (done.returncode, done.stdout) == (5, "")
     assert "nplt server start" in done.stderr

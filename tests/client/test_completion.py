@@ -26,7 +26,7 @@ def words(line: str, shell: str = "fish") -> list[str]:
     return [offer.split("\t")[1] for offer in completions(nplt, line, shell=shell)]
 
 
-def test_commands_options_and_choices_are_offered() -> None:
+def test_commands_options_and_choices_are_completed() -> None:
     assert {"ask", "chat", "export", "server"} <= set(words("nplt "))
     assert words("nplt hist") == ["history"]
     assert "--jsonl" in words("nplt ask --json")
@@ -37,7 +37,7 @@ def test_commands_options_and_choices_are_offered() -> None:
         assert [offer.split("\t")[0] for offer in completions(nplt, line, shell="bash")] == ["file"]
 
 
-async def test_the_last_conversation_and_the_deleted_ones_are_offered(
+async def test_the_last_and_the_deleted_conversations_are_completed(
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NPLT_SERVER", server)
@@ -51,7 +51,7 @@ async def test_the_last_conversation_and_the_deleted_ones_are_offered(
     assert words("nplt history tossed") == []
 
 
-async def test_conversations_are_offered_by_name_and_those_of_one_name_by_id(
+async def test_conversations_are_completed_by_name_and_by_id_if_ambiguous(
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NPLT_SERVER", server)
@@ -70,18 +70,18 @@ async def test_conversations_are_offered_by_name_and_those_of_one_name_by_id(
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
-def test_bash_reads_back_the_very_name_it_was_given(name: str) -> None:
+def test_bash_completion_escapes_names_exactly(name: str) -> None:
     name = sanitize_line(name)
     escaped = completion._for_bash(name, "", quoted=False)
     assert escaped is not None
     assert split_arg_string(escaped) == ([name] if name else [])
 
 
-def test_what_comes_after_a_colon_is_all_that_bash_replaces() -> None:
+def test_bash_completion_replaces_only_the_part_after_a_colon() -> None:
     assert completion._for_bash("box/llama3:8b", "box/llama3:", quoted=False) == "8b"
 
 
-def test_a_server_that_says_nothing_is_not_waited_for(
+def test_completion_does_not_wait_for_a_silent_server(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(completion, "SECONDS_MAX", 0.05)
@@ -92,7 +92,7 @@ def test_a_server_that_says_nothing_is_not_waited_for(
     assert capsys.readouterr() == ("", "")
 
 
-def test_no_server_is_ever_started_for_a_tab(tmp_path: Path) -> None:
+def test_completion_never_starts_a_server(tmp_path: Path) -> None:
     environ = {
         "_NPLT_COMPLETE": "bash",
         "_NPLT_LINE": "nplt ask -s ",
@@ -112,7 +112,7 @@ SETTING_UP = {
 
 
 @pytest.mark.parametrize("shell", sorted(SETTING_UP))
-def test_a_person_presses_tab(tmp_path: Path, shell: str) -> None:
+def test_pressing_tab_in_a_real_shell_completes(tmp_path: Path, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     options, line = SETTING_UP[shell]

@@ -30,7 +30,7 @@ def test_the_server_of_the_file_is_used_unless_another_is_named(environ: dict[st
     assert find_address("nplt://argument:1", environ).host == "argument"
 
 
-def test_its_token_is_told_to_its_server_and_to_no_other(
+def test_the_token_of_the_config_file_is_sent_only_to_its_server(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "token").write_text("s3cret\n")
@@ -66,7 +66,7 @@ def test_a_token_is_never_shown(environ: dict[str, str], tmp_path: Path) -> None
         ("server = ", "client.toml"),
     ],
 )
-def test_every_mistake_is_a_sentence(
+def test_every_mistake_in_the_config_file_is_a_sentence(
     environ: dict[str, str], tmp_path: Path, text: str, told: str
 ) -> None:
     write(environ, text)
@@ -75,7 +75,7 @@ def test_every_mistake_is_a_sentence(
     assert told in done.stderr
 
 
-def test_the_commands_say_where_what_and_what_is_wrong(
+def test_config_commands_print_path_settings_and_mistakes(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     path = write(environ, 'sever = "nplt://h:1"')

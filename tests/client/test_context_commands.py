@@ -94,7 +94,7 @@ def test_a_context_is_summed_up_in_one_line() -> None:
     )
 
 
-def test_entries_a_server_tells_together_are_shown_as_a_run() -> None:
+def test_a_range_of_entries_is_one_row_of_the_context_table() -> None:
     runs: tuple[JsonObject, ...] = (
         {"seq": 1, "through_seq": 4_000, "kind": "", "tokens": 9_000, "detail": "gist"},
         {"seq": 4_001, "through_seq": 4_008, "kind": "", "tokens": 7, "detail": "mixed"},
@@ -107,7 +107,7 @@ def test_entries_a_server_tells_together_are_shown_as_a_run() -> None:
     ]
 
 
-def test_words_of_a_later_server_are_shown_as_they_are() -> None:
+def test_unknown_reason_codes_of_a_newer_server_are_shown_unchanged() -> None:
     row: JsonObject = {"seq": 1, "kind": "mood", "tokens": 1, "reason": "too_sad", "new": [1]}
     shown = context_text(replace(ACCOUNT, entries=(row,), begins_epoch="full_moon"))
     assert "1      mood  -            1  too sad" in shown
@@ -124,7 +124,7 @@ def test_usage_keeps_billed_occupied_and_estimated_apart() -> None:
     ]
 
 
-def test_several_models_have_a_line_each_and_a_cost_says_if_it_is_not_all() -> None:
+def test_usage_has_a_line_per_model_and_marks_an_incomplete_cost() -> None:
     models: list[JsonValue] = [
         {"model": "a/one", "input_tokens": 1_000, "cached_tokens": 400, "calls": 1},
         {
@@ -143,7 +143,7 @@ def test_several_models_have_a_line_each_and_a_cost_says_if_it_is_not_all() -> N
     assert shown.endswith("cost       0.0035 USD and an unknown part: some models have no price")
 
 
-def test_tools_are_listed_with_the_first_sentence_of_what_they_say() -> None:
+def test_tools_are_listed_with_the_first_sentence_of_their_description() -> None:
     tool: JsonObject = {
         "name": "notebook",
         "class": "write",
@@ -157,7 +157,7 @@ def test_tools_are_listed_with_the_first_sentence_of_what_they_say() -> None:
     assert tools_text(ToolList(session_id="s", tools=())) == "no tools"
 
 
-def test_a_compaction_says_what_it_freed_and_where_the_summary_is() -> None:
+def test_a_compaction_reports_freed_tokens_and_the_summary_entry() -> None:
     begun = EpochBegun(
         session_id="s", epoch=9, reason="asked", tokens_before=5_100, tokens_after=640, compaction=8
     )
@@ -165,7 +165,7 @@ def test_a_compaction_says_what_it_freed_and_where_the_summary_is() -> None:
 
 
 @given(HOSTILE)
-def test_nothing_from_outside_reaches_the_terminal_raw(text: str) -> None:
+def test_context_and_usage_reports_are_sanitized(text: str) -> None:
     row: JsonObject = {"seq": 1, "kind": text, "detail": text, "reason": text, "content": text}
     call: JsonObject = {"seq": 2, "tool_calls": [{"tool_name": text, "arguments": text}]}
     result: JsonObject = {"seq": 3, "results": [{"tool_name": text, "status": text}]}
@@ -183,9 +183,7 @@ def test_nothing_from_outside_reaches_the_terminal_raw(text: str) -> None:
     assert [one.count("\n") for one in shown] == [4, 6, 1]
 
 
-def test_the_commands_tell_people_and_programs_about_a_conversation(
-    server: str, tmp_path: Path
-) -> None:
+def test_context_usage_and_tools_commands_print_text_and_json(server: str, tmp_path: Path) -> None:
     with sync.connect(server) as client:
         client.ask_text("!tool now {}")
         session_id = client.session_id
@@ -200,13 +198,13 @@ def test_the_commands_tell_people_and_programs_about_a_conversation(
     assert listed.stdout == tools_text(tools) + "\n"
 
 
-def test_a_conversation_that_is_not_there_is_a_wrong_usage(server: str, tmp_path: Path) -> None:
+def test_an_unknown_conversation_is_wrong_usage(server: str, tmp_path: Path) -> None:
     done = run_nplt("context", "nowhere to be found", home=tmp_path, server=server)
     assert (done.returncode, done.stdout) == (2, "")
     assert "nowhere to be found" in done.stderr
 
 
-def test_a_chat_looks_at_its_context_and_takes_turns_back(server: str, tmp_path: Path) -> None:
+def test_a_chat_shows_its_context_and_undoes_turns(server: str, tmp_path: Path) -> None:
     said = "/undo\noops\n/undo\none\ntwo\n/undo\n/context three\n/usage\n/tools\n/compact"
     done = run_nplt("chat", home=tmp_path, server=server, stdin=said)
     assert (done.returncode, done.stdout) == (0, "oops\none\ntwo\n")

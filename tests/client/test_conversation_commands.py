@@ -21,14 +21,16 @@ async def told(server: str) -> str:
         return client.session_id
 
 
-async def test_a_search_shows_where_and_what(server: str, told: str, tmp_path: Path) -> None:
+async def test_search_shows_the_place_and_the_snippet(
+    server: str, told: str, tmp_path: Path
+) -> None:
     found = run_nplt("search", "zebrafinches", "--limit", "300", home=tmp_path, server=server)
     assert told[:8] in found.stdout
     assert "[1] user" in found.stdout
     assert "\x1b" not in found.stdout
 
 
-async def test_an_export_can_be_taken_in_again(server: str, told: str, tmp_path: Path) -> None:
+async def test_an_export_can_be_imported(server: str, told: str, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     done = run_nplt(
         "export", told, "--format", "json", "-o", str(file), home=tmp_path, server=server
@@ -48,9 +50,7 @@ async def test_an_export_can_be_taken_in_again(server: str, told: str, tmp_path:
         assert [each["content"] for each in after] == [each["content"] for each in before]
 
 
-async def test_an_export_is_readable_or_one_message_a_line(
-    server: str, told: str, tmp_path: Path
-) -> None:
+async def test_an_export_is_markdown_or_json_lines(server: str, told: str, tmp_path: Path) -> None:
     shown = run_nplt("export", told[:12], home=tmp_path, server=server)
     assert "## user ·" in shown.stdout
     assert "zebrafinches" in shown.stdout
@@ -58,7 +58,7 @@ async def test_an_export_is_readable_or_one_message_a_line(
     assert [orjson.loads(line)["seq"] for line in lines.stdout.splitlines()] == [1, 2, 3, 4]
 
 
-async def test_an_export_goes_by_the_ending_of_its_file(
+async def test_an_export_has_the_format_of_the_file_extension(
     server: str, told: str, tmp_path: Path
 ) -> None:
     for name, begins in (("a.html", "<!doctype"), ("a.json", "{"), ("a.md", "#"), ("a", "#")):
@@ -68,7 +68,7 @@ async def test_an_export_goes_by_the_ending_of_its_file(
         assert file.read_text().startswith(begins)
 
 
-async def test_a_fork_prints_its_id_and_a_deleted_one_comes_back(
+async def test_fork_prints_its_id_and_undelete_restores_a_conversation(
     server: str, told: str, tmp_path: Path
 ) -> None:
     made = run_nplt("fork", told, "--at", "2", "--name", "tail", home=tmp_path, server=server)
@@ -80,9 +80,7 @@ async def test_a_fork_prints_its_id_and_a_deleted_one_comes_back(
         assert (page.name, len(page.messages)) == ("tail", 2)
 
 
-async def test_nothing_is_erased_unless_someone_is_sure(
-    server: str, told: str, tmp_path: Path
-) -> None:
+async def test_redact_needs_a_confirmation(server: str, told: str, tmp_path: Path) -> None:
     refused = run_nplt("redact", told, "1", home=tmp_path, server=server)
     assert refused.returncode == 2
     assert "--yes" in refused.stderr
@@ -92,7 +90,7 @@ async def test_nothing_is_erased_unless_someone_is_sure(
         assert page.messages[0]["content"] == "[redacted]"
 
 
-async def test_the_library_can_do_all_of_it(server: str) -> None:
+async def test_the_library_uploads_updates_forks_redacts_and_imports(server: str) -> None:
     async with nplt_client.connect(server) as client:
         here = client.session_id
         stored = await client.upload(b"\x00" * 2_000_000, filename="zeros")
@@ -113,7 +111,7 @@ async def test_the_library_can_do_all_of_it(server: str) -> None:
 
 
 @pytest.mark.slow
-async def test_an_export_of_queued_prompts_is_taken_in_as_it_was_shown(
+async def test_an_export_with_queued_prompts_is_imported_in_the_shown_order(
     server: str, tmp_path: Path
 ) -> None:
     async with nplt_client.connect(server) as client:
@@ -132,7 +130,7 @@ async def test_an_export_of_queued_prompts_is_taken_in_as_it_was_shown(
         assert [each["content"] for each in again] == shown
 
 
-async def test_an_export_has_the_prompts_that_wait(server: str, tmp_path: Path) -> None:
+async def test_an_export_includes_queued_prompts(server: str, tmp_path: Path) -> None:
     async with (
         nplt_client.connect(server) as client,
         client.ask("!slow 60 first") as running,

@@ -39,7 +39,7 @@ def test_the_bot_answers_each_person_in_order(server: str, tmp_path: Path) -> No
     assert to_ada[2] == "@ada goodbye"
 
 
-def test_a_batch_that_is_started_again_asks_nothing_twice(server: str, tmp_path: Path) -> None:
+def test_a_restarted_batch_sends_no_prompt_twice(server: str, tmp_path: Path) -> None:
     file = tmp_path / f"{tmp_path.name} questions.txt"
     file.write_text("one\n\n!fail\ntwo\n")
     first = run("batch.py", str(file), server=server, home=tmp_path)
@@ -54,7 +54,7 @@ def test_a_batch_that_is_started_again_asks_nothing_twice(server: str, tmp_path:
     assert [each.get("answer") for each in answers] == ["one", None, "two", "three"]
 
 
-def test_the_client_of_bare_bytes_gets_long_answers_and_hears_of_failures(
+def test_the_raw_socket_example_gets_long_answers_and_reports_failures(
     server: str, tmp_path: Path
 ) -> None:
     host, port = server.removeprefix("nplt://").split(":")
@@ -65,7 +65,7 @@ def test_the_client_of_bare_bytes_gets_long_answers_and_hears_of_failures(
     assert done.returncode == 6
 
 
-def test_the_client_of_bare_bytes_imports_nothing_of_ours() -> None:
+def test_the_raw_socket_example_imports_no_nplt_package() -> None:
     source = (EXAMPLES / "raw_socket.py").read_text()
     imported = set(re.findall(r"^(?:import|from) (\w+)", source, re.M))
     assert imported <= {"__future__"} | sys.stdlib_module_names

@@ -76,7 +76,7 @@ def commands_in(group: click.Group, *before: str) -> Iterator[str]:
             yield " ".join((*before, name))
 
 
-def test_every_command_is_tried_here() -> None:
+def test_every_command_is_tested_against_the_hostile_server() -> None:
     tried = {name for name in commands_in(nplt) for one in COMMANDS if name in " ".join(one)}
     assert tried | ON_THIS_MACHINE == set(commands_in(nplt))
 
@@ -90,7 +90,7 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_no_command_passes_on_what_a_terminal_obeys(
+def test_no_command_prints_an_escape_sequence_of_a_hostile_server(
     server: HostileServer, home: Path, command: list[str]
 ) -> None:
     talk = home / "talk.json"
@@ -177,7 +177,7 @@ def goes_through_everything(person: ScreenPerson, home: Path, *, display: str) -
         ("--plain", (24, 80)),
     ],
 )
-def test_no_chat_passes_on_what_a_terminal_obeys(
+def test_no_chat_prints_an_escape_sequence_of_a_hostile_server(
     server: HostileServer, home: Path, display: str, size: tuple[int, int]
 ) -> None:
     config = home / ".config" / "nplt" / "client.toml"

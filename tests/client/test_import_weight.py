@@ -69,7 +69,7 @@ def test_a_chat_in_a_pipe_loads_no_toolkit(server: str, tmp_path: Path) -> None:
     assert not set(done.stderr.split()) & set(HEAVY)
 
 
-def test_every_name_the_package_promises_can_be_had() -> None:
+def test_every_name_in_all_can_be_imported() -> None:
     for name in nplt_client.__all__:
         assert getattr(nplt_client, name) is not None
     assert set(nplt_client.__all__) <= set(dir(nplt_client))
@@ -77,7 +77,7 @@ def test_every_name_the_package_promises_can_be_had() -> None:
         nplt_client.no_such_name  # noqa: B018
 
 
-def test_every_public_error_is_of_the_one_tree() -> None:
+def test_every_public_error_is_an_nplt_error() -> None:
     for name in nplt_client.__all__:
         value = getattr(nplt_client, name)
         if isinstance(value, type) and issubclass(value, Exception):

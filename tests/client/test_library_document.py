@@ -59,7 +59,7 @@ def test_every_event_is_listed() -> None:
     assert listed == {kind.__name__ for kind in EVENT_TYPES.values()}
 
 
-def test_every_name_it_calls_is_there() -> None:
+def test_every_method_in_the_library_document_exists() -> None:
     for name in re.findall(r"nplt_client\.([A-Z]\w+|connect)", DOCUMENT):
         assert name in nplt_client.__all__, name
     for name in re.findall(r"(?:await |`)client\.(\w+)\(", DOCUMENT):

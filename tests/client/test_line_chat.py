@@ -49,7 +49,9 @@ OURS = re.compile(
 """What is sent to the terminal by the program itself."""
 
 
-async def test_a_person_lives_in_the_scrollback(server: str, tmp_path: Path) -> None:
+async def test_a_whole_session_of_the_line_chat_in_the_scrollback(
+    server: str, tmp_path: Path
+) -> None:
     prompts = tmp_path / ".local/state/nplt/prompts.jsonl"
     prompts.parent.mkdir(parents=True)
     prompts.write_text('"typed in the other chat"\n')
@@ -104,7 +106,7 @@ async def test_a_person_lives_in_the_scrollback(server: str, tmp_path: Path) -> 
     assert json.loads(prompts.read_text().splitlines()[1]) == "你好"
 
 
-def test_a_lost_server_is_told_in_two_lines_and_its_answer_once(tmp_path: Path) -> None:
+def test_a_reconnect_prints_two_lines_and_the_resumed_answer_once(tmp_path: Path) -> None:
     text = "A first paragraph.\n\nThe second one"
     lost = threading.Event()
 
@@ -143,7 +145,7 @@ def test_a_lost_server_is_told_in_two_lines_and_its_answer_once(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("display", [(), ("--no-alt-screen",)])
-def test_what_is_typed_before_the_prompt_appears_is_sent_line_by_line(
+def test_typed_ahead_lines_are_sent_one_by_one(
     server: str, tmp_path: Path, display: tuple[str, ...]
 ) -> None:
     with at_screen("chat", *display, server, home=tmp_path) as person:
@@ -179,7 +181,7 @@ def test_typing_replaces_a_prompt_that_was_refused(tmp_path: Path) -> None:
         person.sees_no("go there")
 
 
-def test_a_queued_prompt_is_taken_back_by_up_and_all_of_them_by_esc_twice(
+def test_up_takes_back_a_queued_prompt_and_esc_twice_empties_the_queue(
     server: str, tmp_path: Path
 ) -> None:
     with at_screen("--no-alt-screen", server, home=tmp_path) as person:
@@ -200,7 +202,7 @@ def test_a_queued_prompt_is_taken_back_by_up_and_all_of_them_by_esc_twice(
         assert person.sees_it_end() == 0
 
 
-def test_a_tool_that_asks_is_answered_with_arrows_above_the_input(tmp_path: Path) -> None:
+def test_an_approval_is_decided_with_arrows_above_the_input(tmp_path: Path) -> None:
     def answers(prompt: Prompt) -> Sequence[Event]:
         wanted = ApprovalRequest(
             session_id=SESSION,

@@ -68,7 +68,7 @@ def done(turn_id: str) -> TurnEnded:
     return TurnEnded(turn_id=turn_id, state="completed")
 
 
-def test_what_was_typed_ahead_is_printed_when_its_turn_begins() -> None:
+def test_a_queued_prompt_is_printed_when_its_turn_begins() -> None:
     page = Scrollback()
     page.printer.unsent["of 1"] = "first"
     assert page.printer.waiting == ["first"]
@@ -85,7 +85,7 @@ def test_what_was_typed_ahead_is_printed_when_its_turn_begins() -> None:
     assert page.printer.waiting == []
 
 
-def test_three_thousand_pieces_are_printed_once_and_as_they_are_finished() -> None:
+def test_three_thousand_deltas_are_printed_once_as_blocks_are_finished() -> None:
     page = Scrollback()
     page.apply(asked("1", "go"), began("1"))
     text = "".join(f"word{number} " + "\n\n" * (number % 30 == 29) for number in range(3_000))
@@ -99,7 +99,7 @@ def test_three_thousand_pieces_are_printed_once_and_as_they_are_finished() -> No
     assert re.findall(r"word\d+", shown) == re.findall(r"word\d+", text)
 
 
-def test_reasoning_and_tools_stand_between_the_texts() -> None:
+def test_reasoning_and_tools_are_printed_between_the_texts() -> None:
     page = Scrollback()
     tool = ToolShown(turn_id="1", call=0, tool_call_id="t", name="clock", arguments='{"a": 1}')
     result = ToolShown(
@@ -122,7 +122,7 @@ def test_reasoning_and_tools_stand_between_the_texts() -> None:
     assert page.printer.answers[-1] == "Let me look.\n\nIt is noon."
 
 
-def test_a_failure_is_told_once_and_with_its_reason() -> None:
+def test_a_failed_turn_is_printed_once_with_its_reason() -> None:
     page = Scrollback()
     why = TurnEnded(turn_id="1", state="failed", error="no such model")
     shown = page.apply(asked("1", "go"), began("1"), grew("1", "half"), why, why)
@@ -131,7 +131,7 @@ def test_a_failure_is_told_once_and_with_its_reason() -> None:
     assert shown.endswith("you ▸ again\n■ interrupted; what came is kept")
 
 
-def test_reading_again_adds_only_what_is_missing() -> None:
+def test_catching_up_prints_only_what_is_missing() -> None:
     page = Scrollback()
     before = page.apply(asked("1", "go"), began("1"), grew("1", "one "))
     missed: list[tuple[str, list[TurnChange]]] = [
@@ -146,7 +146,7 @@ def test_reading_again_adds_only_what_is_missing() -> None:
     assert page.apply(began("3")).endswith("three\nyou ▸ later")
 
 
-def test_answers_are_typeset_and_nothing_in_them_is_hidden() -> None:
+def test_markdown_answers_are_formatted_and_nothing_is_hidden() -> None:
     page = Scrollback()
     text = "# Big\n\n**bold** `code` <b>tag</b> [words](http://lie) ![pic](http://img)\n\n- a\n"
     shown = page.apply(asked("1", "go"), kept("1", text + "\n```py\nx = 1\n```"), done("1"))
@@ -189,7 +189,9 @@ def shape(text: str) -> list[tuple[str, str, str]]:
 
 @given(documents, st.lists(st.integers(0, 400), max_size=8))
 @example("  ```\n````\n````\ntext", [])  # the second line closes a fence that is indented
-def test_blocks_are_the_text_and_mean_what_the_whole_means(text: str, places: list[int]) -> None:
+def test_markdown_blocks_join_to_the_text_and_render_like_the_whole(
+    text: str, places: list[int]
+) -> None:
     early, late = cut(text, places)
     blocks = [*early, *late]
     assert "".join(blocks) == text
@@ -197,7 +199,7 @@ def test_blocks_are_the_text_and_mean_what_the_whole_means(text: str, places: li
     assert [token for block in blocks for token in shape(block)] == shape(text)
 
 
-def test_a_block_is_given_away_as_soon_as_the_next_one_has_begun() -> None:
+def test_a_markdown_block_is_finished_when_the_next_one_begins() -> None:
     splitter = MarkdownBlockSplitter()
     assert splitter.feed("# Title\nfirst line\nsecond line\n\n") == []
     assert splitter.feed("next\n") == ["# Title\nfirst line\nsecond line\n\n"]
@@ -209,7 +211,7 @@ def test_a_block_is_given_away_as_soon_as_the_next_one_has_begun() -> None:
     assert splitter.end() == ["after\n"]
 
 
-def test_the_parser_is_asked_no_oftener_for_a_long_fence() -> None:
+def test_the_markdown_parser_does_not_run_more_often_for_a_long_fence() -> None:
     splitter = MarkdownBlockSplitter()
     splitter.feed("```\n")
     lines = sum(bool(splitter.feed(f"line {number}\n\n")) for number in range(20_000))
@@ -219,7 +221,7 @@ def test_the_parser_is_asked_no_oftener_for_a_long_fence() -> None:
 
 
 @given(st.text("ab 日\n\t", max_size=300), st.integers(4, 30), st.integers(1, 8))
-def test_the_end_of_a_text_fits_its_rows(text: str, width: int, rows_max: int) -> None:
+def test_the_tail_of_a_text_fits_its_rows(text: str, width: int, rows_max: int) -> None:
     rows = tail(text, width=width, rows_max=rows_max)
     assert len(rows) <= rows_max
     assert all(width_of(row) <= width for row in rows)

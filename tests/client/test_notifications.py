@@ -16,7 +16,7 @@ DONE = b"\x1b]9;nplt: the answer is done\x07"
 
 
 @pytest.mark.parametrize("options", [(), ("--no-alt-screen",)], ids=str)
-def test_a_person_who_looks_elsewhere_is_called_when_the_answer_is_done(
+def test_a_notification_is_sent_when_an_answer_is_done_without_focus(
     server: str, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     config = tmp_path / ".config" / "nplt" / "client.toml"
@@ -40,7 +40,7 @@ def test_a_person_who_looks_elsewhere_is_called_when_the_answer_is_done(
     assert person.raw.rindex(b"\x1b[?1004l") > person.raw.rindex(b"\x1b[?1004h")
 
 
-def test_the_setting_says_how() -> None:
+def test_the_notify_setting_chooses_bell_osc9_or_off() -> None:
     assert notification_sequence("done", "bell") == "\x07"
     assert notification_sequence("done", "off") == ""
     assert notification_sequence("\x1b]0;x\x07a\nb", "osc9") == "\x1b]9;nplt: a b\x07"

@@ -23,7 +23,7 @@ def parsed(text: str, *, cut: int) -> list[Message]:
 @given(pasted=NASTY.filter(lambda text: END not in text + END[:-1]), cut=st.integers(1, 12))
 @example(pasted="hello \x1b\rworld", cut=100)
 @example(pasted="a\x1b[20\x1b[31mb\x1b[200~c", cut=1)
-def test_a_paste_is_one_safe_text_and_no_key(pasted: str, cut: int) -> None:
+def test_a_bracketed_paste_is_one_safe_text_and_no_key(pasted: str, cut: int) -> None:
     first, paste, *last = parsed(f"x{BEGIN}{pasted}{END}y\r", cut=cut)
     assert isinstance(first, Key)
     assert first.key == "x"
@@ -32,7 +32,7 @@ def test_a_paste_is_one_safe_text_and_no_key(pasted: str, cut: int) -> None:
     assert [one.key for one in last if isinstance(one, Key)] == ["y", "enter"]
 
 
-def test_one_paste_after_the_other_and_keys_that_only_look_alike() -> None:
+def test_pastes_in_a_row_and_keys_with_similar_sequences_are_parsed() -> None:
     told = parsed(f"{BEGIN}a{END}{BEGIN}{END}\x1b[2~{BEGIN}b{END}\x1b[A", cut=4)
     assert [one.text if isinstance(one, Paste) else getattr(one, "key", one) for one in told] == [
         "a",

@@ -53,7 +53,7 @@ def test_in_a_pipe_each_line_is_a_prompt_and_only_answers_go_to_stdout(
     assert done.returncode == 6, "the worst of all"
 
 
-def test_a_pipe_gets_answers_as_they_are(server: str, tmp_path: Path) -> None:
+def test_a_pipe_gets_exact_answers(server: str, tmp_path: Path) -> None:
     hostile = "a\x1b[2J\x07b\u2028c\u202ed"
     done = run_nplt("chat", stdin=f"{hostile}\n", server=server, home=tmp_path)
     assert done.stdout == f"{hostile}\n"
@@ -111,7 +111,7 @@ def test_in_a_pipe_ctrl_c_stops_the_answer_and_then_the_chat(server: str, tmp_pa
         assert chat.wait(SECONDS_MAX) == 130
 
 
-def test_a_chat_whose_output_nobody_reads_ends_without_a_word(server: str, tmp_path: Path) -> None:
+def test_a_chat_with_a_broken_pipe_ends_silently(server: str, tmp_path: Path) -> None:
     with subprocess.Popen(
         [*NPLT, "chat", server],
         env=private_environment(tmp_path),
@@ -125,7 +125,7 @@ def test_a_chat_whose_output_nobody_reads_ends_without_a_word(server: str, tmp_p
         assert (chat.returncode, errors) == (141, b"")
 
 
-def test_a_person_asks_looks_around_and_leaves(server: str, tmp_path: Path) -> None:
+def test_a_whole_session_of_the_plain_chat(server: str, tmp_path: Path) -> None:
     with at_terminal("chat", home=tmp_path, NPLT_SERVER=server) as person:
         person.is_asked()
         person.types("good morning")
@@ -154,7 +154,7 @@ def test_a_person_asks_looks_around_and_leaves(server: str, tmp_path: Path) -> N
         assert person.sees_it_end() == 0
 
 
-def test_ctrl_c_cancels_an_answer_and_keeps_what_came(server: str, tmp_path: Path) -> None:
+def test_ctrl_c_cancels_an_answer_and_keeps_its_beginning(server: str, tmp_path: Path) -> None:
     with at_terminal(server, home=tmp_path) as person:
         person.is_asked()
         person.types("!slow 60")
@@ -189,7 +189,7 @@ readline.set_startup_hook(lambda: next(prompts, 0) or readline.set_pre_input_hoo
 """
 
 
-def test_ctrl_c_in_the_moment_the_prompt_appears_is_not_lost(server: str, tmp_path: Path) -> None:
+def test_ctrl_c_while_the_prompt_appears_is_not_lost(server: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(CTRL_C_WITH_THE_PROMPT)
     with at_terminal(server, home=tmp_path, PYTHONPATH=str(tmp_path)) as person:
         person.is_asked()
@@ -249,7 +249,7 @@ def test_continue_goes_to_the_most_recent_conversation(tmp_path: Path) -> None:
             assert person.sees_it_end() == 0
 
 
-async def test_what_another_client_does_is_shown_while_one_waits(
+async def test_events_of_another_client_are_shown_while_the_input_waits(
     server: str, tmp_path: Path
 ) -> None:
     async with nplt_client.connect(server) as other:
@@ -276,7 +276,7 @@ def enter_scripted(talk: Talk) -> None:
     give_empty_history(talk)
 
 
-def test_a_server_that_goes_away_and_comes_back_finds_the_person_where_they_were(
+def test_a_plain_chat_reconnects_to_its_conversation_after_a_server_restart(
     tmp_path: Path,
 ) -> None:
     at_prompt_again = threading.Event()
@@ -313,7 +313,7 @@ def test_a_server_that_goes_away_and_comes_back_finds_the_person_where_they_were
         assert person.sees_it_end() == 0
 
 
-def test_an_attached_file_goes_with_the_next_message_only(tmp_path: Path) -> None:
+def test_an_attachment_is_sent_with_the_next_message_only(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("some notes")
     attachments: list[tuple[str, ...]] = []
 
@@ -348,9 +348,7 @@ def hostile_texts(count: int) -> list[str]:
     return ["".join(chance.choices(speakable, k=chance.randint(1, 8))) for _ in range(count)]
 
 
-def test_ask_says_on_a_terminal_how_to_go_on_unless_told_to_be_quiet(
-    server: str, tmp_path: Path
-) -> None:
+def test_ask_prints_on_a_terminal_how_to_continue_unless_quiet(server: str, tmp_path: Path) -> None:
     for option, told in (("--no-stream", True), ("-q", False)):
         with at_terminal("ask", option, "hi", "--server", server, home=tmp_path) as person:
             shown = person.sees_all()
@@ -374,7 +372,7 @@ def test_ten_thousand_hostile_strings_bring_no_escape_byte_to_a_terminal(tmp_pat
     assert not FORBIDDEN.search(shown.replace("\r\n", "\n"))
 
 
-def test_thoughts_tools_and_strangers_bring_no_escape_byte_either(tmp_path: Path) -> None:
+def test_thoughts_tools_and_other_clients_bring_no_escape_byte_either(tmp_path: Path) -> None:
     texts = hostile_texts(200)
 
     def script(talk: Talk) -> None:

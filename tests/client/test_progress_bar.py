@@ -27,7 +27,7 @@ def lines_of(written: str) -> list[str]:
     return [line.rstrip() for line in screen.display]
 
 
-def test_it_begins_when_it_takes_long_and_leaves_nothing_behind() -> None:
+def test_the_progress_bar_appears_after_a_moment_and_is_removed() -> None:
     stream, clock = Terminal(), Clock()
     with ProgressBar("big.json", 200, stream=stream, clock=clock) as bar:
         bar.show(10)
@@ -45,7 +45,7 @@ def test_it_begins_when_it_takes_long_and_leaves_nothing_behind() -> None:
     assert lines_of(stream.getvalue()) == ["", "", ""]
 
 
-def test_a_program_gets_no_bar() -> None:
+def test_no_progress_bar_is_written_to_a_pipe() -> None:
     stream, clock = StringIO(), Clock()
     with ProgressBar("big.json", 200, stream=stream, clock=clock) as bar:
         clock.now = 100.0
@@ -53,7 +53,7 @@ def test_a_program_gets_no_bar() -> None:
     assert stream.getvalue() == ""
 
 
-def test_a_hostile_name_is_made_safe() -> None:
+def test_the_progress_bar_sanitizes_a_hostile_name() -> None:
     stream, clock = Terminal(), Clock()
     with ProgressBar("a\x1b[2J\nb" + "漢" * 60, 2, stream=stream, clock=clock) as bar:
         clock.now = 100.0

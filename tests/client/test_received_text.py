@@ -32,7 +32,7 @@ def attached(*, head_seq: int = 9, resync: bool | None = None) -> Attached:
 
 
 @given(pieces=st.lists(st.tuples(st.integers(0, len(TEXT)), st.integers(0, len(TEXT)))))
-def test_pieces_in_any_order_and_number_read_as_a_beginning_of_the_text(
+def test_deltas_in_any_order_and_number_give_a_prefix_of_the_text(
     pieces: list[tuple[int, int]],
 ) -> None:
     here, received = cursor(), ""
@@ -46,7 +46,7 @@ def test_pieces_in_any_order_and_number_read_as_a_beginning_of_the_text(
 
 
 @given(pieces=st.lists(st.tuples(st.integers(0, len(TEXT)), st.integers(0, len(TEXT)))))
-def test_whatever_pieces_came_the_stored_answer_completes_what_was_shown(
+def test_the_stored_answer_completes_the_shown_text_whatever_deltas_came(
     pieces: list[tuple[int, int]],
 ) -> None:
     record, shown = ReceivedTurn(), ""
@@ -69,13 +69,13 @@ def test_a_call_replayed_from_its_beginning_replaces_its_text_and_shows_only_wha
     assert (record.text, shown) == (text, text)
 
 
-def test_what_the_stored_answer_adds_is_shown_too() -> None:
+def test_text_that_only_the_stored_answer_has_is_shown_too() -> None:
     record = ReceivedTurn()
     shown = record.apply(delta("only the beg", 0)) + record.apply(entry("only the beginning"))
     assert shown == record.text == "only the beginning"
 
 
-def test_a_prompts_own_entry_is_no_part_of_the_answer() -> None:
+def test_the_entry_of_the_prompt_is_not_part_of_the_answer() -> None:
     record = ReceivedTurn()
     assert record.apply(entry("the prompt", role="user")) == ""
     assert record.text == ""
@@ -94,7 +94,7 @@ def test_reasoning_that_is_replayed_from_the_beginning_is_cut_to_its_new_part() 
     assert (new.offset, new.text) == (7, " me see")
 
 
-def test_an_entry_is_new_once_and_events_of_other_conversations_never() -> None:
+def test_a_cursor_takes_an_entry_once_and_events_of_other_conversations_never() -> None:
     here = cursor()
     assert here.take(entry("a", seq=1)) is not None
     assert here.take(entry("a", seq=1)) is None
@@ -112,7 +112,7 @@ def test_attach_names_the_text_that_the_cursor_holds() -> None:
     assert here.attach() == Attach(session_id=SESSION, after_seq=7)
 
 
-def test_after_a_reply_the_replay_is_still_to_come_unless_it_says_resync() -> None:
+def test_after_attach_the_cursor_expects_the_replay_unless_resync() -> None:
     here = cursor()
     here.take(entry("a", seq=3))
     here.take(delta("half", 0))

@@ -34,7 +34,7 @@ from nplt_protocol.messages import (
 
 
 @given(draws=st.lists(st.floats(0, 1), min_size=1, max_size=40))
-def test_delays_stay_between_half_a_second_and_half_a_minute(draws: list[float]) -> None:
+def test_backoff_delays_stay_between_half_a_second_and_half_a_minute(draws: list[float]) -> None:
     dice = iter(draws)
     backoff = Backoff(Patience(), chance=lambda low, high: low + next(dice) * (high - low))
     backoff.lost(0.0)
@@ -42,7 +42,7 @@ def test_delays_stay_between_half_a_second_and_half_a_minute(draws: list[float])
     assert all(delay is not None and 0.5 <= delay <= 30.0 for delay in delays)
 
 
-def test_delays_grow_and_begin_anew_only_after_a_steady_connection() -> None:
+def test_backoff_delays_grow_and_reset_only_after_a_steady_connection() -> None:
     backoff = Backoff(Patience(), chance=lambda low, high: high)
     backoff.lost(0.0)
     assert [backoff.next_delay(0.0) for _ in range(6)] == [0.5, 1.5, 4.5, 13.5, 30.0, 30.0]
@@ -54,7 +54,7 @@ def test_delays_grow_and_begin_anew_only_after_a_steady_connection() -> None:
     assert backoff.next_delay(200.0 + STEADY_SECONDS) == 0.5
 
 
-def test_it_gives_up_when_it_was_told_to_and_not_later() -> None:
+def test_backoff_gives_up_after_give_up_seconds_and_not_later() -> None:
     backoff = Backoff(Patience(give_up_seconds=3), chance=lambda low, high: high)
     backoff.lost(10.0)
     assert [backoff.next_delay(now) for now in (10.0, 10.5, 12.0, 13.0)] == [0.5, 1.5, 1.0, None]
@@ -70,7 +70,7 @@ def test_it_gives_up_when_it_was_told_to_and_not_later() -> None:
         (ProtocolViolation("version 9"), False),
     ],
 )
-def test_a_refusal_is_not_tried_again(error: NpltError, is_worth_it: bool) -> None:
+def test_a_refused_connection_is_not_retryable(error: NpltError, is_worth_it: bool) -> None:
     assert is_retryable(error) is is_worth_it
 
 
@@ -88,11 +88,11 @@ def test_a_refusal_is_not_tried_again(error: NpltError, is_worth_it: bool) -> No
         (SessionDelete(session_id="s"), False),
     ],
 )
-def test_only_what_can_do_nothing_twice_is_asked_again(request_: Request, may_be: bool) -> None:
+def test_only_idempotent_requests_may_be_repeated(request_: Request, may_be: bool) -> None:
     assert may_repeat(request_) is may_be
 
 
-def test_a_silent_server_is_asked_and_then_given_up() -> None:
+def test_liveness_pings_a_silent_server_and_then_gives_up() -> None:
     liveness = Liveness(30, now=0)
     assert liveness.check(29.9) == "wait"
     assert liveness.check(30) == "ping"
@@ -100,7 +100,7 @@ def test_a_silent_server_is_asked_and_then_given_up() -> None:
     assert liveness.check(60) == "lost"
 
 
-def test_an_answer_begins_the_wait_anew() -> None:
+def test_liveness_restarts_when_bytes_are_received() -> None:
     liveness = Liveness(30, now=0)
     assert liveness.check(30) == "ping"
     liveness.bytes_received(40)
@@ -109,7 +109,7 @@ def test_an_answer_begins_the_wait_anew() -> None:
 
 
 @given(st.lists(st.floats(0.1, 29), min_size=1, max_size=50))
-def test_a_server_that_is_heard_often_enough_is_never_asked(pauses: list[float]) -> None:
+def test_liveness_never_pings_a_server_that_sends_often_enough(pauses: list[float]) -> None:
     liveness = Liveness(30, now=0)
     now = 0.0
     for pause in pauses:
@@ -119,9 +119,7 @@ def test_a_server_that_is_heard_often_enough_is_never_asked(pauses: list[float])
 
 
 @given(st.lists(st.floats(0, 100), max_size=30), st.floats(1, 60))
-def test_waiting_as_long_as_it_says_always_ends_in_a_decision(
-    heard: list[float], silence: float
-) -> None:
+def test_liveness_always_decides_at_its_due_time(heard: list[float], silence: float) -> None:
     liveness = Liveness(silence, now=0)
     for when in heard:
         liveness.bytes_received(when)

@@ -42,7 +42,7 @@ def test_a_shortened_text_never_exceeds_its_width(text: str, width: int) -> None
 
 
 @given(st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=10), st.integers(0, 20))
-def test_a_padded_text_is_at_least_as_wide_as_asked(text: str, width: int) -> None:
+def test_a_padded_text_has_at_least_its_width(text: str, width: int) -> None:
     assert width_of(pad(text, width)) == max(width, width_of(text))
 
 
@@ -68,7 +68,7 @@ def test_short_ids_grow_until_they_differ() -> None:
     assert short_ids(["1" * 32]) == {"1" * 32: "1" * 8}
 
 
-def test_a_history_shows_who_said_what_and_where_older_messages_are() -> None:
+def test_a_history_shows_roles_texts_and_the_cursor_of_older_messages() -> None:
     message: JsonObject = {
         "seq": 5,
         "role": "assistant",
@@ -123,7 +123,7 @@ def test_a_terminal_gets_safe_text_and_a_file_gets_the_exact_one() -> None:
         ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
     ],
 )
-def test_colours_are_judged_stream_by_stream(
+def test_colours_are_decided_for_each_stream(
     environ: dict[str, str], terminal: bool, wanted: bool
 ) -> None:
     stream = Terminal() if terminal else io.StringIO()

@@ -15,7 +15,7 @@ from nplt_client.render.text import Sanitizer, sanitize, sanitize_line
 hostile = st.lists(st.sampled_from(BITS) | st.characters(), max_size=30).map("".join)
 
 
-def test_ten_thousand_hostile_strings_leave_nothing_a_terminal_would_obey() -> None:
+def test_the_sanitizer_leaves_no_control_sequence_of_ten_thousand_hostile_strings() -> None:
     chance = random.Random(20)
     for _ in range(10_000):
         text = "".join(chance.choices(BITS, k=chance.randint(1, 20)))
@@ -23,13 +23,15 @@ def test_ten_thousand_hostile_strings_leave_nothing_a_terminal_would_obey() -> N
 
 
 @given(hostile)
-def test_nothing_a_terminal_would_obey_is_ever_left(text: str) -> None:
+def test_the_sanitizer_leaves_no_control_sequence(text: str) -> None:
     assert not FORBIDDEN.search(sanitize(text))
 
 
 @given(hostile, st.data())
 @settings(max_examples=200)
-def test_a_text_cut_anywhere_reads_the_same(text: str, data: st.DataObject) -> None:
+def test_the_sanitizer_gives_the_same_text_wherever_it_is_split(
+    text: str, data: st.DataObject
+) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     edges = [0, *cuts, len(text)]
     sanitizer = Sanitizer()
@@ -38,12 +40,12 @@ def test_a_text_cut_anywhere_reads_the_same(text: str, data: st.DataObject) -> N
 
 
 @given(hostile)
-def test_what_was_made_safe_stays_as_it_is(text: str) -> None:
+def test_sanitizing_is_idempotent(text: str) -> None:
     assert sanitize(sanitize(text)) == sanitize(text)
 
 
 @given(st.text(st.characters(exclude_categories=("Cc", "Cs", "Cf")) | st.sampled_from("\n\t")))
-def test_harmless_text_is_unchanged(text: str) -> None:
+def test_the_sanitizer_keeps_harmless_text(text: str) -> None:
     assert sanitize(text) == text
 
 
@@ -58,7 +60,7 @@ def test_harmless_text_is_unchanged(text: str) -> None:
         "a\\b[31m",
     ],
 )
-def test_scripts_and_emoji_of_the_world_are_unchanged(text: str) -> None:
+def test_the_sanitizer_keeps_all_scripts_and_emoji(text: str) -> None:
     assert sanitize(text) == text
 
 
@@ -80,7 +82,9 @@ def test_scripts_and_emoji_of_the_world_are_unchanged(text: str) -> None:
         ("ends in \x1b", "ends in "),
     ],
 )
-def test_a_sequence_goes_as_a_whole_and_the_text_around_it_stays(text: str, shown: str) -> None:
+def test_an_escape_sequence_is_removed_as_a_whole_and_the_text_around_it_stays(
+    text: str, shown: str
+) -> None:
     assert sanitize(text) == shown
 
 
@@ -90,9 +94,9 @@ def test_a_string_that_never_ends_cannot_swallow_the_answer(opening: str) -> Non
     assert sanitize(opening + "x" * 100_000).endswith("x" * 90_000)
 
 
-def test_a_sequence_that_never_ends_cannot_swallow_the_answer() -> None:
+def test_an_escape_sequence_that_never_ends_cannot_swallow_the_answer() -> None:
     assert sanitize("\x1b[" + "1" * 1_000).endswith("1" * 900)
 
 
-def test_a_name_stays_on_one_line() -> None:
+def test_sanitize_line_puts_a_name_on_one_line() -> None:
     assert sanitize_line(" two\nlines\tand \x1b[2J more ") == "two lines and more"

@@ -33,7 +33,7 @@ OURS = re.compile(
 """What is sent to the terminal by the program itself."""
 
 
-def test_a_person_lives_in_it(server: str, tmp_path: Path) -> None:
+def test_a_whole_session_of_the_full_screen_chat(server: str, tmp_path: Path) -> None:
     with at_screen("chat", home=tmp_path, NPLT_SERVER=server) as person:
         person.sees(READY, "● online · offline/echo · new conversation")
 
@@ -80,7 +80,7 @@ def test_a_person_lives_in_it(server: str, tmp_path: Path) -> None:
         assert re.fullmatch(r"come back with: nplt chat --resume [0-9a-f]{32}", said)
 
 
-def test_a_server_that_dies_in_mid_answer_is_seen_to_come_back(tmp_path: Path) -> None:
+def test_the_screen_shows_a_reconnect_and_the_resumed_answer(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "data").start()
     again = ServerProcess(tmp_path / "data", "--port", str(server.port))
     try:
@@ -142,7 +142,7 @@ def test_hostile_strings_bring_no_foreign_escape_byte(tmp_path: Path, short_path
     assert not FORBIDDEN.search(left), FORBIDDEN.search(left)
 
 
-def test_a_dumb_terminal_and_plain_keep_to_lines(server: str, tmp_path: Path) -> None:
+def test_a_dumb_terminal_and_plain_use_the_line_chat(server: str, tmp_path: Path) -> None:
     with at_terminal("chat", "--plain", home=tmp_path, NPLT_SERVER=server, TERM="dumb") as person:
         assert "\x1b" not in person.is_asked()
         person.presses_ctrl_d()

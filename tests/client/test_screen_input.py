@@ -47,7 +47,7 @@ def silence(prompt: Prompt) -> Sequence[Event]:
     return [asked_in(prompt)]
 
 
-async def test_keys_are_obeyed_in_the_order_they_were_pressed(tmp_path: Path) -> None:
+async def test_keys_act_in_the_order_they_were_pressed(tmp_path: Path) -> None:
     stage = Stage(answers=silence)
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
@@ -69,7 +69,7 @@ async def test_keys_are_obeyed_in_the_order_they_were_pressed(tmp_path: Path) ->
             assert composer.text == "next"
 
 
-async def test_the_picker_obeys_in_order_too(tmp_path: Path) -> None:
+async def test_keys_in_the_picker_act_in_order_too(tmp_path: Path) -> None:
     rows = (row("b" * 32, "topology"), row("c" * 32, "markup"), row("d" * 32, f"markdown{HOSTILE}"))
     stage = Stage(answers=silence, sessions=rows)
     with scripted_peer(stage.script()) as peer:
@@ -88,7 +88,7 @@ async def test_the_picker_obeys_in_order_too(tmp_path: Path) -> None:
             await until(pilot, lambda: app.session.client.session_id == "d" * 32)
 
 
-async def test_what_is_laid_into_the_input_is_safe(tmp_path: Path) -> None:
+async def test_text_put_into_the_input_is_sanitized(tmp_path: Path) -> None:
     stage = Stage(answers=silence, messages=[said(1, "user", HOSTILE)])
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path, resume=SESSION) as (app, pilot):
@@ -123,7 +123,7 @@ def keys_shown(app: ChatApp) -> str:
     return " ".join(" ".join(line[place.x : place.right] for line in lines).split())
 
 
-async def test_nothing_is_allowed_by_keys_that_were_meant_for_the_input(
+async def test_no_approval_is_given_by_keys_meant_for_the_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approvals, "PAUSE_SECONDS", 3_600)
@@ -142,7 +142,7 @@ async def test_nothing_is_allowed_by_keys_that_were_meant_for_the_input(
             assert decisions(stage) == []
 
 
-async def test_after_a_pause_a_letter_and_enter_answer(
+async def test_after_a_pause_a_letter_and_enter_decide_an_approval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approvals, "PAUSE_SECONDS", 0.01)
@@ -166,7 +166,7 @@ async def test_after_a_pause_a_letter_and_enter_answer(
             assert "write_file" not in screen_text(app)
 
 
-async def test_arrows_choose_an_answer_in_an_empty_input(
+async def test_arrows_choose_an_approval_decision_in_an_empty_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approvals, "PAUSE_SECONDS", 0.01)
@@ -185,7 +185,7 @@ async def test_arrows_choose_an_answer_in_an_empty_input(
 
 
 @pytest.mark.parametrize("size", [(90, 30), (80, 24), (40, 12)])
-async def test_no_window_covers_a_tool_that_asks(tmp_path: Path, size: tuple[int, int]) -> None:
+async def test_no_window_covers_an_approval_question(tmp_path: Path, size: tuple[int, int]) -> None:
     stage = Stage()
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path, size=size) as (app, pilot):
@@ -209,7 +209,7 @@ async def test_no_window_covers_a_tool_that_asks(tmp_path: Path, size: tuple[int
             await until(pilot, lambda: "May write_file" not in screen_text(app))
 
 
-async def test_long_arguments_of_a_tool_that_asks_can_be_scrolled(
+async def test_long_arguments_in_an_approval_question_can_be_scrolled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approvals, "PAUSE_SECONDS", 0.01)
@@ -234,7 +234,9 @@ async def test_long_arguments_of_a_tool_that_asks_can_be_scrolled(
             assert app.query_one(Composer).region.bottom <= 12
 
 
-async def test_a_prompt_that_was_turned_down_comes_back_and_does_not_stick(tmp_path: Path) -> None:
+async def test_a_refused_prompt_comes_back_to_the_input_and_typing_replaces_it(
+    tmp_path: Path,
+) -> None:
     stage = Stage(answers=silence)
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path) as (app, pilot):

@@ -92,7 +92,7 @@ async def test_long_lists_tables_and_code_are_few_widgets(text: str) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 7])
-async def test_an_answer_that_came_in_pieces_ends_as_if_it_had_come_at_once(step: int) -> None:
+async def test_a_streamed_answer_ends_like_one_that_came_at_once(step: int) -> None:
     async with shown(MIXED) as (whole, _):
         wanted = texts(whole)
     async with shown() as (view, pilot):
@@ -103,7 +103,7 @@ async def test_an_answer_that_came_in_pieces_ends_as_if_it_had_come_at_once(step
         assert texts(view) == wanted
 
 
-async def test_a_list_that_grows_is_drawn_in_its_place() -> None:
+async def test_a_growing_list_is_drawn_in_its_own_widget() -> None:
     async with shown("- a\n") as (view, _):
         block = view.query_one(FoldedBlock)
         await view.grow("- b\n")
@@ -112,7 +112,7 @@ async def test_a_list_that_grows_is_drawn_in_its_place() -> None:
         assert block.render().plain == "• a\n• b"
 
 
-async def test_beyond_the_limit_an_answer_is_shown_as_it_was_written(
+async def test_beyond_the_limit_an_answer_is_shown_without_markdown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     head = "- *a*\n" * MARKDOWN_LINES_MAX

@@ -40,7 +40,7 @@ def test_a_list_a_quote_and_a_table_are_one_block_each_however_long() -> None:
     assert top == ["folded"] * 3 + ["paragraph_open", "inline", "paragraph_close"]
 
 
-def test_lists_are_nested_numbered_and_broken_under_their_own_beginning() -> None:
+def test_lists_are_nested_numbered_and_wrapped_with_indentation() -> None:
     assert typeset("- one two three four\n- b\n  1. c\n  1. d\n     - e\n-\n", width=16) == [
         "• one two three",
         "  four",
@@ -70,7 +70,7 @@ def test_a_quote_has_its_bar_on_every_line() -> None:
     ]
 
 
-def test_a_table_gives_way_where_it_is_widest_and_becomes_lists_where_nothing_fits() -> None:
+def test_a_table_shrinks_its_widest_columns_and_becomes_lists_if_nothing_fits() -> None:
     table = "| a | words |\n|---|---|\n| 1 | some more words |\n| 2 |\n"
     assert typeset(table) == [
         "a │ words",
@@ -90,7 +90,7 @@ def test_a_table_gives_way_where_it_is_widest_and_becomes_lists_where_nothing_fi
     ]
 
 
-def test_what_is_nested_deep_is_not_left_out() -> None:
+def test_deeply_nested_markdown_is_not_left_out() -> None:
     deep = "".join(f"{'  ' * depth}- n{depth}\n" for depth in range(40))
     assert len(typeset(deep)) == 40
 
@@ -119,7 +119,7 @@ marked = st.lists(
 
 
 @given(marked, st.integers(20, 60))
-def test_the_screen_breaks_no_line_once_more(text: str, width: int) -> None:
+def test_laid_out_lines_need_no_further_wrapping(text: str, width: int) -> None:
     """Else there would be more lines than there is room for."""
     laid_out = lay_out(rows_in(text), width)
     assert all(Content(line).cell_length <= width for line in laid_out.plain.split("\n"))
@@ -127,7 +127,7 @@ def test_the_screen_breaks_no_line_once_more(text: str, width: int) -> None:
 
 
 @given(st.text("ab\n", max_size=60), st.integers(1, 5), st.integers(1, 20))
-def test_a_page_is_within_its_limits_and_nothing_is_lost(
+def test_cut_keeps_a_page_within_its_limits_and_loses_nothing(
     text: str, lines: int, characters: int
 ) -> None:
     page, rest = cut(text, lines=lines, characters=characters)
@@ -137,7 +137,7 @@ def test_a_page_is_within_its_limits_and_nothing_is_lost(
     assert page or not text
 
 
-def test_whole_words_come_before_letters_that_only_resemble_them() -> None:
+def test_picker_ranks_whole_words_before_similar_ones() -> None:
     texts = {"1": "counting words", "2": "a word of caution", "3": "the count of words", "4": "x"}
     assert ranked("counting words", texts)[0] == "1"
     assert set(ranked("words count", texts)) == {"1", "3"}
@@ -146,7 +146,7 @@ def test_whole_words_come_before_letters_that_only_resemble_them() -> None:
     assert ranked("京都", {"1": "trip to 京都"}) == ["1"]
 
 
-def test_letters_in_their_order_find_a_name_as_fzf_does() -> None:
+def test_picker_matches_letters_in_order_as_fzf_does() -> None:
     names = {"1": "release notes 2.4", "2": "trip to Kyoto", "3": "real estate\nrelease notes"}
     assert ranked("rln", names) == ["1"]
     assert ranked("rn24", names) == ["1"]
@@ -157,20 +157,20 @@ def test_letters_in_their_order_find_a_name_as_fzf_does() -> None:
 
 
 @given(st.text("abc ", min_size=1, max_size=12), st.data())
-def test_any_letters_of_a_name_in_their_order_find_it(name: str, data: st.DataObject) -> None:
+def test_picker_finds_a_name_by_any_of_its_letters_in_order(name: str, data: st.DataObject) -> None:
     kept = data.draw(st.lists(st.booleans(), min_size=len(name), max_size=len(name)))
     typed = "".join(letter for letter, is_kept in zip(name, kept, strict=True) if is_kept)
     assert ranked(typed.replace(" ", ""), {"1": name}) == ["1"]
 
 
 @given(st.text(max_size=30), st.dictionaries(st.text(max_size=3), st.text(max_size=40), max_size=6))
-def test_whatever_is_typed_finds_only_what_is_there(typed: str, texts: dict[str, str]) -> None:
+def test_picker_returns_only_existing_keys_for_any_text(typed: str, texts: dict[str, str]) -> None:
     found = ranked(typed, texts)
     assert len(found) == len(set(found))
     assert set(found) <= set(texts)
 
 
-def test_ages_are_told_in_one_unit() -> None:
+def test_ages_are_formatted_in_one_unit() -> None:
     now = datetime(2026, 1, 2, tzinfo=UTC)
     ages = [
         age((now - timedelta(seconds=gone)).isoformat(), now) for gone in (5, 200, 8000, 200000)

@@ -197,7 +197,7 @@ async def test_an_answer_with_thoughts_and_tools_is_shown_in_order(tmp_path: Pat
             await until(pilot, lambda: "[red]a name[/nothing]" in screen_text(app))
 
 
-async def test_the_input_grows_pastes_completes_and_goes_back(tmp_path: Path) -> None:
+async def test_the_input_grows_pastes_completes_and_recalls_prompts(tmp_path: Path) -> None:
     def silence(prompt: Prompt) -> Sequence[Event]:
         return [asked_in(prompt)]
 
@@ -236,7 +236,7 @@ async def test_the_input_grows_pastes_completes_and_goes_back(tmp_path: Path) ->
             await until(pilot, lambda: not app.is_running)
 
 
-async def test_escape_cancels_what_runs_and_waiting_prompts_are_shown(tmp_path: Path) -> None:
+async def test_escape_cancels_the_running_turn_and_queued_prompts_are_shown(tmp_path: Path) -> None:
     turns = iter(("a", "b"))
 
     def slow(prompt: Prompt) -> Sequence[Event]:
@@ -274,7 +274,7 @@ def cancelled(stage: Stage) -> list[str | None]:
     return [one.turn_id for one in stage.asked if isinstance(one, Cancel)]
 
 
-async def test_up_takes_back_the_last_prompt_that_waits(tmp_path: Path) -> None:
+async def test_up_takes_back_the_last_queued_prompt(tmp_path: Path) -> None:
     stage = queueing("a", "b", "c")
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
@@ -310,9 +310,7 @@ async def test_esc_twice_stops_the_answer_and_empties_the_queue(
             assert said == ["2 prompts taken back; Up brings back what you typed"]
 
 
-async def test_a_tool_that_asks_is_answered_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_approval_is_decided_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(approvals, "PAUSE_SECONDS", 0.01)
 
     def wanting(prompt: Prompt) -> Sequence[Event]:
@@ -375,7 +373,7 @@ async def test_older_messages_are_read_when_the_top_is_reached(tmp_path: Path) -
             assert "↓" not in screen_text(app)
 
 
-async def test_far_above_is_let_go_while_the_end_is_read(
+async def test_turns_far_above_are_dropped_while_the_end_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transcript, "VIEWS_MAX", 6)
@@ -424,7 +422,7 @@ async def test_a_conversation_is_picked_by_a_few_letters(tmp_path: Path) -> None
             await until(pilot, lambda: app.session.client.session_id == "c" * 32)
 
 
-async def test_a_deleted_conversation_is_brought_back_in_the_picker(tmp_path: Path) -> None:
+async def test_a_deletion_is_undone_in_the_picker(tmp_path: Path) -> None:
     idle = [replace(row(letter * 32, f"notes {letter}"), state="idle") for letter in "bc"]
     stage = Stage(sessions=[*idle, row("d" * 32, "busy")])
     with scripted_peer(stage.script()) as peer:
@@ -446,7 +444,7 @@ async def test_a_deleted_conversation_is_brought_back_in_the_picker(tmp_path: Pa
             await until(pilot, lambda: "Ctrl+X once more" in screen_text(app))
 
 
-async def test_an_empty_conversation_says_who_answers_until_the_first_prompt(
+async def test_an_empty_conversation_shows_its_model_until_the_first_prompt(
     tmp_path: Path,
 ) -> None:
     stage = Stage(answers=lambda prompt: [asked_in(prompt), started()])
@@ -459,7 +457,7 @@ async def test_an_empty_conversation_says_who_answers_until_the_first_prompt(
             await until(pilot, lambda: "repeats" not in screen_text(app))
 
 
-async def test_lines_that_come_below_are_counted_while_one_reads_further_up(
+async def test_new_lines_are_counted_while_the_transcript_is_scrolled_up(
     tmp_path: Path,
 ) -> None:
     stage = Stage(messages=talked(14))  # nothing older is read
@@ -494,7 +492,7 @@ async def test_the_picker_shows_several_rows_on_a_small_screen(tmp_path: Path) -
             assert "Esc" in screen_text(app)
 
 
-async def test_the_picker_shows_the_last_messages_and_opens_at_what_was_found(
+async def test_the_picker_previews_the_last_messages_and_opens_at_the_match(
     tmp_path: Path,
 ) -> None:
     hit = SearchHit(
@@ -516,7 +514,7 @@ def pages_asked(stage: Stage) -> list[HistoryRequest]:
     return [one for one in stage.asked if isinstance(one, HistoryRequest)]
 
 
-async def test_what_is_stored_replaces_what_was_streamed(tmp_path: Path) -> None:
+async def test_the_stored_answer_replaces_the_streamed_one(tmp_path: Path) -> None:
     streamed = "- a\n- b\n\n<b>c</b>\n\n| x |\n|---|\n| y |\n"
     stage, translator = Stage(), EventTranslator(lambda turn_id: True)
     with scripted_peer(stage.script()) as peer:
@@ -532,7 +530,7 @@ async def test_what_is_stored_replaces_what_was_streamed(tmp_path: Path) -> None
             assert "<b>" not in screen_text(app)
 
 
-async def test_a_chat_that_lost_its_server_for_good_can_begin_anew_with_its_draft(
+async def test_a_chat_refused_at_a_reconnect_can_retry_and_keeps_its_draft(
     tmp_path: Path,
 ) -> None:
     stage = Stage(messages=talked(1))
@@ -559,7 +557,7 @@ async def test_a_chat_that_lost_its_server_for_good_can_begin_anew_with_its_draf
             assert app.draft == "a draft"
 
 
-async def test_what_goes_wrong_is_seen_wherever_one_was_looking(tmp_path: Path) -> None:
+async def test_an_error_is_visible_while_the_transcript_is_scrolled_up(tmp_path: Path) -> None:
     stage = Stage(messages=talked(20))
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path, resume=SESSION) as (app, pilot):
@@ -570,7 +568,7 @@ async def test_what_goes_wrong_is_seen_wherever_one_was_looking(tmp_path: Path) 
             await until(pilot, lambda: "There is no /nonsense" in screen_text(app))
 
 
-async def test_an_answer_whose_server_is_gone_does_not_keep_anyone_from_leaving(
+async def test_leaving_works_while_an_answer_has_lost_its_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []

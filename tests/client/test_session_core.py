@@ -367,7 +367,7 @@ class Run:
 
 @settings(max_examples=150, deadline=None)
 @given(actions=st.lists(ACTIONS, max_size=60))
-def test_every_prompt_is_stored_once_and_every_word_is_read_once(
+def test_reconnects_store_every_prompt_once_and_deliver_every_delta_once(
     actions: list[tuple[str, int, int]],
 ) -> None:
     run = Run()
@@ -392,7 +392,7 @@ def test_every_prompt_is_stored_once_and_every_word_is_read_once(
             held[event.turn_id] = event.offset + len(event.text)
 
 
-def test_a_lost_connection_is_looked_for_with_growing_jittered_delays() -> None:
+def test_reconnect_attempts_have_growing_jittered_delays() -> None:
     link = Link(ModelServer([]))
     session = link.session
     link.connect()
@@ -415,7 +415,7 @@ def test_a_lost_connection_is_looked_for_with_growing_jittered_delays() -> None:
     assert len(set(delays[:4])) == 4, "none of them can have reached 30 s"
 
 
-def test_a_closed_session_says_nothing_and_wants_nothing() -> None:
+def test_a_closed_session_sends_nothing_and_wants_no_connection() -> None:
     link = Link(ModelServer([]))
     session = link.session
     link.connect()

@@ -123,14 +123,14 @@ def dies_inside_welcome(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("script", [says_nothing, greets_and_goes, dies_inside_welcome])
-def test_a_server_that_goes_before_welcome_is_cannot_connect(
+def test_a_server_that_closes_before_welcome_is_cannot_connect(
     open_shell: OpenShell, script: Callable[[Talk], None]
 ) -> None:
     with scripted_peer(script) as peer, pytest.raises(CannotConnect), open_shell(peer.url):
         pass
 
 
-def test_the_last_text_before_the_close_is_the_reason(open_shell: OpenShell) -> None:
+def test_the_last_text_before_the_close_is_the_reason_of_the_error(open_shell: OpenShell) -> None:
     with (
         scripted_peer(greets_and_goes) as peer,
         pytest.raises(CannotConnect, match="too many connections"),
@@ -139,7 +139,7 @@ def test_the_last_text_before_the_close_is_the_reason(open_shell: OpenShell) -> 
         pass
 
 
-def test_nobody_listening_is_cannot_connect(open_shell: OpenShell) -> None:
+def test_a_closed_port_is_cannot_connect(open_shell: OpenShell) -> None:
     url = f"nplt://127.0.0.1:{free_port()}"
     with pytest.raises(CannotConnect) as caught, open_shell(url):
         pass
@@ -149,7 +149,7 @@ def test_nobody_listening_is_cannot_connect(open_shell: OpenShell) -> None:
 @pytest.mark.parametrize(
     "said", [b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"." * 70_000, b"220 mail ESMTP\r\n" * 5_000]
 )
-def test_a_server_of_another_kind_is_refused(open_shell: OpenShell, said: bytes) -> None:
+def test_a_server_of_another_protocol_is_refused(open_shell: OpenShell, said: bytes) -> None:
     with (
         scripted_peer(lambda talk: talk.send(said)) as peer,
         pytest.raises((CannotConnect, ProtocolViolation)),
@@ -171,7 +171,7 @@ def test_a_version_that_was_not_offered_is_a_protocol_violation(open_shell: Open
         pass
 
 
-def test_a_server_that_never_welcomes_is_a_time_out(open_shell: OpenShell) -> None:
+def test_a_missing_welcome_is_a_timeout(open_shell: OpenShell) -> None:
     def script(talk: Talk) -> None:
         talk.greet()
         talk.wait_until_gone()
@@ -192,7 +192,7 @@ def test_a_server_that_never_welcomes_is_a_time_out(open_shell: OpenShell) -> No
         (ErrorCode.UNAVAILABLE, CannotConnect),
     ],
 )
-def test_a_refused_hello_is_told_by_its_code(
+def test_a_refused_hello_raises_the_error_of_its_code(
     open_shell: OpenShell, code: ErrorCode, error: type[NpltError]
 ) -> None:
     def script(talk: Talk) -> None:
@@ -251,7 +251,9 @@ def test_a_prompt_over_the_servers_limit_is_not_sent(open_shell: OpenShell) -> N
         assert shell.ask("x" * 90_000).text == "fine"
 
 
-def test_a_prompt_that_is_no_text_is_refused_before_it_is_sent(open_shell: OpenShell) -> None:
+def test_a_prompt_that_cannot_be_encoded_is_refused_before_it_is_sent(
+    open_shell: OpenShell,
+) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.wait_until_gone()
@@ -264,7 +266,7 @@ def test_a_prompt_that_is_no_text_is_refused_before_it_is_sent(open_shell: OpenS
         shell.ask("lone \ud800 surrogate")
 
 
-def test_a_refused_prompt_says_why_and_which_field(open_shell: OpenShell) -> None:
+def test_a_refused_prompt_raises_its_reason_and_field(open_shell: OpenShell) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.refuse(talk.expect(Prompt)[0], ErrorCode.NOT_FOUND, "no such model", field="model")
@@ -292,9 +294,7 @@ def test_a_servers_ping_is_answered(open_shell: OpenShell) -> None:
 
 
 @pytest.mark.parametrize("said", [b"not json", b"{}"])
-def test_a_reply_that_cannot_be_read_is_a_protocol_violation(
-    open_shell: OpenShell, said: bytes
-) -> None:
+def test_a_malformed_reply_is_a_protocol_violation(open_shell: OpenShell, said: bytes) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.send(encode_frame(MessageType.CANCEL, talk.next_request().seq, said))
@@ -309,7 +309,7 @@ def test_a_reply_that_cannot_be_read_is_a_protocol_violation(
 
 
 @pytest.mark.slow
-def test_a_reply_that_never_comes_is_a_time_out(open_shell: OpenShell) -> None:
+def test_a_missing_reply_is_a_timeout(open_shell: OpenShell) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.wait_until_gone()
@@ -323,7 +323,7 @@ def test_a_reply_that_never_comes_is_a_time_out(open_shell: OpenShell) -> None:
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 1, 4, 5, 20])
-def test_a_reply_cut_anywhere_is_a_lost_connection(open_shell: OpenShell, kept_bytes: int) -> None:
+def test_a_truncated_reply_is_connection_lost(open_shell: OpenShell, kept_bytes: int) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         seq, _ = talk.expect(Cancel)
@@ -338,7 +338,7 @@ def test_a_reply_cut_anywhere_is_a_lost_connection(open_shell: OpenShell, kept_b
         shell.cancel()
 
 
-def test_a_reset_is_a_lost_connection(open_shell: OpenShell) -> None:
+def test_a_connection_reset_is_connection_lost(open_shell: OpenShell) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.next_request()
@@ -352,7 +352,7 @@ def test_a_reset_is_a_lost_connection(open_shell: OpenShell) -> None:
         shell.status()
 
 
-def test_a_silent_server_is_asked_for_a_sign_of_life_and_then_lost(open_shell: OpenShell) -> None:
+def test_a_silent_server_is_sent_a_ping_and_then_connection_lost(open_shell: OpenShell) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.take_prompt(events=(started(),))
@@ -369,7 +369,7 @@ def test_a_silent_server_is_asked_for_a_sign_of_life_and_then_lost(open_shell: O
         shell.ask("hello?")
 
 
-def test_a_cut_entry_is_read_on_from_the_record(open_shell: OpenShell) -> None:
+def test_a_truncated_entry_is_completed_from_the_record(open_shell: OpenShell) -> None:
     cut = stored_answer("a lo")
     cut.entry.update(truncated=True, size=13)
     whole = stored_answer("a long answer")
@@ -385,7 +385,9 @@ def test_a_cut_entry_is_read_on_from_the_record(open_shell: OpenShell) -> None:
         assert shell.ask("go").text == "a long answer"
 
 
-def test_a_prompt_that_ended_long_ago_is_told_again_from_the_record(open_shell: OpenShell) -> None:
+def test_a_duplicate_prompt_whose_turn_is_over_is_replayed_from_the_record(
+    open_shell: OpenShell,
+) -> None:
     stored = {**stored_answer("as before", seq=8).entry, "turn_id": "turn-1"}
 
     def script(talk: Talk) -> None:
@@ -408,7 +410,7 @@ def test_a_prompt_that_ended_long_ago_is_told_again_from_the_record(open_shell: 
 # Over several connections
 
 
-def test_a_running_answer_goes_on_where_it_was(open_shell: OpenShell) -> None:
+def test_a_running_answer_resumes_at_the_cursor(open_shell: OpenShell) -> None:
     with (
         scripted_peer(goes_in_mid_answer, goes_on) as peer,
         open_shell(peer.url, patience=SOON) as shell,
@@ -417,7 +419,7 @@ def test_a_running_answer_goes_on_where_it_was(open_shell: OpenShell) -> None:
     assert (answer.pieces, answer.text) == (["half an ", "answer"], "half an answer")
 
 
-def test_without_patience_a_lost_connection_ends_the_turn(open_shell: OpenShell) -> None:
+def test_without_reconnecting_a_lost_connection_ends_the_turn(open_shell: OpenShell) -> None:
     with (
         scripted_peer(goes_in_mid_answer) as peer,
         open_shell(peer.url) as shell,
@@ -426,7 +428,9 @@ def test_without_patience_a_lost_connection_ends_the_turn(open_shell: OpenShell)
         shell.ask("go")
 
 
-def test_an_answer_that_ended_meanwhile_is_told_by_its_entry(open_shell: OpenShell) -> None:
+def test_a_turn_that_ended_during_a_reconnect_is_finished_by_its_entry(
+    open_shell: OpenShell,
+) -> None:
     def has_it_all(talk: Talk) -> None:
         talk.welcome()
         stored = stored_answer("half an answer was", state="interrupted")
@@ -461,7 +465,7 @@ def test_an_answer_that_is_not_replayed_is_read_from_the_record(open_shell: Open
         assert shell.ask("go").text == "half an answer"
 
 
-def test_text_that_is_replayed_from_the_start_replaces_what_was_held(open_shell: OpenShell) -> None:
+def test_text_replayed_from_the_start_replaces_the_held_text(open_shell: OpenShell) -> None:
     def starts_again(talk: Talk) -> None:
         talk.welcome()
         attaches(talk, running=RUNNING)
@@ -511,7 +515,7 @@ def test_a_prompt_without_a_receipt_is_sent_again_with_the_same_message_id(
     assert prompts[0] == prompts[1]
 
 
-def test_a_prompt_that_is_stored_just_after_the_client_came_back_is_not_taken_for_ended(
+def test_a_prompt_stored_just_after_attach_does_not_count_as_ended(
     open_shell: OpenShell,
 ) -> None:
     prompts: list[Prompt] = []
@@ -540,7 +544,7 @@ def test_a_prompt_that_is_stored_just_after_the_client_came_back_is_not_taken_fo
         assert shell.ask("go").text == "an answer"
 
 
-def test_a_prompt_for_a_conversation_that_was_only_reserved_moves_to_the_new_one(
+def test_a_prompt_for_a_never_stored_conversation_moves_to_the_new_one(
     open_shell: OpenShell,
 ) -> None:
     def takes_it_and_goes(talk: Talk) -> None:
@@ -563,7 +567,7 @@ def test_a_prompt_for_a_conversation_that_was_only_reserved_moves_to_the_new_one
         assert shell.session_id == "f" * 32
 
 
-def test_what_changes_nothing_is_asked_again(open_shell: OpenShell) -> None:
+def test_an_idempotent_request_is_repeated_after_a_reconnect(open_shell: OpenShell) -> None:
     def goes(talk: Talk) -> None:
         talk.welcome()
         talk.expect(StatusRequest)
@@ -581,7 +585,7 @@ def test_what_changes_nothing_is_asked_again(open_shell: OpenShell) -> None:
         assert shell.status() == STATUS
 
 
-def test_what_may_have_changed_something_is_not_asked_again(open_shell: OpenShell) -> None:
+def test_a_request_that_is_not_idempotent_is_not_repeated(open_shell: OpenShell) -> None:
     def goes(talk: Talk) -> None:
         talk.welcome()
         talk.expect(SessionNew)
@@ -594,7 +598,7 @@ def test_what_may_have_changed_something_is_not_asked_again(open_shell: OpenShel
         shell.new()
 
 
-def test_a_request_that_a_closing_server_refuses_is_asked_of_the_next(
+def test_a_request_refused_with_shutting_down_is_repeated_at_the_next_server(
     open_shell: OpenShell,
 ) -> None:
     def shuts_down(talk: Talk) -> None:
@@ -614,7 +618,7 @@ def test_a_request_that_a_closing_server_refuses_is_asked_of_the_next(
         assert shell.status() == STATUS
 
 
-def test_a_client_that_lagged_attaches_again_and_reads_on(open_shell: OpenShell) -> None:
+def test_a_client_that_lagged_attaches_again_and_resumes(open_shell: OpenShell) -> None:
     def script(talk: Talk) -> None:
         goes_in_mid_answer(talk)
         talk.say(SessionEvent(session_id=SESSION, event="lagged", details={"head_seq": 1}))
@@ -626,7 +630,7 @@ def test_a_client_that_lagged_attaches_again_and_reads_on(open_shell: OpenShell)
         assert shell.ask("go").pieces == ["half an ", "answer"]
 
 
-def test_a_conversation_that_is_gone_ends_its_turn(open_shell: OpenShell) -> None:
+def test_a_deleted_conversation_ends_its_turn(open_shell: OpenShell) -> None:
     def has_deleted_it(talk: Talk) -> None:
         talk.welcome(session_id="f" * 32)
         talk.refuse(talk.expect(Attach)[0], ErrorCode.NOT_FOUND, "no such conversation")
@@ -642,7 +646,7 @@ def test_a_conversation_that_is_gone_ends_its_turn(open_shell: OpenShell) -> Non
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNAUTHORIZED, ErrorCode.UNSUPPORTED])
-def test_who_is_refused_on_the_way_back_stays_away(open_shell: OpenShell, code: ErrorCode) -> None:
+def test_a_refused_hello_at_a_reconnect_is_final(open_shell: OpenShell, code: ErrorCode) -> None:
     def refuses(talk: Talk) -> None:
         talk.greet()
         talk.refuse(talk.expect(Hello)[0], code, "not you")
@@ -658,7 +662,7 @@ def test_who_is_refused_on_the_way_back_stays_away(open_shell: OpenShell, code: 
     assert isinstance(caught.value, AuthenticationFailed) is (code is ErrorCode.UNAUTHORIZED)
 
 
-def test_a_server_that_fell_silent_is_left_for_one_that_answers(open_shell: OpenShell) -> None:
+def test_a_silent_connection_is_dropped_and_reconnected(open_shell: OpenShell) -> None:
     def falls_silent(talk: Talk) -> None:
         goes_in_mid_answer(talk)
         while talk.wire.recv(65_536):
@@ -671,7 +675,7 @@ def test_a_server_that_fell_silent_is_left_for_one_that_answers(open_shell: Open
         assert shell.ask("go").text == "half an answer"
 
 
-def test_looking_for_a_server_ends_when_it_was_told_to(open_shell: OpenShell) -> None:
+def test_reconnecting_gives_up_after_give_up_seconds(open_shell: OpenShell) -> None:
     roads: list[FaultyNetwork] = []
 
     def goes_for_good(talk: Talk) -> None:

@@ -20,7 +20,7 @@ def new_conversation(server: str, home: Path, text: str) -> str:
     return str(orjson.loads(done.stdout)["session_id"])
 
 
-def test_sessions_are_listed_for_people_and_for_programs(server: str, tmp_path: Path) -> None:
+def test_sessions_are_listed_as_text_and_as_json(server: str, tmp_path: Path) -> None:
     session_id = new_conversation(server, tmp_path, "a 漢字 conversation")
     shown = run_nplt("sessions", "--query", "漢字", home=tmp_path, server=server)
     assert shown.stdout.splitlines()[0].split()[:2] == ["ID", "NAME"]
@@ -29,7 +29,7 @@ def test_sessions_are_listed_for_people_and_for_programs(server: str, tmp_path: 
     assert session_id in [row["session_id"] for row in orjson.loads(listed.stdout)]
 
 
-def test_a_list_that_is_not_complete_yet_is_said_to_be(tmp_path: Path) -> None:
+def test_an_incomplete_list_of_sessions_is_reported(tmp_path: Path) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         seq, _ = talk.expect(SessionList)
@@ -77,7 +77,7 @@ def test_a_conversation_is_renamed_and_deleted(server: str, tmp_path: Path) -> N
     assert gone.returncode == 2
 
 
-def test_a_few_letters_of_an_id_are_not_enough_to_delete_by(tmp_path: Path) -> None:
+def test_a_short_prefix_of_an_id_cannot_delete(tmp_path: Path) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         seq, _ = talk.expect(SessionSwitch)
@@ -98,7 +98,7 @@ def test_a_few_letters_of_an_id_are_not_enough_to_delete_by(tmp_path: Path) -> N
     assert "precious" in done.stderr
 
 
-def test_a_name_of_two_conversations_lists_them(server: str, tmp_path: Path) -> None:
+def test_an_ambiguous_name_lists_its_conversations(server: str, tmp_path: Path) -> None:
     ids = [new_conversation(server, tmp_path, "a twin") for _ in range(2)]
     name = f"twins {ids[0][:6]}"
     for session_id in ids:
@@ -127,12 +127,12 @@ def test_in_a_pipe_each_line_is_a_prompt(server: str, tmp_path: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("one\n/two\nthree\n", "", 0)
 
 
-def test_in_a_pipe_without_a_command_chat_is_meant(server: str, tmp_path: Path) -> None:
+def test_a_pipe_without_a_command_runs_chat(server: str, tmp_path: Path) -> None:
     done = run_nplt(server, home=tmp_path, stdin="hello\n")
     assert (done.stdout, done.returncode) == ("hello\n", 0)
 
 
-def test_a_pipe_goes_on_after_a_failure_and_remembers_the_worst(
+def test_a_pipe_goes_on_after_a_failure_and_exits_with_the_worst_code(
     server: str, tmp_path: Path
 ) -> None:
     done = run_nplt("chat", home=tmp_path, server=server, stdin="/nonsense\n!fail\nlast\n")
@@ -140,12 +140,12 @@ def test_a_pipe_goes_on_after_a_failure_and_remembers_the_worst(
     assert "There is no /nonsense" in done.stderr
 
 
-def test_a_chat_that_can_mean_two_things_is_a_wrong_usage(server: str, tmp_path: Path) -> None:
+def test_chat_with_new_and_continue_is_wrong_usage(server: str, tmp_path: Path) -> None:
     done = run_nplt("chat", "--new", "--continue", home=tmp_path, server=server)
     assert done.returncode == 2
 
 
-def test_resuming_what_is_not_there_says_so(server: str, tmp_path: Path) -> None:
+def test_resuming_an_unknown_conversation_is_wrong_usage(server: str, tmp_path: Path) -> None:
     done = run_nplt("chat", "--resume", "nowhere to be found", home=tmp_path, server=server)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -162,7 +162,7 @@ def test_a_pipe_ends_when_the_server_does(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("half\n", 5)
 
 
-def test_an_interrupted_answer_in_a_pipe_is_told(tmp_path: Path) -> None:
+def test_an_interrupted_answer_in_a_pipe_is_reported(tmp_path: Path) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.take_prompt(events=(delta("half", 0), finished(state="interrupted")))

@@ -18,7 +18,7 @@ from nplt_protocol.codes import MessageType
 from nplt_protocol.messages import Cancel, Cancelled, TextDelta
 
 
-def test_the_package_gives_the_blocking_client_too() -> None:
+def test_the_package_exports_the_blocking_client() -> None:
     assert nplt_client.sync is sync
 
 
@@ -74,7 +74,7 @@ def main_thread_waits() -> bool:
 
 
 @pytest.mark.usefixtures("ctrl_c_raises_once")
-def test_a_turn_whose_wait_was_interrupted_can_be_iterated_on() -> None:
+def test_a_blocking_turn_can_be_iterated_after_keyboard_interrupt() -> None:
     expected, interrupted = threading.Event(), threading.Event()
 
     def script(talk: Talk) -> None:
@@ -97,7 +97,7 @@ def test_a_turn_whose_wait_was_interrupted_can_be_iterated_on() -> None:
         assert list(turn) == [delta("all of it", 0), finished()]
 
 
-def test_a_blocking_client_raises_what_happened() -> None:
+def test_a_blocking_client_raises_connection_lost() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.next_request()
@@ -110,6 +110,6 @@ def test_a_blocking_client_raises_what_happened() -> None:
             next(feed)
 
 
-def test_a_blocking_client_that_cannot_connect_says_so() -> None:
+def test_a_blocking_client_raises_cannot_connect() -> None:
     with pytest.raises(CannotConnect), sync.connect("nplt://127.0.0.1:1"):
         pass

@@ -64,7 +64,9 @@ async def test_the_asynchronous_client_speaks_tls(
             assert await client.ask_text("hello") == "in private"
 
 
-def test_the_blocking_link_speaks_tls(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_blocking_connection_speaks_tls(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with scripted_peer(inside_tls(answers, certificate)) as peer:
         address = parse_url(peer.url.replace("nplt:", "nplts:"))
@@ -75,7 +77,7 @@ def test_the_blocking_link_speaks_tls(certificate: Path, monkeypatch: pytest.Mon
     assert events == list(whole_turn("in private"))
 
 
-def test_a_certificate_nobody_vouches_for_is_refused(certificate: Path) -> None:
+def test_an_untrusted_certificate_is_refused(certificate: Path) -> None:
     def script(talk: Talk) -> None:
         with pytest.raises(ssl.SSLError):
             inside_tls(expects_to_be_refused, certificate)(talk)
@@ -84,7 +86,9 @@ def test_a_certificate_nobody_vouches_for_is_refused(certificate: Path) -> None:
         open_running(parse_url(peer.url.replace("nplt:", "nplts:")), Deadline(40))
 
 
-async def test_the_asynchronous_client_refuses_such_a_certificate_too(certificate: Path) -> None:
+async def test_the_asynchronous_client_refuses_an_untrusted_certificate_too(
+    certificate: Path,
+) -> None:
     def script(talk: Talk) -> None:
         with pytest.raises(ssl.SSLError):
             inside_tls(expects_to_be_refused, certificate)(talk)

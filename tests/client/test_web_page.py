@@ -98,7 +98,7 @@ hostile_texts = st.lists(st.sampled_from(HOSTILE), max_size=8).map("".join)
 
 
 @given(hostile_texts, hostile_texts, hostile_texts)
-def test_nothing_that_was_said_becomes_part_of_the_page(name: str, said: str, more: str) -> None:
+def test_no_text_of_a_conversation_becomes_html_markup(name: str, said: str, more: str) -> None:
     call: JsonObject = {
         "tool_name": name,
         "status": more,
@@ -115,7 +115,7 @@ def test_nothing_that_was_said_becomes_part_of_the_page(name: str, said: str, mo
     Reading(made).check_harmless()
 
 
-def test_what_was_said_can_be_read() -> None:
+def test_the_html_page_shows_messages_and_tool_calls() -> None:
     call: JsonObject = {
         "tool_name": "now",
         "status": "success",
@@ -136,23 +136,23 @@ def test_what_was_said_can_be_read() -> None:
     assert "3 messages in 2 turns" in read.text
 
 
-def test_nothing_comes_from_elsewhere_and_no_script_could_run() -> None:
+def test_the_html_page_loads_nothing_remote_and_runs_no_script() -> None:
     made = whole(message(1, "assistant", "![a](https://e.example/a.png) <https://e.example>"))
     assert "default-src 'none'" in made
     assert not re.search(r"\b(src|srcset|style|on\w+)=|url\(|@import", made)
 
 
-def test_a_giant_text_is_shown_as_it_is() -> None:
+def test_a_giant_text_in_the_html_page_is_not_parsed_as_markdown() -> None:
     giant = "*a* " * (MARKDOWN_CHARACTERS_MAX // 4 + 1)
     assert giant in prose(giant)
     assert "<em>" in prose("*a*")
 
 
-def test_what_nobody_would_see_is_made_visible() -> None:
+def test_invisible_characters_are_made_visible_in_html() -> None:
     assert prose("a\u202eb\x00c\ud83d") == "<p>a⟨U+202E⟩b⟨U+0000⟩c⟨U+D83D⟩</p>\n"
 
 
-def test_each_turn_has_a_bar_and_thousands_share_some() -> None:
+def test_the_token_chart_has_a_bar_per_turn_and_groups_thousands() -> None:
     few = [TurnTokens(number=number, sent=number, received=1) for number in range(1, 4)]
     drawn = chart(few)
     assert drawn.count("<title>") == 3
@@ -185,7 +185,7 @@ def exported(server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_the_command_writes_one_page_that_holds_all(exported: Path) -> None:
+def test_export_html_writes_one_self_contained_page(exported: Path) -> None:
     read = Reading(exported.read_text())
     read.check_harmless()
     assert "Hostile </title> & co" in read.text
@@ -194,7 +194,9 @@ def test_the_command_writes_one_page_that_holds_all(exported: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_browser_shows_it_and_runs_nothing(exported: Path, tmp_path: Path) -> None:
+def test_a_real_browser_shows_the_html_page_and_runs_no_script(
+    exported: Path, tmp_path: Path
+) -> None:
     browser = shutil.which("chromium")
     if browser is None:
         pytest.skip("Debian's chromium is not installed")

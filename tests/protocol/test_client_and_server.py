@@ -148,7 +148,7 @@ def test_a_long_prompt_and_a_long_reply_cross_in_fragments(piece_bytes: int) -> 
     assert isinstance(heard, ReplyReceived)
 
 
-def test_an_upload_crosses_under_one_number() -> None:
+def test_an_upload_crosses_under_one_seq() -> None:
     link = welcomed(piece_bytes=1_000)
     seq, data = link.client.send(messages.FileMetadata(filename="a.bin", size=150_000))
     content = bytes(range(250)) * 600

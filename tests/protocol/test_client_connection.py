@@ -55,7 +55,7 @@ def only(heard: list[Heard]) -> Heard:
     return item
 
 
-def test_hello_comes_first() -> None:
+def test_no_request_can_be_sent_before_hello() -> None:
     connection = ClientConnection()
     with pytest.raises(LocalProtocolError):
         connection.send(messages.Detach())
@@ -63,7 +63,7 @@ def test_hello_comes_first() -> None:
     assert connection.state is State.AWAITING_WELCOME
 
 
-def test_hello_is_not_said_again_while_it_waits_or_after_welcome() -> None:
+def test_hello_cannot_be_sent_again_while_it_waits_or_after_welcome() -> None:
     for connection in (awaiting(), structured()):
         with pytest.raises(LocalProtocolError):
             connection.send_hello()
@@ -108,7 +108,7 @@ def test_welcome_is_the_reply_to_hello_and_its_limits_hold() -> None:
         connection.send(messages.Prompt(text="x" * 100))
 
 
-def test_every_request_gets_a_number_of_its_own_and_numbers_wrap() -> None:
+def test_every_request_gets_its_own_seq_and_seqs_wrap() -> None:
     connection = structured()
     seen = set()
     for _ in range(65_534):
@@ -122,7 +122,7 @@ def test_every_request_gets_a_number_of_its_own_and_numbers_wrap() -> None:
         connection.send(messages.Detach())
 
 
-def test_a_reply_is_matched_to_its_request_and_frees_its_number() -> None:
+def test_a_reply_is_matched_to_its_request_and_frees_its_seq() -> None:
     connection = structured()
     seq, _ = connection.send(messages.Cancel())
     data = encode_reply(MessageType.CANCEL, seq, messages.Cancelled(cancelled=True))
@@ -133,7 +133,7 @@ def test_a_reply_is_matched_to_its_request_and_frees_its_number() -> None:
     assert connection.receive_data(data) == []
 
 
-def test_an_error_with_a_number_answers_that_request_and_one_without_is_an_event() -> None:
+def test_an_error_with_a_seq_answers_that_request_and_one_without_is_an_event() -> None:
     connection = structured()
     seq, _ = connection.send(messages.Cancel())
     no = RequestError(ErrorCode.NOT_FOUND, "No such turn.")
@@ -143,17 +143,17 @@ def test_an_error_with_a_number_answers_that_request_and_one_without_is_an_event
     assert event == EventReceived(event=answer.report)
 
 
-def test_a_servers_ping_is_answered_with_its_own_number_and_bytes() -> None:
+def test_a_servers_ping_is_answered_with_its_own_seq_and_payload() -> None:
     connection = structured()
     assert connection.receive_data(encode_frame(0x04, 0, b"x") + encode_frame(0x04, 9)) == []
     assert connection.data_to_send() == encode_frame(0x05, 0, b"x") + encode_frame(0x05, 9)
 
 
-def test_an_event_this_client_does_not_know_is_dropped() -> None:
+def test_an_unknown_event_is_dropped() -> None:
     assert structured().receive_data(encode_frame(0x2F, 0, b'{"new":true}')) == []
 
 
-def test_a_reply_that_cannot_be_read_becomes_an_error_for_the_one_who_asked() -> None:
+def test_a_malformed_reply_becomes_an_error_for_its_request() -> None:
     connection = structured()
     seq, _ = connection.send(messages.Cancel())
     heard = only(connection.receive_data(encode_frame(0x06, seq, b'{"cancelled":"maybe"}')))
@@ -162,7 +162,7 @@ def test_a_reply_that_cannot_be_read_becomes_an_error_for_the_one_who_asked() ->
     assert connection.unanswered == 0
 
 
-def test_an_event_that_cannot_be_read_is_reported_as_one() -> None:
+def test_a_malformed_event_is_reported_as_an_error_event() -> None:
     heard = only(structured().receive_data(encode_frame(0x21, 0, b"{")))
     assert isinstance(heard, EventReceived)
     assert isinstance(heard.event, messages.ErrorReport)
@@ -179,7 +179,7 @@ def test_a_long_reply_in_fragments_is_one_reply() -> None:
     )
 
 
-def test_a_reply_broken_in_the_middle_is_an_error_for_the_one_who_asked() -> None:
+def test_a_reply_with_broken_fragments_is_an_error_for_its_request() -> None:
     connection = structured()
     seq, _ = connection.send(messages.FileGet(file_id="f"))
     part = HEADER.pack(0x33 | MORE, seq, 65_535) + bytes(65_535)
@@ -188,7 +188,7 @@ def test_a_reply_broken_in_the_middle_is_an_error_for_the_one_who_asked() -> Non
     assert event == EventReceived(event=DELTA)
 
 
-def test_a_server_cannot_make_a_client_keep_more_than_a_ceiling() -> None:
+def test_a_client_refuses_messages_above_its_ceiling_whatever_welcome_announces() -> None:
     welcome = messages.Welcome(
         version=3,
         server="",
@@ -201,7 +201,7 @@ def test_a_server_cannot_make_a_client_keep_more_than_a_ceiling() -> None:
     assert structured(welcome).message_bytes_max == 64 * 1024 * 1024
 
 
-def test_pieces_of_a_file_carry_the_number_of_their_upload() -> None:
+def test_file_data_carries_the_seq_of_its_upload() -> None:
     connection = structured()
     seq, _ = connection.send(messages.FileMetadata(filename="a", size=70_000))
     frames = FrameDecoder().receive_data(connection.send_file_data(seq, bytes(70_000)))
@@ -215,13 +215,13 @@ def test_pieces_of_a_file_carry_the_number_of_their_upload() -> None:
         connection.send(messages.FileData(data=b"x"))
 
 
-def test_too_large_a_frame_ends_the_hearing() -> None:
+def test_too_large_a_frame_ends_receiving() -> None:
     connection = ClientConnection(limits=WireLimits(frame_bytes_max=10))
     assert isinstance(only(connection.receive_data(HEADER.pack(1, 0, 11))), ConnectionRefused)
     assert connection.receive_data(encode_frame(1, 0, b"x")) == []
 
 
-def test_a_plain_client_hears_texts_and_thoughts_and_no_heartbeats() -> None:
+def test_a_plain_client_receives_texts_and_thoughts_and_no_heartbeats() -> None:
     connection = ClientConnection(Dialect.PLAIN)
     data = (
         encode_frame(0x01, 0, b"welcome")
@@ -246,12 +246,12 @@ def test_a_plain_client_numbers_its_frames_from_0() -> None:
     assert connection.send(messages.ClearRequest()) == (2, encode_frame(0x11, 2))
 
 
-def test_only_plain_has_heartbeats() -> None:
+def test_only_the_plain_dialect_has_heartbeats() -> None:
     with pytest.raises(LocalProtocolError):
         structured().send_heartbeat()
 
 
-def test_a_closed_connection_says_and_hears_nothing() -> None:
+def test_a_closed_connection_sends_and_receives_nothing() -> None:
     connection = structured()
     connection.close()
     assert connection.receive_data(encode_event(DELTA)) == []
@@ -271,7 +271,7 @@ some_frames = st.lists(
 
 
 @given(st.booleans(), st.sampled_from(Dialect), st.binary(max_size=80) | some_frames, cut_points)
-def test_any_bytes_in_any_pieces_are_heard_the_same_and_raise_nothing(
+def test_any_bytes_split_anywhere_are_received_the_same_and_raise_nothing(
     welcome: bool, dialect: Dialect, data: bytes, cuts: list[int]
 ) -> None:
     def hear(pieces: list[bytes]) -> tuple[list[Heard], bytes]:

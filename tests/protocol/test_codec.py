@@ -45,12 +45,12 @@ def refusal(type_: int, payload: bytes, limits: WireLimits = LIMITS) -> RequestE
     return error
 
 
-def test_a_request_says_nothing_that_its_absence_would_say() -> None:
+def test_default_fields_of_a_request_are_not_encoded() -> None:
     assert frame_of(encode_request(messages.Prompt(text="hi"), 1)).payload == b'{"text":"hi"}'
     assert frame_of(encode_request(messages.SessionList(), 1)).payload == b""
 
 
-def test_a_bare_text_is_short_for_a_prompt() -> None:
+def test_chat_text_decodes_to_a_prompt() -> None:
     assert decode_request(0x01, "grüß dich".encode(), LIMITS) == messages.Prompt(text="grüß dich")
     assert refusal(0x01, b" \n").field == "text"
     error = refusal(0x01, b"ab\xc3")
@@ -58,13 +58,13 @@ def test_a_bare_text_is_short_for_a_prompt() -> None:
     assert "at byte 2" in error.message
 
 
-def test_pieces_of_files_and_pings_are_raw_bytes() -> None:
+def test_file_data_and_ping_payloads_are_raw_bytes() -> None:
     assert decode_request(0x0D, b"\xff\x00", LIMITS) == messages.FileData(data=b"\xff\x00")
     assert decode_request(0x04, b"\xff\x00", LIMITS) == messages.Ping(data=b"\xff\x00")
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff"])
-def test_raw_bytes_are_sent_as_they_are_also_if_they_look_like_no_fields(data: bytes) -> None:
+def test_raw_bytes_are_sent_unchanged_even_if_they_are_empty_json(data: bytes) -> None:
     assert frame_of(encode_request(messages.Ping(data=data), 1)).payload == data
     assert frame_of(encode_request(messages.FileData(data=data), 1)).payload == data
 
@@ -77,7 +77,7 @@ def test_an_unknown_type_is_unsupported_and_named(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(ONLY_FROM_SERVERS | {MessageType.CLIENT_NOTE}))
-def test_what_only_servers_or_plain_clients_say_is_unsupported(code: MessageType) -> None:
+def test_types_that_only_servers_or_plain_clients_send_are_unsupported(code: MessageType) -> None:
     error = refusal(code, b"")
     assert error.code is ErrorCode.UNSUPPORTED
     assert code.name in error.message
@@ -97,32 +97,32 @@ def test_any_payload_under_any_type_gives_a_request_or_a_refusal(
     refusal_of(lambda: decode_request(type_, payload, LIMITS))
 
 
-def test_every_request_but_pieces_of_files_and_client_notes_has_a_reply() -> None:
+def test_every_request_but_file_data_and_client_note_has_a_reply() -> None:
     requests = {*messages.REQUEST_TYPES, MessageType.CHAT_TEXT}
     assert set(REPLY_TYPES) == requests - {MessageType.FILE_DATA, MessageType.CLIENT_NOTE}
 
 
-def test_a_reply_may_be_named_by_its_own_type_as_well() -> None:
+def test_a_reply_can_be_decoded_by_its_own_type_too() -> None:
     pong = messages.Pong(data=b"x")
     assert encode_reply(MessageType.PONG, 1, pong) == encode_reply(MessageType.PING, 1, pong)
 
 
-def test_a_part_of_one_message_is_told_from_a_page_by_its_content() -> None:
+def test_a_message_range_is_distinguished_from_a_history_page_by_its_content() -> None:
     part = messages.MessageRange(session_id="s", seq=4, offset=0, content="abc", size=3)
     frame = frame_of(encode_reply(MessageType.HISTORY_REQUEST, 1, part))
     assert decode_reply(MessageType.HISTORY_REQUEST, frame.type, frame.payload) == part
 
 
-def test_a_reply_of_a_type_that_cannot_answer_is_refused() -> None:
+def test_a_reply_of_a_type_without_replies_is_refused() -> None:
     with pytest.raises(RequestError, match="can't answer PROMPT"):
         decode_reply(MessageType.PROMPT, MessageType.ATTACH, b"{}")
 
 
-def test_an_event_of_a_newer_server_is_none() -> None:
+def test_an_unknown_event_type_decodes_to_none() -> None:
     assert decode_event(0x29, b"\xff") is None
 
 
-def test_a_page_with_thousands_of_keys_can_be_read() -> None:
+def test_a_history_page_with_thousands_of_json_keys_is_decoded() -> None:
     page = messages.HistoryPage(
         session_id="s",
         name="n",
@@ -152,7 +152,7 @@ def test_an_error_carries_its_code_its_field_and_its_details() -> None:
     }
 
 
-def test_an_error_says_whether_trying_again_may_help() -> None:
+def test_an_error_says_whether_it_is_retryable() -> None:
     frame = frame_of(encode_error(0, RequestError(ErrorCode.BUSY, "Later.", retry_after=2.5)))
     report = decode_event(frame.type, frame.payload)
     assert report == messages.ErrorReport(
@@ -160,7 +160,7 @@ def test_an_error_says_whether_trying_again_may_help() -> None:
     )
 
 
-def test_a_message_longer_than_allowed_is_never_produced() -> None:
+def test_a_message_above_message_bytes_max_is_never_encoded() -> None:
     delta = messages.TextDelta(session_id="s", turn_id="t", call=0, offset=0, text="x" * 1000)
     assert encode_event(delta, message_bytes_max=2000)
     with pytest.raises(LocalProtocolError, match="1,000"):

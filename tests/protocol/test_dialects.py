@@ -35,13 +35,13 @@ HELLO, PING, PONG, STATUS = (
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(194)
 
 
-def test_a_connection_that_heard_nothing_is_undecided() -> None:
+def test_the_dialect_is_undecided_before_the_first_byte() -> None:
     connection = ServerConnection()
     assert connection.receive_data(b"") == []
     assert (connection.state, connection.dialect) == (State.UNDECIDED, None)
 
 
-def test_hello_decides_for_structured_before_it_is_welcomed() -> None:
+def test_hello_selects_the_structured_dialect_before_welcome() -> None:
     connection = ServerConnection()
     item = only(connection.receive_data(encode_frame(HELLO, 5)))
     assert item == RequestReceived(type=MessageType.HELLO, seq=5, request=messages.Hello())
@@ -51,13 +51,13 @@ def test_hello_decides_for_structured_before_it_is_welcomed() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(PLAIN_REQUESTS))
-def test_any_plain_code_decides_for_plain(code: MessageType) -> None:
+def test_any_plain_type_selects_the_plain_dialect(code: MessageType) -> None:
     connection = ServerConnection()
     connection.receive_data(encode_frame(code, 0, b"{}"))
     assert (connection.state, connection.dialect) == (State.PLAIN, Dialect.PLAIN)
 
 
-def test_any_other_first_byte_is_turned_away_at_once() -> None:
+def test_any_other_first_byte_is_refused_at_once() -> None:
     for first in set(range(256)) - {HELLO, *PLAIN_REQUESTS}:
         connection = ServerConnection()
         assert isinstance(only(connection.receive_data(bytes([first]))), ConnectionRefused)
@@ -65,7 +65,7 @@ def test_any_other_first_byte_is_turned_away_at_once() -> None:
 
 
 @pytest.mark.parametrize("line", [b"GET / HTTP/1.1\r\n", b"POST /", b"SSH-2.0-x\r\n", b"\x00\x01"])
-def test_a_stranger_is_told_once_and_then_not_heard(line: bytes) -> None:
+def test_another_protocol_is_refused_once_and_its_input_is_ignored(line: bytes) -> None:
     connection = ServerConnection()
     assert isinstance(only(connection.receive_data(line)), ConnectionRefused)
     assert connection.receive_data(encode_frame(HELLO, 1)) == []
@@ -74,26 +74,26 @@ def test_a_stranger_is_told_once_and_then_not_heard(line: bytes) -> None:
     assert words == Frame(0x01, 0, b"go away")
 
 
-def test_a_tls_hello_is_not_taken_for_a_plain_session_new() -> None:
+def test_a_tls_client_hello_is_not_decoded_as_a_plain_session_new() -> None:
     connection = ServerConnection()
     item = only(connection.receive_data(TLS_HELLO))
     assert isinstance(item, ConnectionRefused)
     assert "TLS" in item.reason
 
 
-def test_a_plain_session_new_with_a_seq_like_tls_is_taken() -> None:
+def test_a_plain_session_new_with_a_seq_like_tls_is_accepted() -> None:
     connection = ServerConnection()
     item = only(connection.receive_data(encode_frame(0x16, 0x0301, b"{}")))
     assert isinstance(item, RequestReceived)
 
 
-def test_a_fragmented_hello_is_turned_away() -> None:
+def test_a_fragmented_hello_is_refused() -> None:
     item = only(ServerConnection().receive_data(HEADER.pack(HELLO | MORE, 1, 65_535)))
     assert item == ConnectionRefused(reason="HELLO is never fragmented.")
 
 
 @given(st.binary(max_size=120), cut_points)
-def test_no_structured_request_is_heard_before_a_hello(data: bytes, cuts: list[int]) -> None:
+def test_no_structured_request_is_received_before_hello(data: bytes, cuts: list[int]) -> None:
     connection = ServerConnection()
     heard = [item for piece in cut(data, cuts) for item in connection.receive_data(piece)]
     if connection.dialect is Dialect.STRUCTURED:
@@ -102,7 +102,7 @@ def test_no_structured_request_is_heard_before_a_hello(data: bytes, cuts: list[i
         assert heard[0].type == HELLO
 
 
-def test_too_large_a_frame_before_the_token_ends_the_hearing() -> None:
+def test_too_large_a_frame_before_authentication_ends_receiving() -> None:
     connection = ServerConnection(WireLimits(frame_bytes_max=4_096))
     data = encode_frame(HELLO, 1) + HEADER.pack(0x07, 2, 4_097)
     hello, refusal = connection.receive_data(data)
@@ -113,7 +113,7 @@ def test_too_large_a_frame_before_the_token_ends_the_hearing() -> None:
     assert connection.send_error(0, BUSY)
 
 
-def test_the_largest_frame_is_raised_when_the_token_was_accepted() -> None:
+def test_frame_bytes_max_is_raised_after_authentication() -> None:
     connection = ServerConnection(WireLimits(frame_bytes_max=4_096))
     connection.receive_data(encode_frame(HELLO, 1))
     connection.frame_bytes_max = 65_535
@@ -130,7 +130,7 @@ some_frames = st.lists(
 
 
 @given(first_frames, st.binary(max_size=60) | some_frames, cut_points, st.booleans())
-def test_any_bytes_in_any_pieces_are_heard_the_same_and_raise_nothing(
+def test_any_bytes_split_anywhere_are_received_the_same_and_raise_nothing(
     first: bytes, rest: bytes, cuts: list[int], welcome: bool
 ) -> None:
     def hear(pieces: list[bytes]) -> tuple[list[str], bytes, State]:

@@ -38,13 +38,13 @@ def complaint(joined: Joined) -> tuple[ErrorCode, int]:
 
 
 @pytest.mark.parametrize("size", [0, 1, FULL - 1, FULL, FULL + 1, 2 * FULL, 2 * FULL + 1])
-def test_a_message_of_any_size_comes_back_whole(size: int) -> None:
+def test_a_message_of_any_size_is_joined_from_its_fragments(size: int) -> None:
     payload = (bytes(range(256)) * 600)[:size]
     frames = FrameDecoder().receive_data(encode_message(PROMPT, 9, payload))
     assert join(FragmentJoiner(1024 * 1024), frames) == [Frame(PROMPT, 9, payload)]
 
 
-def test_all_frames_but_the_last_are_full_and_say_more() -> None:
+def test_all_fragments_but_the_last_are_full_and_have_the_more_bit() -> None:
     frames = FrameDecoder().receive_data(encode_message(PROMPT, 9, bytes(2 * FULL)))
     assert [(frame.type, len(frame.payload)) for frame in frames] == [
         (PROMPT | MORE, FULL),
@@ -52,7 +52,7 @@ def test_all_frames_but_the_last_are_full_and_say_more() -> None:
     ]
 
 
-def test_a_foreign_frame_drops_the_part_and_is_heard_itself() -> None:
+def test_a_frame_between_fragments_drops_them_and_is_received_itself() -> None:
     joiner = FragmentJoiner(1024 * 1024)
     broken, ping = join(joiner, [part(seq=3), Frame(PING, 4, b"")])
     assert complaint(broken) == (ErrorCode.MALFORMED, 3)
@@ -60,21 +60,21 @@ def test_a_foreign_frame_drops_the_part_and_is_heard_itself() -> None:
     assert not joiner.is_open
 
 
-def test_another_seq_is_foreign_and_may_begin_its_own_message() -> None:
+def test_a_fragment_with_another_seq_begins_another_message() -> None:
     joiner = FragmentJoiner(1024 * 1024)
     broken, whole = join(joiner, [part(seq=3), part(seq=4), Frame(PROMPT, 4, b"end")])
     assert complaint(broken) == (ErrorCode.MALFORMED, 3)
     assert whole == Frame(PROMPT, 4, bytes(FULL) + b"end")
 
 
-def test_a_part_that_is_not_full_is_refused_once_and_the_rest_swallowed() -> None:
+def test_a_short_fragment_is_refused_once_and_the_rest_is_dropped() -> None:
     joiner = FragmentJoiner(1024 * 1024)
     (broken,) = join(joiner, [part(payload=b"short"), part(), Frame(PROMPT, 1, b"end")])
     assert complaint(broken) == (ErrorCode.MALFORMED, 1)
     assert not joiner.is_open
 
 
-def test_a_message_may_be_exactly_as_large_as_allowed() -> None:
+def test_a_fragmented_message_may_be_exactly_message_bytes_max_long() -> None:
     frames = [part(), Frame(PROMPT, 1, b"12345")]
     assert join(FragmentJoiner(FULL + 5), frames) == [Frame(PROMPT, 1, bytes(FULL) + b"12345")]
     (broken,) = join(FragmentJoiner(FULL + 4), frames)
@@ -90,7 +90,7 @@ def test_too_large_a_message_is_refused_once_and_its_rest_is_not_kept() -> None:
     assert after == [Frame(PROMPT, 2, b"{}")]
 
 
-def test_an_interrupted_message_that_was_already_refused_is_not_refused_again() -> None:
+def test_a_refused_message_whose_fragments_are_interrupted_is_not_refused_again() -> None:
     joiner = FragmentJoiner(FULL)
     refused_once = join(joiner, [part(), part(), Frame(PING, 2, b"")])
     assert [type(item) for item in refused_once] == [BrokenMessage, Frame]
@@ -102,7 +102,7 @@ def test_hello_is_never_fragmented() -> None:
     assert complaint(broken) == (ErrorCode.MALFORMED, 1)
 
 
-def test_each_piece_of_a_file_stands_by_itself_whatever_its_bit_says() -> None:
+def test_each_file_data_frame_is_a_message_whatever_its_more_bit_is() -> None:
     joiner = FragmentJoiner(10)
     data = int(MessageType.FILE_DATA)
     assert join(joiner, [Frame(data | MORE, 5, b"abc"), Frame(data, 5, bytes(FULL))]) == [
@@ -123,7 +123,7 @@ some_frames = st.lists(
 
 
 @given(some_frames)
-def test_whatever_comes_every_message_without_the_bit_is_heard_or_reported(
+def test_every_message_without_the_more_bit_is_received_or_reported(
     frames: list[Frame],
 ) -> None:
     joiner = FragmentJoiner(3 * FULL)
@@ -138,7 +138,7 @@ def test_whatever_comes_every_message_without_the_bit_is_heard_or_reported(
             assert not joiner.is_open
 
 
-def test_unfinished_messages_of_all_connections_share_a_budget_and_give_it_back() -> None:
+def test_fragments_of_all_connections_share_a_byte_budget_and_give_it_back() -> None:
     server = ByteBudget(4 * FULL)
     user = ByteBudget(3 * FULL, server)
     one, two, other = (FragmentJoiner(10**6) for _ in range(3))
@@ -156,7 +156,7 @@ def test_unfinished_messages_of_all_connections_share_a_budget_and_give_it_back(
     assert user.used == server.used == 0
 
 
-def test_what_came_before_its_sender_was_known_counts_for_the_sender() -> None:
+def test_fragments_received_before_the_user_is_known_count_in_the_users_budget() -> None:
     server = ByteBudget(10**6)
     user = ByteBudget(10**6, server)
     joiner = FragmentJoiner(10**6)

@@ -39,7 +39,7 @@ def test_a_payload_of_65535_bytes_fits_and_one_more_does_not() -> None:
 
 
 @given(st.lists(frames, max_size=8), cut_points)
-def test_frames_come_out_as_they_went_in_however_they_are_cut(
+def test_frames_decode_the_same_however_the_bytes_are_split(
     sent: list[Frame], cuts: list[int]
 ) -> None:
     data = b"".join(encode_frame(*frame) for frame in sent)
@@ -56,7 +56,7 @@ def test_a_frame_split_at_every_byte_decodes_the_same() -> None:
 
 
 @given(st.binary(max_size=300), cut_points, st.integers(0, 50))
-def test_any_bytes_in_any_pieces_give_the_same_frames_and_the_same_verdict(
+def test_any_bytes_split_anywhere_give_the_same_frames_and_the_same_error(
     data: bytes, cuts: list[int], frame_bytes_max: int
 ) -> None:
     whole, pieces = FrameDecoder(frame_bytes_max), FrameDecoder(frame_bytes_max)
@@ -68,7 +68,7 @@ def test_any_bytes_in_any_pieces_give_the_same_frames_and_the_same_verdict(
 
 
 @given(st.binary(max_size=300))
-def test_the_decoder_keeps_what_is_unfinished_and_nothing_else(data: bytes) -> None:
+def test_the_decoder_buffers_only_an_unfinished_frame(data: bytes) -> None:
     decoder = FrameDecoder()
     decoded = decoder.receive_data(data)
     consumed = sum(HEADER.size + len(frame.payload) for frame in decoded)
@@ -91,14 +91,14 @@ def test_nothing_is_decoded_or_kept_after_a_refused_header() -> None:
     assert decoder.pending_bytes == 0
 
 
-def test_the_largest_frame_may_be_raised_while_a_connection_lives() -> None:
+def test_frame_bytes_max_can_be_raised_on_an_open_connection() -> None:
     decoder = FrameDecoder(4)
     decoder.receive_data(encode_frame(2, 1, b"four"))
     decoder.frame_bytes_max = 5
     assert decoder.receive_data(encode_frame(1, 2, b"fives")) == [Frame(1, 2, b"fives")]
 
 
-def test_a_trickled_frame_never_takes_much_more_memory_than_its_size() -> None:
+def test_a_trickled_frame_needs_little_more_memory_than_its_size() -> None:
     data = encode_frame(1, 1, bytes(60_000))
     decoder = FrameDecoder()
     tracemalloc.start()
@@ -134,23 +134,23 @@ def test_a_trickled_frame_arrives_whole() -> None:
         (Frame(0x0D, 1, b"\xfe" * 30), f"FILE_DATA #1 {'fe ' * 24}… [30 bytes]"),
     ],
 )
-def test_a_frame_reads_as_one_safe_line(frame: Frame, line: str) -> None:
+def test_a_frame_prints_as_one_safe_line(frame: Frame, line: str) -> None:
     assert str(frame) == line
 
 
 @given(frames)
-def test_no_frame_prints_anything_a_terminal_would_act_on(frame: Frame) -> None:
+def test_no_frame_prints_control_characters(frame: Frame) -> None:
     assert str(frame).isprintable()
 
 
 @pytest.mark.parametrize("payload", [b'{"token":"hunter2"}', b'{"\\u0074oken":"hunter2"}'])
-def test_a_token_never_reads_in_a_log(payload: bytes) -> None:
+def test_the_token_of_a_hello_is_never_printed(payload: bytes) -> None:
     line = str(Frame(MessageType.HELLO, 1, payload))
     assert "hunter2" not in line
     assert "…" in line
 
 
-def test_a_hello_that_cannot_be_read_is_not_shown_either() -> None:
+def test_the_payload_of_a_malformed_hello_is_not_printed() -> None:
     assert str(Frame(0x02, 1, b'{"token":"hunter2"')) == "HELLO #1 (not JSON) [18 bytes]"
     assert str(Frame(0x02, 1, b'["hunter2"]')) == "HELLO #1 (not an object) [11 bytes]"
     assert str(Frame(0x02, 1, b"")) == "HELLO #1 [0 bytes]"

@@ -56,16 +56,18 @@ def test_an_empty_payload_is_an_empty_object() -> None:
         (b'{"a":1e999}', "not valid JSON"),
     ],
 )
-def test_what_is_no_json_object_is_refused_in_plain_words(payload: bytes, words: str) -> None:
+def test_a_payload_that_is_not_a_json_object_is_refused_with_a_reason(
+    payload: bytes, words: str
+) -> None:
     assert words in refusal(payload)
 
 
-def test_nesting_is_taken_up_to_the_limit_and_not_beyond() -> None:
+def test_json_is_accepted_up_to_the_depth_limit() -> None:
     assert load_json(nested(32), LIMITS)
     assert "32 levels" in refusal(nested(33))
 
 
-def test_lists_count_as_levels_too() -> None:
+def test_lists_count_towards_the_json_depth() -> None:
     assert "levels" in refusal(b'{"a":' + b"[" * 32 + b"]" * 32 + b"}")
 
 
@@ -77,18 +79,18 @@ def test_hostile_nesting_is_refused_without_a_recursion_error(opening: bytes) ->
     )
 
 
-def test_keys_are_counted_over_the_whole_message() -> None:
+def test_json_keys_are_counted_over_the_whole_message() -> None:
     inner: dict[str, JsonValue] = {f"k{n}": n for n in range(998)}
     assert load_json(orjson.dumps({"a": inner, "b": 1}), LIMITS)
     assert "1,000 keys" in refusal(orjson.dumps({"a": inner, "b": 1, "c": 2}))
 
 
 @pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**30])
-def test_a_whole_number_that_would_lose_digits_is_refused(number: int) -> None:
+def test_an_integer_that_would_lose_digits_is_refused(number: int) -> None:
     assert "too large" in refusal(b'{"a":[%d]}' % number)
 
 
-def test_whole_numbers_of_64_bits_are_kept_exactly() -> None:
+def test_64_bit_integers_are_exact() -> None:
     assert load_json(b'{"a":18446744073709551615}', LIMITS) == {"a": 2**64 - 1}
 
 
@@ -98,7 +100,7 @@ def test_any_bytes_give_an_object_or_a_request_error(payload: bytes) -> None:
     assert error is None or error.code is ErrorCode.MALFORMED
 
 
-def test_what_json_cannot_hold_is_our_own_mistake() -> None:
+def test_encoding_a_value_without_json_is_a_local_protocol_error() -> None:
     with pytest.raises(LocalProtocolError):
         dump_json({"a": "\ud800"})
 
@@ -119,7 +121,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=100)
 @given(root=st.dictionaries(TEXTS, VALUES, max_size=6), items_max=st.integers(1, 20))
-def test_an_object_is_refused_for_its_items_exactly_when_there_are_too_many(
+def test_json_is_refused_exactly_above_the_limit_of_items(
     root: dict[str, object], items_max: int
 ) -> None:
     limits = WireLimits(json_keys_max=items_max, json_depth_max=64)
@@ -128,6 +130,6 @@ def test_an_object_is_refused_for_its_items_exactly_when_there_are_too_many(
     assert (error is not None) == (items_in(root) > items_max)
 
 
-def test_an_answer_that_is_nested_without_end_is_no_json() -> None:
+def test_an_answer_that_is_nested_too_deeply_is_not_json() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
         answer_value("[" * 100_000)

@@ -28,7 +28,7 @@ PONG = encode_message(MessageType.PONG, 5, b"there?")
 
 
 @given(cut_points)
-def test_messages_come_whole_however_they_were_cut(cuts: list[int]) -> None:
+def test_link_messages_decode_the_same_however_the_bytes_are_split(cuts: list[int]) -> None:
     sent = (
         encode_channel_open(OPEN)
         + encode_channel_data([7], EVENT)
@@ -46,14 +46,14 @@ def test_messages_come_whole_however_they_were_cut(cuts: list[int]) -> None:
     assert not link.has_partial
 
 
-def test_a_ping_is_answered_once_and_a_pong_is_nobodys_message() -> None:
+def test_a_link_answers_ping_once_and_ignores_pong() -> None:
     link = LinkConnection()
     assert link.receive_data(PING + PONG) == []
     assert link.data_to_send() == PONG
     assert link.data_to_send() == b""
 
 
-def test_messages_are_handed_on_as_they_come() -> None:
+def test_link_messages_are_passed_to_take_as_they_arrive() -> None:
     taken: list[Frame] = []
     link = LinkConnection(taken.append)
     assert link.receive_data(encode_channel_close(7) + PING + encode_channel_close(8)) == []
@@ -63,7 +63,7 @@ def test_messages_are_handed_on_as_they_come() -> None:
     ]
 
 
-def test_a_channels_messages_are_told_apart_and_go_on_as_they_are() -> None:
+def test_messages_of_a_channel_are_split_and_passed_on_unchanged() -> None:
     event, prompt = split_messages(EVENT + LONG)
     assert (event.type, event.seq, event.payload, event.frames) == (0x21, 3, b"{}", EVENT)
     assert (prompt.type, prompt.seq, prompt.payload) == (0x07, 4, b"x" * 70_000)
@@ -71,7 +71,7 @@ def test_a_channels_messages_are_told_apart_and_go_on_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("cut_off", [1, 4_000, 4_468, 4_470, 70_000, 70_008])
-def test_a_message_of_a_channel_that_is_cut_off_is_refused(cut_off: int) -> None:
+def test_a_truncated_message_of_a_channel_is_refused(cut_off: int) -> None:
     """In a payload, in a header, and between two frames (the second one has 4,470 bytes)."""
     with pytest.raises(RemoteProtocolError):
         split_messages((EVENT + LONG)[:-cut_off])
@@ -85,10 +85,10 @@ def test_a_message_of_a_channel_that_is_cut_off_is_refused(cut_off: int) -> None
         Frame(LinkType.CHANNEL_CLOSE, 0, b"noise"),
     ],
 )
-def test_what_can_not_be_read_is_refused(message: Frame) -> None:
+def test_a_malformed_link_message_is_refused(message: Frame) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_link_message(message)
 
 
-def test_a_message_of_a_later_version_is_passed_over() -> None:
+def test_a_link_message_of_a_later_version_is_ignored() -> None:
     assert decode_link_message(Frame(0x43, 0, b"")) is None

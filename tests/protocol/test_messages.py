@@ -38,16 +38,16 @@ def refusal(shape: type[messages.Message], data: JsonObject) -> RequestError:
     return caught.value
 
 
-def test_a_needed_field_that_is_missing_is_named() -> None:
+def test_a_missing_required_field_is_named() -> None:
     error = refusal(messages.Prompt, {"metadata": {}})
     assert (error.field, error.message) == ("text", "`text` is needed.")
 
 
-def test_null_for_a_needed_field_is_as_wrong_as_leaving_it_out() -> None:
+def test_null_for_a_required_field_is_refused_like_a_missing_one() -> None:
     assert refusal(messages.Prompt, {"text": None}).field == "text"
 
 
-def test_null_for_an_optional_field_means_not_said() -> None:
+def test_null_for_an_optional_field_means_absent() -> None:
     assert (
         from_object(messages.HistoryRequest, {"limit": None, "view": None})
         == messages.HistoryRequest()
@@ -83,7 +83,7 @@ def test_unknown_fields_are_ignored() -> None:
         (messages.HistoryRequest, {"view": []}, "view", "must be"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_refused_by_name(
+def test_a_field_of_the_wrong_type_is_refused_and_named(
     shape: type[messages.Message], data: JsonObject, field: str, words: str
 ) -> None:
     error = refusal(shape, data)
@@ -91,16 +91,16 @@ def test_a_value_of_the_wrong_kind_is_refused_by_name(
     assert words in error.message
 
 
-def test_a_whole_number_will_do_where_a_fraction_is_allowed() -> None:
+def test_an_integer_is_accepted_for_a_float_field() -> None:
     assert from_object(messages.Hello, {"keepalive": 30}).keepalive == 30
 
 
-def test_a_word_unknown_to_us_is_taken_when_reading_a_newer_server() -> None:
+def test_an_unknown_enum_value_of_a_newer_server_is_accepted() -> None:
     data: JsonObject = {"session_id": "s", "turn_id": "t", "state": "paused", "seq": 1}
     assert to_object(from_object(messages.TurnFinished, data))["state"] == "paused"
 
 
-def test_a_fault_inside_a_nested_object_is_named_by_its_path() -> None:
+def test_an_error_in_a_nested_object_is_named_by_its_path() -> None:
     page: JsonObject = {"has_more_before": False, "has_more_after": False, "before": "x"}
     data: JsonObject = {
         "session_id": "s",
@@ -113,7 +113,7 @@ def test_a_fault_inside_a_nested_object_is_named_by_its_path() -> None:
     assert refusal(messages.HistoryPage, data).field == "page.before"
 
 
-def test_keys_a_report_does_not_name_are_its_details_and_lie_beside_the_others() -> None:
+def test_unknown_keys_of_an_error_report_are_its_details_and_flat_in_the_json() -> None:
     data: JsonObject = {"code": "ambiguous", "message": "m", "retryable": False, "candidates": [1]}
     report = from_object(messages.ErrorReport, data)
     assert report.details == {"candidates": [1]}
@@ -124,14 +124,14 @@ def test_a_report_without_further_keys_has_no_details() -> None:
     assert from_object(messages.ErrorReport, {"code": "busy", "message": "m"}).details is None
 
 
-def test_a_detail_never_takes_the_place_of_a_field() -> None:
+def test_a_detail_never_overwrites_a_field() -> None:
     event = messages.SessionEvent(
         session_id="s", event="renamed", details={"event": "x", "name": "n"}
     )
     assert to_object(event) == {"session_id": "s", "event": "renamed", "name": "n"}
 
 
-def test_none_is_left_out_except_where_nothing_must_be_told_from_not_said() -> None:
+def test_none_is_omitted_from_the_json_except_in_sent_fields() -> None:
     assert to_object(messages.SessionRows(sessions=(), next_cursor=None)) == {
         "sessions": [],
         "next_cursor": None,
@@ -157,7 +157,7 @@ def test_any_object_reads_or_is_refused_and_nothing_else(
         assert f"`{error.field}`" in error.message
 
 
-def test_values_are_frozen() -> None:
+def test_messages_are_frozen() -> None:
     prompt = messages.Prompt(text="hello")
     with pytest.raises(AttributeError):
         setattr(prompt, "text", "other")  # noqa: B010 (a checker would refuse the plain form)
@@ -165,7 +165,7 @@ def test_values_are_frozen() -> None:
         delattr(prompt, "text")
 
 
-def test_values_are_made_with_the_fields_they_have_and_no_others() -> None:
+def test_messages_are_made_only_with_their_own_fields() -> None:
     shape: type = messages.Prompt
     with pytest.raises(TypeError, match="argument 'text'"):
         shape()
@@ -173,19 +173,19 @@ def test_values_are_made_with_the_fields_they_have_and_no_others() -> None:
         shape(text="x", colour="blue")
 
 
-def test_values_do_not_share_their_default_objects() -> None:
+def test_messages_do_not_share_their_default_objects() -> None:
     one, other = messages.Prompt(text="x"), messages.Prompt(text="x")
     assert one.metadata is not other.metadata
 
 
 @given(samples.events)
-def test_values_are_copied_pickled_and_replaced(event: messages.Event) -> None:
+def test_messages_can_be_copied_pickled_and_replaced(event: messages.Event) -> None:
     assert copy.deepcopy(event) == event
     assert pickle.loads(pickle.dumps(event)) == event
     assert msgspec.structs.replace(event) == event
 
 
-def test_values_are_equal_by_class_and_content() -> None:
+def test_messages_are_equal_by_class_and_content() -> None:
     assert messages.Detach() == messages.Detach()
     other: object = messages.ClearRequest()
     assert messages.Detach() != other

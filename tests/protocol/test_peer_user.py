@@ -66,12 +66,12 @@ def _connected(listens_at: str, reached_at: str) -> Iterator[_Ends]:
         ("127.0.0.1", "::ffff:127.0.0.1"),
     ],
 )
-def test_the_user_is_who_made_the_socket(listens_at: str, reached_at: str) -> None:
+def test_the_peer_user_is_the_owner_of_the_other_socket(listens_at: str, reached_at: str) -> None:
     with _connected(listens_at, reached_at) as (_, accepted):
         assert peer_user.find_user(accepted) == SOMEBODY
 
 
-def test_a_connection_that_was_closed_is_nobodys() -> None:
+def test_a_closed_connection_has_no_peer_user() -> None:
     with _connected("127.0.0.1", "127.0.0.1") as (theirs, accepted):
         theirs.close()
         assert peer_user.find_user(accepted) == peer_user.GONE
@@ -92,7 +92,7 @@ class _FromElsewhere:
         return "203.0.113.6", 8_765
 
 
-def test_who_is_elsewhere_is_no_user_here_whatever_listens_on_the_same_port() -> None:
+def test_a_remote_peer_is_no_local_user_even_if_a_program_listens_on_its_port() -> None:
     with socket.create_server(("", 0)) as listening:
         for port in (listening.getsockname()[1], 1):
             elsewhere = cast("socket.socket", _FromElsewhere(port))

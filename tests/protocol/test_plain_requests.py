@@ -59,14 +59,14 @@ def refusal(type_: int, payload: bytes = b"") -> RequestError:
         (0x18, b"", messages.ClientNote()),
     ],
 )
-def test_what_version_2_clients_send_is_understood(
+def test_requests_of_version_2_clients_are_decoded(
     type_: int, payload: bytes, request_: messages.Request
 ) -> None:
     assert decode(type_, payload) == request_
 
 
 @pytest.mark.parametrize("type_", [0x00, 0x02, 0x04, 0x07, 0x19, 0x1E, 0x81, 0x96, 0xFF])
-def test_what_version_2_has_no_word_for_is_unsupported(type_: int) -> None:
+def test_types_that_version_2_does_not_have_are_unsupported(type_: int) -> None:
     assert refusal(type_).code is ErrorCode.UNSUPPORTED
 
 
@@ -98,11 +98,11 @@ def test_any_payload_under_any_type_gives_a_request_or_a_refusal(
 
 
 @pytest.mark.parametrize("text", ["", " ", "HEARTBEAT"])
-def test_a_text_that_means_something_else_in_plain_is_not_sent_as_a_prompt(text: str) -> None:
+def test_a_blank_or_heartbeat_prompt_is_not_sent_in_plain(text: str) -> None:
     with pytest.raises(LocalProtocolError):
         encode_plain_request(messages.Prompt(text=text), 0)
 
 
-def test_a_request_that_plain_has_no_word_for_is_not_sent() -> None:
+def test_a_request_without_a_plain_type_is_not_sent() -> None:
     with pytest.raises(LocalProtocolError, match="no StatusRequest"):
         encode_plain_request(messages.StatusRequest(), 0)

@@ -29,7 +29,7 @@ def refused_field(request: messages.Request) -> str | None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t ", "\u3000"])
-def test_a_prompt_of_white_space_is_no_prompt(text: str) -> None:
+def test_a_blank_prompt_is_refused(text: str) -> None:
     assert refused_field(messages.Prompt(text=text)) == "text"
 
 
@@ -40,7 +40,7 @@ def test_a_conversation_is_named_by_its_id_or_its_name(session_id: str) -> None:
 
 
 @pytest.mark.parametrize("session_id", ["", " \n", "a" * 201])
-def test_what_is_blank_or_too_long_names_no_conversation(session_id: str) -> None:
+def test_a_blank_or_too_long_session_id_is_refused(session_id: str) -> None:
     for request in _naming(session_id):
         assert refused_field(request) == "session_id"
 
@@ -95,7 +95,7 @@ def test_a_page_has_at_least_one_message_and_large_limits_are_the_servers_to_cla
         (messages.Import(file_id="f", document={}), "document"),
     ],
 )
-def test_of_several_ways_to_say_it_only_one_may_be_used(
+def test_fields_that_exclude_each_other_are_refused_together(
     request_: messages.Request, second: str
 ) -> None:
     assert refused_field(request_) == second
@@ -108,13 +108,13 @@ def test_an_upload_has_a_name_and_a_size_that_is_not_negative() -> None:
     assert refused_field(messages.FileMetadata(filename="a" * 256, size=1)) == "filename"
 
 
-def test_a_deletion_can_be_taken_back_by_an_update_but_not_done_by_one() -> None:
+def test_session_update_can_undelete_but_not_delete() -> None:
     assert refused_field(messages.SessionUpdate(session_id="a", deleted=False)) is None
     assert refused_field(messages.SessionUpdate(session_id="a", deleted=True)) == "deleted"
 
 
 @pytest.mark.parametrize("inner", ["1", "[]", "{}", '"x"', "null"])
-def test_elements_of_lists_count_like_keys(inner: str) -> None:
+def test_list_elements_count_like_json_keys(inner: str) -> None:
     limits = WireLimits(json_keys_max=10)
     for count, is_refused in ((8, False), (9, True)):  # `text` and `ignored` are two more
         listed = ",".join([inner] * count)

@@ -44,7 +44,7 @@ def entry(seq: int, *, call: int = 0, turn_id: str = "t1", **fields: Any) -> Ent
     return EntryAdded(session_id="s1", turn_id=turn_id, call=call, entry=stored)
 
 
-def test_of_events_that_are_passed_on_only_the_last_are_decoded_and_only_when_asked() -> None:
+def test_a_cursor_decodes_only_the_last_passed_event_and_only_on_demand() -> None:
     cursor = Cursor("s1", 3)
     deltas = [Undecoded(delta(text, offset)) for offset, text in ((0, "one "), (4, "two"))]
     entries = [Undecoded(entry(4)), Undecoded(entry(5))]
@@ -74,7 +74,7 @@ def test_the_stored_answer_gives_exactly_the_text_that_the_cursor_lacks(
     assert cursor.take_stored_text(entry(2, content=content)) is None, "it is held now"
 
 
-def test_an_earlier_call_is_held_whole_and_a_later_one_not_at_all() -> None:
+def test_a_cursor_holds_all_of_an_earlier_call_and_nothing_of_a_later_one() -> None:
     cursor = Cursor("s1")
     cursor.pass_on_delta(Undecoded(delta("second call", call=1)))
     assert cursor.held("t1", 0) == sys.maxsize
@@ -85,7 +85,7 @@ def test_an_earlier_call_is_held_whole_and_a_later_one_not_at_all() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"kind": "model_input", "content": "hi"}, {"content": None}])
-def test_an_entry_that_is_no_answer_brings_no_text(fields: dict[str, Any]) -> None:
+def test_an_entry_that_is_not_an_answer_gives_no_text_delta(fields: dict[str, Any]) -> None:
     assert Cursor("s1").take_stored_text(entry(2, **fields)) is None
 
 
@@ -123,7 +123,7 @@ def test_the_last_entry_of_a_turn_gives_its_turn_finished(
     assert progress.end.usage == {"input_tokens": 7}
 
 
-def test_reasoning_of_a_call_that_is_repeated_is_received_from_its_beginning() -> None:
+def test_reasoning_of_a_retried_call_is_received_from_its_beginning() -> None:
     cursor = Cursor("s1")
 
     def thought(text: str) -> AgentThought:

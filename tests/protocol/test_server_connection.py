@@ -42,7 +42,7 @@ def test_requests_may_follow_hello_without_waiting() -> None:
     assert connection.unanswered == 3
 
 
-def test_a_ping_before_welcome_is_the_owners_to_answer() -> None:
+def test_a_ping_before_welcome_is_left_to_the_owner() -> None:
     connection = ServerConnection()
     _, ping = connection.receive_data(encode_frame(HELLO, 1) + encode_frame(PING, 2, b"x"))
     assert ping == RequestReceived(type=MessageType.PING, seq=2, request=messages.Ping(data=b"x"))
@@ -53,7 +53,7 @@ def test_a_ping_before_welcome_is_the_owners_to_answer() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 0xFFFF), st.binary(max_size=9)), max_size=9), cut_points)
-def test_pings_are_answered_at_once_in_order_with_their_own_bytes(
+def test_pings_are_answered_at_once_in_order_with_their_own_payload(
     pings: list[tuple[int, bytes]], cuts: list[int]
 ) -> None:
     connection = structured()
@@ -65,18 +65,18 @@ def test_pings_are_answered_at_once_in_order_with_their_own_bytes(
     assert connection.unanswered == 0
 
 
-def test_a_ping_longer_than_a_frame_is_answered_as_long() -> None:
+def test_a_fragmented_ping_is_answered_with_a_fragmented_pong() -> None:
     connection = structured()
     assert connection.receive_data(encode_message(PING, 3, bytes(70_000))) == []
     assert connection.data_to_send() == encode_message(PONG, 3, bytes(70_000))
 
 
-def test_a_pong_is_a_sign_of_life_and_nothing_more() -> None:
+def test_a_pong_is_ignored() -> None:
     connection = structured()
     assert connection.receive_data(encode_frame(PONG, 0, b"x")) == []
 
 
-def test_a_bad_payload_is_refused_under_its_seq_and_the_connection_lives() -> None:
+def test_a_bad_payload_is_refused_under_its_seq_and_the_connection_stays_open() -> None:
     connection = structured()
     item = refused(connection.receive_data(encode_frame(MessageType.PROMPT, 4, b"{")))
     assert (item.seq, item.error.code) == (4, ErrorCode.MALFORMED)
@@ -92,17 +92,17 @@ def test_a_refusal_that_waits_keeps_no_frames_or_payloads_alive() -> None:
 
 
 @pytest.mark.parametrize("code", [0x0B, 0x03, 0x21, 0x18, 0x7F])
-def test_a_type_no_client_may_ask_is_unsupported(code: int) -> None:
+def test_a_type_that_is_no_request_is_unsupported(code: int) -> None:
     item = refused(structured().receive_data(encode_frame(code, 4)))
     assert (item.type, item.seq, item.error.code) == (code, 4, ErrorCode.UNSUPPORTED)
 
 
-def test_a_request_needs_a_number() -> None:
+def test_a_request_needs_a_seq() -> None:
     item = refused(structured().receive_data(encode_frame(STATUS, 0)))
     assert (item.seq, item.error.code, item.error.field) == (0, ErrorCode.MALFORMED, "seq")
 
 
-def test_a_number_still_unanswered_cannot_be_used_again() -> None:
+def test_the_seq_of_an_unanswered_request_cannot_be_used_again() -> None:
     connection = structured()
     first, second = connection.receive_data(encode_frame(STATUS, 9) * 2)
     assert isinstance(first, RequestReceived)
@@ -112,7 +112,7 @@ def test_a_number_still_unanswered_cannot_be_used_again() -> None:
     assert isinstance(only(connection.receive_data(encode_frame(STATUS, 9))), RequestReceived)
 
 
-def test_an_upload_keeps_its_number_until_it_is_answered() -> None:
+def test_an_upload_keeps_its_seq_until_it_is_answered() -> None:
     connection = structured()
     upload = encode_frame(0x0E, 5, b'{"filename":"a","size":4}')
     pieces = encode_frame(0x0D, 5, b"ab") + encode_frame(0x0D | MORE, 5, b"cd")
@@ -143,7 +143,7 @@ def test_a_hello_while_another_waits_is_a_conflict() -> None:
     assert second.error.code is ErrorCode.CONFLICT
 
 
-def test_a_hello_that_was_refused_may_be_tried_again() -> None:
+def test_hello_may_be_sent_again_after_a_refused_one() -> None:
     connection = ServerConnection()
     item = refused(connection.receive_data(encode_frame(HELLO, 1, b"{")))
     connection.send_error(1, item.error)
@@ -152,7 +152,7 @@ def test_a_hello_that_was_refused_may_be_tried_again() -> None:
     connection.send_welcome(1, WELCOME)
 
 
-def test_hello_may_carry_any_number_even_none() -> None:
+def test_hello_may_carry_any_seq_even_0() -> None:
     connection = ServerConnection()
     assert isinstance(only(connection.receive_data(encode_frame(HELLO, 0))), RequestReceived)
     (frame,) = FrameDecoder().receive_data(connection.send_welcome(0, WELCOME))
@@ -171,7 +171,7 @@ def test_a_long_prompt_in_fragments_is_one_request() -> None:
     assert not connection.has_partial
 
 
-def test_a_frame_between_fragments_costs_the_fragments_and_is_heard_itself() -> None:
+def test_a_frame_between_fragments_refuses_them_and_is_received_itself() -> None:
     connection = structured()
     data = HEADER.pack(0x01 | MORE, 3, 65_535) + bytes(65_535) + encode_frame(STATUS, 4)
     broken, status = connection.receive_data(data)
@@ -180,7 +180,7 @@ def test_a_frame_between_fragments_costs_the_fragments_and_is_heard_itself() -> 
     assert isinstance(status, RequestReceived)
 
 
-def test_fragments_under_a_number_in_use_are_answered_under_none() -> None:
+def test_fragments_with_a_seq_in_use_are_refused_under_seq_0() -> None:
     connection = structured()
     data = encode_frame(STATUS, 3) + encode_frame(0x01 | MORE, 3, b"not a full frame")
     status, broken = connection.receive_data(data)
@@ -197,7 +197,7 @@ def test_a_ping_between_fragments_is_still_answered() -> None:
     assert connection.data_to_send() == encode_frame(PONG, 4, b"x")
 
 
-def test_too_large_a_message_is_refused_once_and_the_connection_lives() -> None:
+def test_too_large_a_message_is_refused_once_and_the_connection_stays_open() -> None:
     connection = structured(WireLimits(message_bytes_max=100_000))
     data = encode_message(0x01, 3, b"x" * 300_000) + encode_frame(STATUS, 4)
     broken, status = connection.receive_data(data)
@@ -206,20 +206,20 @@ def test_too_large_a_message_is_refused_once_and_the_connection_lives() -> None:
     assert isinstance(status, RequestReceived)
 
 
-def test_plain_clients_number_their_frames_as_they_like() -> None:
+def test_plain_clients_may_use_any_seq() -> None:
     connection = ServerConnection()
     received = connection.receive_data(encode_frame(0x01, 0, b"a") + encode_frame(0x01, 0, b"b"))
     assert [item.seq for item in received if isinstance(item, RequestReceived)] == [0, 0]
 
 
-def test_a_heartbeat_is_a_sign_of_life_and_nothing_more() -> None:
+def test_a_plain_heartbeat_is_ignored() -> None:
     connection = ServerConnection()
     assert connection.receive_data(encode_frame(0x01, 0, b"HEARTBEAT")) == []
     assert connection.dialect is Dialect.PLAIN
 
 
 @pytest.mark.parametrize("code", [HELLO, PING, STATUS, 0x01 | MORE, 0x7F])
-def test_what_is_not_plain_is_unsupported_there(code: int) -> None:
+def test_structured_types_are_unsupported_in_plain(code: int) -> None:
     connection = ServerConnection()
     connection.receive_data(encode_frame(0x14, 0))
     item = refused(connection.receive_data(encode_frame(code, 8)))
@@ -255,7 +255,7 @@ def test_a_plain_text_is_at_most_one_frame() -> None:
         connection.send_text("ü" * 32_768)
 
 
-def test_nothing_is_answered_twice() -> None:
+def test_no_request_gets_two_replies() -> None:
     connection = structured()
     connection.receive_data(encode_frame(MessageType.DETACH, 2))
     connection.send_reply(MessageType.DETACH, 2, messages.Detached())
@@ -281,7 +281,7 @@ def test_welcome_answers_a_hello_and_nothing_else() -> None:
         connection.send_welcome(2, WELCOME)
 
 
-def test_what_does_not_fit_the_state_cannot_be_said() -> None:
+def test_a_message_that_the_state_does_not_allow_cannot_be_sent() -> None:
     undecided, plain, closed = ServerConnection(), ServerConnection(), ServerConnection()
     plain.receive_data(encode_frame(0x14, 0))
     closed.close()
@@ -297,7 +297,7 @@ def test_what_does_not_fit_the_state_cannot_be_said() -> None:
         closed.send_text("x")
 
 
-def test_a_closed_connection_hears_nothing_and_keeps_nothing() -> None:
+def test_a_closed_connection_receives_nothing_and_keeps_nothing() -> None:
     connection = structured()
     connection.receive_data(encode_frame(PING, 1) + encode_frame(STATUS, 2) + b"\x07")
     connection.close()

@@ -82,12 +82,12 @@ def codes_in(examples: list[Example]) -> set[int]:
     return {example.frame.type for example in examples}
 
 
-def test_every_hex_block_is_understood_as_an_example() -> None:
+def test_every_hex_block_of_the_spec_is_an_example() -> None:
     assert len(EXAMPLES) == TEXT.count("```hex ") > 80
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
-def test_an_example_is_one_frame_of_the_type_it_names_and_reads_as_it_says(
+def test_an_example_is_one_frame_of_its_type_and_prints_as_shown(
     example: Example,
 ) -> None:
     frame = example.frame
@@ -111,7 +111,7 @@ def test_a_structured_request_decodes_and_encodes_to_the_same_bytes(example: Exa
 
 
 @pytest.mark.parametrize("example", chosen(to_server=False, plain=False), ids=name_of)
-def test_what_a_server_says_decodes_and_encodes_to_the_same_bytes(example: Example) -> None:
+def test_a_reply_or_event_decodes_and_encodes_to_the_same_bytes(example: Example) -> None:
     frame = example.frame
     code = MessageType(frame.type)
     if code is MessageType.PING:
@@ -131,7 +131,7 @@ def test_what_a_server_says_decodes_and_encodes_to_the_same_bytes(example: Examp
 
 
 @pytest.mark.parametrize("example", chosen(to_server=True, plain=True), ids=name_of)
-def test_a_plain_request_is_heard_by_a_fresh_server(example: Example) -> None:
+def test_a_plain_request_is_received_by_a_fresh_server_connection(example: Example) -> None:
     connection, frame = ServerConnection(), example.frame
     heard = connection.receive_data(example.data)
     assert connection.dialect is Dialect.PLAIN
@@ -146,7 +146,7 @@ def test_a_plain_request_is_heard_by_a_fresh_server(example: Example) -> None:
 
 
 @pytest.mark.parametrize("example", chosen(to_server=False, plain=True), ids=name_of)
-def test_what_goes_to_a_plain_client_is_a_text_or_an_object(example: Example) -> None:
+def test_every_payload_for_a_plain_client_is_a_text_or_an_object(example: Example) -> None:
     frame = example.frame
     assert frame.type in PLAIN_ANSWERS
     if frame.type == MessageType.CHAT_TEXT:

@@ -174,13 +174,13 @@ def test_a_ping_is_answered_where_the_client_lists_it(state: State) -> None:
     assert bool(client.data_to_send()) == (Step.ANSWER_PING in CLIENT_STATES[state])
 
 
-def test_no_step_is_left_out_of_these_tests() -> None:
+def test_every_step_of_the_state_tables_is_tested_here() -> None:
     """A server's events are encoded outside its connection."""
     tried = {*SERVER_SENDS, *CLIENT_SENDS, *TO_SERVER, *TO_CLIENT, Step.ANSWER_PING}
     assert set(Step) - tried == {Step.SEND_EVENT, Step.RECEIVE_REPLY, Step.RECEIVE_WELCOME}
 
 
-def test_a_client_that_awaits_it_becomes_structured_by_welcome() -> None:
+def test_welcome_makes_an_awaiting_client_structured() -> None:
     client = client_in(State.AWAITING_WELCOME)
     client.send_hello()
     client.receive_data(encode_reply(MessageType.HELLO, 2, WELCOME))

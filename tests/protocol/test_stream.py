@@ -55,7 +55,7 @@ async def test_a_client_and_a_server_talk_over_a_socket() -> None:
         assert server.eof
 
 
-async def test_what_is_sent_in_one_tick_leaves_in_one_write() -> None:
+async def test_data_sent_in_one_tick_leaves_in_one_write() -> None:
     stream, _, transport = remembering()
     stream.send(b"one")
     assert stream.send_event(b"two")
@@ -65,7 +65,7 @@ async def test_what_is_sent_in_one_tick_leaves_in_one_write() -> None:
     assert transport.written == [b"onetwothree"]
 
 
-async def test_what_is_sent_before_the_connection_is_made_is_not_lost() -> None:
+async def test_data_sent_before_the_connection_is_made_is_not_lost() -> None:
     stream: FrameStream[Heard] = FrameStream(ClientConnection(), limits=LIMITS)
     transport = RememberingTransport()
     stream.send(b"early")
@@ -103,7 +103,7 @@ async def test_a_cancelled_receive_loses_nothing() -> None:
         assert isinstance(item, RequestReceived)
 
 
-async def test_after_its_last_word_a_peer_can_still_be_answered() -> None:
+async def test_a_half_closed_peer_still_gets_replies() -> None:
     async with joined() as pair:
         await pair.client_sends(encode_frame(0x14, 0))
         pair.client.shutdown(socket.SHUT_WR)
@@ -116,7 +116,7 @@ async def test_after_its_last_word_a_peer_can_still_be_answered() -> None:
         assert frame.payload == b"your sessions"
 
 
-async def test_what_was_sent_before_the_peer_was_gone_is_still_heard() -> None:
+async def test_data_sent_before_the_peer_disconnected_is_still_received() -> None:
     async with joined() as pair:
         await pair.client_sends(encode_frame(0x14, 0) + encode_frame(0x01, 1, b"bye"))
         pair.client.close()
@@ -126,7 +126,7 @@ async def test_what_was_sent_before_the_peer_was_gone_is_still_heard() -> None:
         assert len(heard) == 2
 
 
-async def test_closing_says_all_that_is_queued_first() -> None:
+async def test_close_sends_all_queued_data_first() -> None:
     async with joined() as pair:
         await pair.is_welcomed()
         said = bytes(range(256)) * 8_192
@@ -140,7 +140,7 @@ async def test_closing_says_all_that_is_queued_first() -> None:
         assert await pair.stream.receive() == []
 
 
-async def test_a_stranger_hears_why_before_it_is_closed_however_much_it_sends() -> None:
+async def test_a_refused_peer_gets_the_reason_before_close_however_much_it_sends() -> None:
     async with joined() as pair:
         sending = asyncio.create_task(
             pair.client_sends(b"POST / HTTP/1.1\r\n\r\n" + bytes(3_000_000))
@@ -176,7 +176,7 @@ async def test_a_peer_that_has_ended_is_closed_without_lingering() -> None:
     assert transport.ended == "close"
 
 
-async def test_a_peer_that_may_be_talking_is_heard_out_first() -> None:
+async def test_close_lingers_for_a_peer_that_may_be_sending() -> None:
     stream, _, transport = remembering()
     stream.data_received(requests(2, 1))
     stream.close_soon()
@@ -185,7 +185,7 @@ async def test_a_peer_that_may_be_talking_is_heard_out_first() -> None:
     stream.connection_lost(None)
 
 
-async def test_an_aborted_stream_is_closed_for_everyone_at_once() -> None:
+async def test_an_aborted_stream_is_closed_for_all_waiters_at_once() -> None:
     async with joined() as pair:
         waiting = [
             asyncio.create_task(pair.stream.receive()),
@@ -230,7 +230,7 @@ async def test_a_log_reads_as_a_transcript_and_keeps_tokens_secret() -> None:
     ]
 
 
-async def test_a_stream_knows_its_peer_and_when_it_last_heard_and_spoke() -> None:
+async def test_a_stream_has_peer_last_received_and_last_sent() -> None:
     async with joined() as pair:
         loop = asyncio.get_running_loop()
         assert pair.stream.peer == pair.client.getsockname()
@@ -240,7 +240,7 @@ async def test_a_stream_knows_its_peer_and_when_it_last_heard_and_spoke() -> Non
         assert pair.stream.unsent_bytes == 0
 
 
-async def test_small_answers_are_not_held_back_and_dead_peers_are_noticed() -> None:
+async def test_the_socket_has_tcp_nodelay_and_keepalive() -> None:
     async with joined() as pair:
         transport = pair.stream._transport
         assert transport is not None
@@ -249,7 +249,7 @@ async def test_small_answers_are_not_held_back_and_dead_peers_are_noticed() -> N
         assert endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
-async def test_nobody_listening_is_an_os_error() -> None:
+async def test_connecting_to_a_closed_port_is_an_os_error() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -278,13 +278,13 @@ def open_sockets() -> int:
     return sum(link.is_socket() for link in Path("/proc/self/fd").iterdir())
 
 
-async def test_before_anything_was_sent_it_counts_from_the_beginning() -> None:
+async def test_last_sent_begins_with_the_time_of_connecting() -> None:
     begun = asyncio.get_running_loop().time()
     stream, _, _ = remembering()
     assert begun <= stream.last_sent <= asyncio.get_running_loop().time()
 
 
-async def test_a_peer_that_is_gone_without_a_word_is_noticed_by_the_system() -> None:
+async def test_tcp_keepalive_is_sent_after_a_minute_of_silence() -> None:
     with socket.socket() as endpoint:
 
         class Connected(RememberingTransport):

@@ -29,7 +29,7 @@ SMALLEST_FRAME = HEADER.size
 # -- a peer that asks faster than it is heard ----------------------------------------
 
 
-async def test_a_flood_is_heard_in_bounded_batches_and_nothing_is_lost() -> None:
+async def test_a_flood_is_received_in_bounded_batches_and_nothing_is_lost() -> None:
     async with joined() as pair:
         await pair.is_welcomed()
         flood = asyncio.create_task(pair.client_sends(requests(2, 60_000)))
@@ -42,7 +42,7 @@ async def test_a_flood_is_heard_in_bounded_batches_and_nothing_is_lost() -> None
         await flood
 
 
-async def test_reading_pauses_until_the_owner_takes_what_waits() -> None:
+async def test_backpressure_pauses_reading_until_the_owner_empties_the_inbox() -> None:
     stream, _, transport = remembering()
     stream.data_received(requests(2, 2_000))
     assert not transport.reading
@@ -52,7 +52,7 @@ async def test_reading_pauses_until_the_owner_takes_what_waits() -> None:
     assert transport.reading
 
 
-async def test_large_pieces_pause_reading_by_their_bytes() -> None:
+async def test_large_frames_fill_the_inbox_by_bytes_and_pause_reading() -> None:
     stream, _, transport = remembering()
     piece = encode_frame(FILE_DATA, 5, bytes(60_000))
     fed = 0
@@ -64,7 +64,7 @@ async def test_large_pieces_pause_reading_by_their_bytes() -> None:
     assert transport.reading
 
 
-async def test_a_flood_that_ends_is_heard_to_its_end() -> None:
+async def test_a_flood_that_ends_with_eof_is_received_to_its_end() -> None:
     async with joined() as pair:
         await pair.is_welcomed()
         await pair.client_sends(requests(2, 5_000))
@@ -78,7 +78,7 @@ async def test_a_flood_that_ends_is_heard_to_its_end() -> None:
 # -- a peer that does not read --------------------------------------------------------
 
 
-async def test_a_peer_that_asks_and_never_reads_costs_bounded_memory() -> None:
+async def test_a_peer_that_sends_requests_and_never_reads_replies_needs_bounded_memory() -> None:
     async with joined(receive_buffer_bytes=65_536) as pair:
         await pair.is_welcomed()
         ping = encode_frame(PING, 1, bytes(1_000))
@@ -116,7 +116,7 @@ async def test_events_for_a_stalled_reader_are_refused_and_replies_are_not() -> 
         assert pair.stream.send_event(event)
 
 
-async def test_replies_that_wait_do_not_count_against_events() -> None:
+async def test_unsent_replies_do_not_count_against_the_limit_of_events() -> None:
     stream, _, transport = remembering(WireLimits(event_bytes_max=1_000))
     stream.pause_writing()
     stream.send(bytes(100_000))
@@ -128,7 +128,7 @@ async def test_replies_that_wait_do_not_count_against_events() -> None:
     assert len(transport.written[0]) == 101_001
 
 
-async def test_events_that_wait_do_not_count_as_replies_and_the_peer_is_heard() -> None:
+async def test_unsent_events_do_not_count_as_replies_and_reading_goes_on() -> None:
     stream, _, transport = remembering(WireLimits(event_bytes_max=2 * UNSENT_REPLY_BYTES_MAX))
     stream.pause_writing()
     assert stream.send_event(bytes(UNSENT_REPLY_BYTES_MAX + 1))
@@ -139,7 +139,7 @@ async def test_events_that_wait_do_not_count_as_replies_and_the_peer_is_heard() 
     assert stream.replies_pile_up
 
 
-async def test_all_that_came_is_heard_in_the_end_though_replies_had_piled_up() -> None:
+async def test_the_backlog_is_received_after_replies_had_piled_up() -> None:
     stream, _, _ = remembering()
     stream.pause_writing()
     stream.send(bytes(UNSENT_REPLY_BYTES_MAX + 1))
@@ -153,7 +153,7 @@ async def test_all_that_came_is_heard_in_the_end_though_replies_had_piled_up() -
     assert await stream.receive() == []
 
 
-async def test_events_that_the_transport_holds_count_until_it_is_empty() -> None:
+async def test_events_in_the_transport_count_as_unsent_until_it_is_empty() -> None:
     stream, _, transport = remembering(WireLimits(event_bytes_max=1_000))
     transport.stuck_bytes = 900
     stream.pause_writing()
@@ -166,7 +166,7 @@ async def test_events_that_the_transport_holds_count_until_it_is_empty() -> None
     assert stream.send_event(b"x")
 
 
-async def test_many_events_in_one_tick_are_no_sign_of_a_slow_reader() -> None:
+async def test_many_events_in_one_tick_are_not_refused_as_lag() -> None:
     stream, _, transport = remembering(WireLimits(event_bytes_max=1_000))
     assert all(stream.send_event(bytes(100)) for _ in range(100))
     await asyncio.sleep(0)
@@ -196,7 +196,7 @@ async def test_drain_ends_when_the_connection_does() -> None:
     assert stream.lost_because == "gone"
 
 
-async def test_a_peer_that_takes_nothing_meets_the_write_deadline() -> None:
+async def test_a_peer_that_reads_nothing_is_disconnected_at_the_write_deadline() -> None:
     async with joined(WireLimits(write_seconds_max=SOON), receive_buffer_bytes=SMALL) as pair:
         await pair.is_welcomed()
         pair.stream.send(bytes(20_000_000))
@@ -228,7 +228,7 @@ async def test_an_unfinished_frame_meets_the_message_deadline() -> None:
         assert frame.payload == b"too slow"
 
 
-async def test_an_unfinished_message_of_whole_frames_meets_it_too() -> None:
+async def test_unfinished_fragments_meet_the_message_deadline_too() -> None:
     async with joined(WireLimits(message_seconds_max=SOON)) as pair:
         await pair.is_welcomed()
         await pair.client_sends(HEADER.pack(0x81, 2, 65_535) + bytes(65_535))
@@ -250,7 +250,7 @@ async def test_trickling_bytes_does_not_move_the_deadline() -> None:
         trickling.cancel()
 
 
-async def test_the_deadline_does_not_run_while_we_are_not_reading() -> None:
+async def test_the_message_deadline_does_not_run_while_reading_is_paused() -> None:
     stream, _, transport = remembering(WireLimits(message_seconds_max=SOON))
     unfinished = encode_frame(0x01, 9_999, b"hello")
     stream.data_received(requests(2, 2_000) + unfinished[:-1])

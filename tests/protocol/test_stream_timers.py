@@ -58,7 +58,7 @@ def test_a_paused_deadline_is_not_missed_and_leaves_no_timer_behind() -> None:
     assert (missed, loop.timers) == ([], [])
 
 
-def test_a_cancelled_deadline_takes_its_timer_back() -> None:
+def test_a_cancelled_deadline_cancels_its_timer() -> None:
     loop, deadline, missed = a_deadline()
     deadline.restart()
     deadline.cancel()
@@ -74,14 +74,14 @@ def a_writer() -> tuple[FakeLoop, Writer, RememberingTransport, list[float]]:
     return loop, writer, transport, stalled
 
 
-def test_what_the_kernel_takes_at_once_needs_no_timer() -> None:
+def test_a_write_that_the_kernel_accepts_at_once_sets_no_timer() -> None:
     loop, writer, transport, _ = a_writer()
     writer.add_reply(b"x")
     loop.tick()
     assert (transport.written, loop.timers_made) == ([b"x"], 0)
 
 
-def test_a_peer_that_takes_nothing_is_given_up_after_the_deadline() -> None:
+def test_a_peer_that_reads_nothing_is_stalled_after_the_write_deadline() -> None:
     loop, writer, transport, stalled = a_writer()
     transport.stuck_bytes = 100
     writer.add_reply(bytes(100))
@@ -92,7 +92,7 @@ def test_a_peer_that_takes_nothing_is_given_up_after_the_deadline() -> None:
     assert len(stalled) == 1
 
 
-def test_a_peer_that_takes_a_byte_now_and_then_is_not_given_up() -> None:
+def test_a_peer_that_reads_a_byte_now_and_then_is_not_stalled() -> None:
     loop, writer, transport, stalled = a_writer()
     transport.stuck_bytes = 100
     writer.add_reply(bytes(100))
@@ -114,7 +114,7 @@ def test_no_timer_is_left_once_everything_is_sent() -> None:
     assert (loop.timers, stalled) == ([], [])
 
 
-def test_a_blocked_writer_keeps_what_comes_and_sends_it_when_unblocked() -> None:
+def test_a_blocked_writer_keeps_data_and_sends_it_when_unblocked() -> None:
     loop, writer, transport, _ = a_writer()
     writer.is_blocked = True
     writer.add_reply(b"a")
@@ -125,7 +125,7 @@ def test_a_blocked_writer_keeps_what_comes_and_sends_it_when_unblocked() -> None
     assert transport.written == [b"ab"]
 
 
-def test_a_finished_writer_hands_over_all_it_has_and_takes_no_more() -> None:
+def test_a_finished_writer_flushes_and_accepts_no_more_data() -> None:
     loop, writer, transport, _ = a_writer()
     writer.is_blocked = True
     writer.add_reply(b"a")
@@ -137,7 +137,7 @@ def test_a_finished_writer_hands_over_all_it_has_and_takes_no_more() -> None:
     assert transport.written == [b"a"]
 
 
-def test_a_stopped_writer_forgets_everything() -> None:
+def test_a_stopped_writer_drops_all_data() -> None:
     loop, writer, transport, stalled = a_writer()
     transport.stuck_bytes = 100
     writer.add_reply(bytes(100))

@@ -57,7 +57,7 @@ def client_side(certificate: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(certificate / "cert.pem"))
 
 
-async def test_everything_is_said_over_tls_as_without(certificate: Path) -> None:
+async def test_all_messages_cross_over_tls_as_without(certificate: Path) -> None:
     async with listening(LIMITS, tls=server_side(certificate)) as (port, streams):
         connection = ClientConnection()
         client: FrameStream[Heard] = await open_stream(
@@ -86,7 +86,7 @@ async def test_everything_is_said_over_tls_as_without(certificate: Path) -> None
         await server.wait_closed()
 
 
-async def test_last_words_arrive_before_a_tls_connection_closes(certificate: Path) -> None:
+async def test_queued_data_arrives_before_a_tls_connection_closes(certificate: Path) -> None:
     async with listening(LIMITS, tls=server_side(certificate)) as (port, streams):
         client: FrameStream[Heard] = await open_stream(
             "127.0.0.1", port, ClientConnection(), limits=LIMITS, ssl=client_side(certificate)
@@ -101,7 +101,9 @@ async def test_last_words_arrive_before_a_tls_connection_closes(certificate: Pat
         await closing
 
 
-async def test_tls_on_a_port_without_it_is_refused_in_words(certificate: Path) -> None:
+async def test_a_tls_client_hello_on_a_port_without_tls_is_refused_with_a_reason(
+    certificate: Path,
+) -> None:
     async with listening(LIMITS) as (port, streams):
         opening = asyncio.create_task(
             open_stream(

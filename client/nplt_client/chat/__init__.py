@@ -1,1 +1,1 @@
-"""What all chats share. Imports no terminal toolkit."""
+"""The logic that all chats share. Imports no terminal toolkit."""

@@ -1,13 +1,13 @@
-"""Tools that wait for a yes or a no: the question, the answer, and who is asked when.
+"""Approvals: the questions of tools that wait for a decision, and the decisions.
 
-`Approvals` is the one logic of every chat; a display draws the question and hands over
-the decision. Questions are asked one at a time, the oldest first, each once. One that was
-put off stays open until somebody answers it or its time is over; `/allow` and `/deny`
-answer the oldest. Anyone attached may answer, and the first answer counts.
+`Approvals` is the logic of every chat; a display draws the question and passes the decision
+on. Questions are asked one at a time, the oldest first, each once. A question that was put
+off stays open until somebody decides or it expires; `/allow` and `/deny` decide the oldest.
+Every attached person may decide, and the first decision counts.
 
 The arguments come from a model: they are shown exactly, with every character that could
-act on a terminal spelled out. `OpenQuestion` is a question above an input, with the answer
-that is marked.
+control a terminal escaped. `OpenQuestion` is a question above an input, with the marked
+answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ApprovalWanted(Struct, frozen=True, kw_only=True):
     line: str = ""
     """The same on one line, shortened."""
     is_mine: bool = False
-    """The turn that asks was started here."""
+    """Whether this client started the turn."""
 
 
 class ApprovalDecision(Struct, frozen=True, kw_only=True):
@@ -45,12 +45,12 @@ class ApprovalDecision(Struct, frozen=True, kw_only=True):
 ARROWS = {"left": -1, "up": -1, "right": 1, "down": 1}
 """The keys that move the mark, and by how many answers."""
 CHOICES = (("y", "yes"), ("n", "no"), ("a", "always"))
-"""What a question offers: the letter, and what it means."""
+"""The possible answers: the letter and its meaning."""
 ANSWERS_HELP = "y: yes, this once; n: no; a: yes, always in this conversation"
 
 
 def parse_decision(line: str) -> ApprovalDecision | None:
-    """Returns `None` if the line is no answer."""
+    """Returns `None` if the line is not a decision."""
     typed = line.strip().lower()
     chosen = next((words for letter, words in CHOICES if typed in (letter, words)), None)
     if chosen is None:
@@ -71,10 +71,10 @@ def approval_wanted(request: ApprovalRequest, *, is_mine: bool = False) -> Appro
 
 
 class OpenQuestion:
-    """The question above the input, and the answer that is marked.
+    """The question above the input, and the marked answer.
 
-    A key that was meant for the input must not decide. So the question listens only after
-    a pause without typing, and a letter or an arrow only marks an answer: Enter decides.
+    A key that was meant for the input must not decide. So the question accepts keys only after
+    a pause in typing, and a letter or an arrow only marks an answer: Enter decides.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -85,7 +85,7 @@ class OpenQuestion:
         self._typed_at = 0.0
 
     def open(self, wanted: ApprovalWanted | None) -> None:
-        """Shows this question; `None`: there is none any more."""
+        """Shows this question, or none."""
         if wanted is None or self.wanted is None or wanted.approval_id != self.wanted.approval_id:
             self.wanted = wanted
             self.note_typing()
@@ -126,7 +126,7 @@ class Approvals:
         return sum(approval_id not in self._asked for approval_id in self._waiting)
 
     def take_next_question(self) -> ApprovalWanted | None:
-        """Returns the oldest question that was not asked yet; it counts as asked from now on."""
+        """Returns the oldest question that was not asked yet, and marks it as asked."""
         for wanted in self._waiting.values():
             if wanted.approval_id not in self._asked:
                 self._asked.add(wanted.approval_id)
@@ -134,29 +134,31 @@ class Approvals:
         return None
 
     def add(self, wanted: ApprovalWanted) -> bool:
-        """Returns False if it is known already."""
+        """Adds a question; returns False if it is known already."""
         is_new = wanted.approval_id not in self._waiting
         self._waiting.setdefault(wanted.approval_id, wanted)
         return is_new
 
     def settle(self, approval_id: str) -> ApprovalWanted | None:
-        """Removes a question that was decided or has expired. `None`: it is not known here."""
+        """Removes a question that was decided or has expired; returns `None` for an unknown
+        one."""
         return self._waiting.pop(approval_id, None)
 
     def start_over(self) -> None:
-        """Forgets all questions, in another conversation."""
+        """Removes all questions, after a switch to another conversation."""
         self._waiting.clear()
         self._asked.clear()
 
     async def decide(self, wanted: ApprovalWanted, decision: ApprovalDecision) -> str:
-        """Returns in words what was decided, here or by somebody who was quicker."""
+        """Sends the decision, and returns in words what was decided, here or by someone who was
+        faster."""
         waited = self.settle(wanted.approval_id)
         try:
             decided = await self._client.approve(
                 wanted.approval_id, allow=decision.allow, remember=decision.remember
             )
         except NpltError as error:
-            # A refusal means that it is settled in some way.
+            # A refusal means that the question is already decided or has expired.
             if waited is not None and not isinstance(error, RequestRefused):
                 self._waiting = {waited.approval_id: waited, **self._waiting}
             raise

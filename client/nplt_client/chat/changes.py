@@ -1,12 +1,11 @@
 """Translates events and stored messages into changes of a chat's display.
 
-Each kind of change is a frozen value; every chat draws from these and from nothing else.
-Changes name what they are about (a turn, a call, a tool call), so that drawing one twice
-shows it once. `EventTranslator` keeps the text of the calls that run; its events come
-from behind a `Cursor`, so each piece of text continues the one before it.
-`ChangeQueue` joins neighbouring pieces of one text, so that drawing keeps up with a fast
-model. All text in a change is safe to show, except for answers when `exact_answers` asks
-for them as they are.
+Each kind of change is a frozen value; every chat draws these and nothing else. A change
+carries the id of its turn, call or tool call, so that drawing it twice shows it once.
+`EventTranslator` keeps the text of the running calls; a `Cursor` has filtered its events, so
+each piece of text continues the one before it. `ChangeQueue` joins adjacent pieces of one
+text, so that drawing keeps up with a fast model. All text in a change is sanitized, except
+for answers with `exact_answers`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Participant(Struct, frozen=True, kw_only=True):
 
 
 def parse_participants(clients: JsonValue | Sequence[JsonObject]) -> tuple[Participant, ...]:
-    """As an ATTACH or a presence event lists them."""
+    """Parses the list of clients in an ATTACH reply or a presence event."""
     return tuple(
         Participant(
             user=safe_line(one.get("user") or "", _NAME_WIDTH),
@@ -56,8 +55,8 @@ def parse_participants(clients: JsonValue | Sequence[JsonObject]) -> tuple[Parti
 
 
 def other_participants(participants: Sequence[Participant], me: Participant) -> tuple[str, ...]:
-    """Everyone but ourselves: other people by name, our own other programs by theirs, and
-    how many more windows of this one there are."""
+    """Lists all others: other people by name, our own other programs by the program's name,
+    and the number of our other windows with this program."""
     names = [
         (one.program or "someone") if one.user == me.user else one.user
         for one in participants
@@ -75,11 +74,11 @@ class PromptShown(Struct, frozen=True, kw_only=True):
     seq: int = 0
     is_mine: bool = True
     attachments: tuple[str, ...] = ()
-    """Each file in one line."""
+    """One line per file."""
 
     @property
     def shown(self) -> str:
-        """The text, and below it the files that came with it."""
+        """The text, and below it the attachments."""
         return "\n".join((self.text.rstrip("\n"), *(f"[{file}]" for file in self.attachments)))
 
 
@@ -99,14 +98,14 @@ class TextGrew(Struct, frozen=True, kw_only=True):
 
 
 class TextReplaced(Struct, frozen=True, kw_only=True):
-    """The text of that call from its beginning, in place of what came piece by piece."""
+    """The text of a call from its beginning; it replaces the pieces that were shown."""
 
     turn_id: str
     call: int
     text: str
     kind: TextKind = "answer"
     is_stored: bool = True
-    """All of it, as it is stored. Otherwise the call still runs, and more pieces follow."""
+    """Whether this is the complete, stored text. If not, more pieces follow."""
 
 
 class ToolShown(Struct, frozen=True, kw_only=True):
@@ -133,11 +132,11 @@ class TurnEnded(Struct, frozen=True, kw_only=True):
     model: str = ""
     """The model that answered."""
     has_begun: bool = True
-    """Not when it was cancelled while it waited for its turn."""
+    """False for a turn that was cancelled in the queue."""
 
     @property
     def words(self) -> str:
-        """Empty: it is complete."""
+        """A remark about the end; empty for a completed turn."""
         if self.state == "completed":
             return ""
         if self.state == "interrupted" and not self.has_begun:
@@ -148,7 +147,7 @@ class TurnEnded(Struct, frozen=True, kw_only=True):
 
 
 class ActivityChanged(Struct, frozen=True, kw_only=True):
-    """What the running turn does, in a few words for the status line."""
+    """The activity of the running turn, in a few words for the status line."""
 
     turn_id: str
     words: str
@@ -163,7 +162,7 @@ class NoticeShown(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalSettled(Struct, frozen=True, kw_only=True):
-    """Somebody decided, or its time is over."""
+    """An approval was decided, or it expired."""
 
     approval_id: str
     tool_name: str = ""
@@ -190,14 +189,14 @@ class PresenceChanged(Struct, frozen=True, kw_only=True):
 
 
 class TranscriptOutdated(Struct, frozen=True, kw_only=True):
-    """What is shown is no longer the conversation: it has to be read again."""
+    """The transcript differs from the conversation, which has to be read again."""
 
     why: str
 
 
 TurnChange: TypeAlias = PromptShown | TurnBegan | TextGrew | TextReplaced | ToolShown | TurnEnded
 Turns: TypeAlias = Sequence[tuple[str, list[TurnChange]]]
-"""Ids of turns, each with the changes that show it."""
+"""The ids of turns, each with the changes that show the turn."""
 Change: TypeAlias = (
     TurnChange
     | ActivityChanged
@@ -212,9 +211,8 @@ Change: TypeAlias = (
 
 
 def changes_from_history(stored: Iterable[JsonObject]) -> Turns:
-    """Turn by turn, in the order they were asked. A message without a
-    turn (from an imported conversation) is a turn of its own.
-    """
+    """Translates stored messages, turn by turn, in the order of the prompts. A message without
+    a turn (from an imported conversation) becomes a turn of its own."""
     turns: dict[str, list[TurnChange]] = {}
     calls: Counter[str] = Counter()
     for message in stored:
@@ -297,7 +295,7 @@ _REMARKS = {
 
 
 class _TextStream:
-    """One call's answer or reasoning, as it comes. `length` counts characters as they came."""
+    """The streamed answer or reasoning of a call. `length` counts characters before sanitizing."""
 
     __slots__ = ("_pieces", "_sanitizer", "length")
 
@@ -318,34 +316,34 @@ class _TextStream:
 
 
 class EventTranslator:
-    """Keeps the text of the calls that run, and the names of uploaded files.
+    """Translates events. Keeps the text of the running calls, and the names of uploaded files.
 
-    A turn's last entry ends it too: a client that was away when the turn ended gets no
-    other event.
+    A turn's last entry ends the turn too: a client that was disconnected when the turn ended
+    is sent no TURN_FINISHED.
     """
 
     def __init__(
         self, started_here: Callable[[str | None], bool], *, exact_answers: bool = False
     ) -> None:
-        """`exact_answers`: for a file or a pipe, which gets answers as they are."""
+        """`exact_answers` does not sanitize answers, for a file or a pipe."""
         self._started_here = started_here
         self._is_exact = exact_answers
         self._streams: dict[tuple[str, int, TextKind], _TextStream] = {}
         self._files: dict[str, str] = {}
-        """What is known of uploads, by id: a prompt has only their ids."""
+        """Descriptions of uploaded files by id; a prompt has only their ids."""
 
     def start_over(self) -> None:
         self._streams.clear()
 
     def so_far(self) -> list[Change]:
-        """The text of the running calls, for a display that starts over."""
+        """Returns the text of the running calls, for a display that starts over."""
         return [
             TextReplaced(turn_id=turn_id, call=call, text=stream.text, kind=kind, is_stored=False)
             for (turn_id, call, kind), stream in self._streams.items()
         ]
 
     def changes_of(self, event: messages.Event) -> Iterator[Change]:
-        """To be read to its end."""
+        """Translates an event. The caller must exhaust the iterator."""
         match event:
             case messages.TextDelta():
                 is_new = event.replay_from is None
@@ -355,7 +353,7 @@ class EventTranslator:
                     event.turn_id, event.call or 0, event.text or "", kind="reasoning"
                 )
             case messages.AgentThought():
-                if event.content and event.type != "tool_call":  # which has events of its own
+                if event.content and event.type != "tool_call":  # tools have their own events
                     words, kind = safe_line(event.content, 60), safe_line(event.type)
                     yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
             case messages.TurnStarted():
@@ -377,7 +375,7 @@ class EventTranslator:
     def _grow(
         self, turn_id: str, call: int, text: str, *, kind: TextKind = "answer", is_new: bool = True
     ) -> Iterator[Change]:
-        """`is_new`: not when the server sends the text of this call again, from 0."""
+        """Adds to a call's text. `is_new` is False when the server replays it from 0."""
         key = (turn_id, call, kind)
         if not is_new:
             self._streams.pop(key, None)
@@ -409,14 +407,14 @@ class EventTranslator:
                 stream = self._streams.pop((turn_id, call, "answer"), None)
                 length = stream.length if stream else 0
                 if entry.get("truncated") and length > len(word_in(entry, "content")):
-                    return  # what was streamed is more than what fits a message
+                    return  # the streamed text is longer than the truncated entry
                 yield from _answer_changes(
                     entry, turn_id=turn_id, call=call, is_exact=self._is_exact
                 )
             case _ if turn_id and entry.get("kind") == "tool_results":
                 yield from _tool_changes(entry, turn_id=turn_id, call=event.call or 0)
             case _ if turn_id and entry.get("kind") == "fault":
-                # How a turn failed, or was cut short by the end of the server.
+                # The turn failed, or the server stopped while it ran.
                 error: JsonObject = {"code": entry.get("code"), "message": entry.get("content")}
                 match entry.get("state"):
                     case "interrupted":
@@ -474,7 +472,7 @@ def _session_changes(event: messages.SessionEvent) -> Iterator[Change]:
 
 
 class ChangeQueue:
-    """Changes on their way to a display, which takes all of them at its own pace."""
+    """Queues changes for a display, which takes all of them at its own pace."""
 
     def __init__(self) -> None:
         self._changes: list[Change] = []
@@ -495,7 +493,7 @@ class ChangeQueue:
             self._arrived.set()
 
     def clear(self) -> None:
-        """What is in it belongs to a conversation that was left."""
+        """Drops the changes of a conversation that was left."""
         self._changes.clear()
 
     async def wait(self) -> None:

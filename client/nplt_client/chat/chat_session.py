@@ -1,11 +1,11 @@
 """A chat without its display: the conversation, its turns, its status, its beginning and end.
 
 `ChatSession` is the state of one chat on one `Client`; a conversation outlives it.
-`receive_events` turns events into changes, and `draw_changes` gives them to the display, a
-`SessionView`, in order and one at a time. A lock keeps a switch of conversations and the
-drawing of a change apart, and events wait during a switch so that they are drawn after the
-history that was read. `run_chat` connects, starts a server if none is running, and prints at
-the end how to come back. Imports no toolkit.
+`receive_events` turns events into changes, and `draw_changes` passes them to the display, a
+`SessionView`, in order and one at a time. A lock excludes drawing during a switch of
+conversations, and events wait during a switch, so that they are drawn after the history that
+was read. `run_chat` connects, starts a server if none is running, and prints at the end how
+to resume the conversation. Imports no toolkit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TurnStatus:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.running: str | None = None
         self.waiting: dict[str, changes.PromptShown] = {}
-        """The prompts of turns that have not begun, by turn, in order."""
+        """The prompts of queued turns, by turn, in order."""
         self.doing = ""
         self.input_tokens = 0
         self.output_tokens = 0
@@ -69,7 +69,7 @@ class TurnStatus:
         self._characters = 0
 
     def start_over(self, *, running: str | None = None, waiting: tuple[str, ...] = ()) -> None:
-        """Forgets the turns, after a move or when the conversation was read again."""
+        """Resets the turns, after a switch or when the conversation was read again."""
         self.running = running
         self.waiting = {
             turn_id: changes.PromptShown(turn_id=turn_id, text="", is_mine=False)
@@ -81,14 +81,14 @@ class TurnStatus:
 
     @property
     def seconds(self) -> float | None:
-        """The age of the running turn. `None`: none runs, or it began before we attached."""
+        """The age of the running turn; `None` if none runs, or if it began before we attached."""
         if self.running is None or self._began_at is None:
             return None
         return self._clock() - self._began_at
 
     @property
     def tokens_per_second(self) -> float | None:
-        """An estimate: the server counts tokens only at the end."""
+        """An estimate, since the server counts tokens only at the end."""
         if self.running is None or self._spoke_at is None:
             return None
         seconds = self._clock() - self._spoke_at
@@ -121,7 +121,7 @@ class TurnStatus:
 
 
 Reached: TypeAlias = messages.Attached | messages.SessionCreated | messages.SessionDeleted
-"""The reply to a move. After a deletion the session is in a new conversation."""
+"""The reply to a switch. After a deletion the session is in a new conversation."""
 
 
 class _SentPrompt:
@@ -130,18 +130,18 @@ class _SentPrompt:
     def __init__(self, text: str) -> None:
         self.text = text
         self.turn_id: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Set by the receipt; cancelled if the prompt was refused."""
+        """The receipt sets it; a refusal of the prompt cancels it."""
         self.is_taken_back = False
 
 
 class SessionView:
-    """Draws what a session gives it, one call at a time. Every chat is one."""
+    """The interface by which a session draws, one call at a time. Every chat implements it."""
 
     async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
         """Shows a conversation from scratch."""
 
     async def show_again(self, turns: changes.Turns) -> None:
-        """Shows the same conversation again: events were missed, or messages rolled back."""
+        """Shows the same conversation again, after a lag or a rollback."""
 
     async def show_older(self, turns: changes.Turns) -> None: ...
 
@@ -151,17 +151,17 @@ class SessionView:
         """Called after all changes that had arrived were drawn."""
 
     async def pause(self, began: float) -> None:
-        """Waits before the next round of drawing. `began`: the time this one began."""
+        """Waits before the next round of drawing. The current one started at `began`."""
 
     def connection_changed(self, state: ConnectionState) -> None: ...
 
     def alert(self, words: str) -> None:
-        """Tells a person who looks at another window."""
+        """Notifies a person who looks at another window."""
 
 
 class ChatSession:
     display: SessionView
-    """Set by the display when it is made; nothing is drawn before."""
+    """The display sets it when it is made; nothing is drawn before."""
 
     def __init__(
         self,
@@ -171,9 +171,9 @@ class ChatSession:
         shows_history: bool = True,
         background: Address | None = None,
     ) -> None:
-        """`shows_history`: whether earlier messages are read when it enters a conversation.
-        `background`: where the server listens, if it is one in the background that may be
-        started again."""
+        """`shows_history`: whether earlier messages are read on entering a conversation.
+        `background`: the address of the server, if it runs in the background and may be
+        restarted."""
         self.client = client
         self.turn_status = TurnStatus()
         self.change_queue = changes.ChangeQueue()
@@ -182,27 +182,27 @@ class ChatSession:
         self.names: tuple[str, ...] = ()
         """The names of all conversations, as `refresh_names` read them."""
         self.is_new = True
-        """The conversation was made by the last move."""
+        """Whether the last switch created the conversation."""
         self.others: tuple[str, ...] = ()
         self.context_percent: float | None = None
         self.cost = ""
         self.has_older = False
         self.is_stored = False
-        """The server has stored the conversation, so one can come back to it."""
+        """Whether the server has stored the conversation, so that it can be resumed."""
         self.background = background
         self._was_stopped = False
-        """The server announced its end. Somebody stopped it, so it is not restarted."""
+        """Whether the server announced that it shuts down. Then it is not restarted."""
         self.restarting: asyncio.Task[None] | None = None
         self.attachments: list[str] = []
         self.replace_from: int | None = None
         self.replaced_attachments: tuple[str, ...] = ()
-        """The files of the message that is replaced: they go with the new one."""
+        """The attachments of the replaced message, which are sent with the new one."""
         self._sent_files: dict[str, tuple[str, ...]] = {}
-        """The files of waiting prompts, by turn, for `take_back_queued`."""
+        """The attachments of queued prompts, by turn, for `take_back_queued`."""
         self._sent: dict[str, _SentPrompt] = {}
         """Our prompts by message id, until they are drawn as turns."""
         self._taken_back: set[str] = set()
-        """Turns that were cancelled while they waited; their end may be received twice."""
+        """Turns that were cancelled in the queue; their end may be received twice."""
         self._arrived: messages.Attached | None = None
         self._shows_history = shows_history
         self._me = changes.Participant(user=safe_line(client.welcome.user), program=COMMAND_NAME)
@@ -221,11 +221,11 @@ class ChatSession:
 
     @property
     def model(self) -> str:
-        """The model that answers next here."""
+        """The model that answers next in this conversation."""
         return safe_line(self.client.model)
 
     async def receive_events(self) -> None:
-        """Runs until the connection is lost for good; then raises its error."""
+        """Receives until the connection is lost for good; then raises its error."""
         try:
             async for event in self._feed:
                 await self._settled.wait()
@@ -246,7 +246,7 @@ class ChatSession:
 
     @contextmanager
     def expecting(self, event: str) -> Iterator[None]:
-        """Wraps a command that causes this event: no notice of it is shown."""
+        """Wraps a command that causes this event, so that no notice of it is shown."""
         self._expected.add(event)
         try:
             yield
@@ -260,7 +260,7 @@ class ChatSession:
         self.display.connection_changed(state)
         if isinstance(state, Online):
             self._was_stopped = False
-        # After a first attempt of its own: somebody else may be starting it.
+        # The first attempt is made without a restart: someone else may be starting the server.
         is_due = isinstance(state, Reconnecting) and state.attempt == _RESTART_ATTEMPT
         if is_due and self.background is not None and not self._was_stopped:
             self.restarting = asyncio.ensure_future(self.restart_server(self.background))
@@ -301,7 +301,7 @@ class ChatSession:
         if isinstance(change, ApprovalWanted):
             alert = f"{change.tool_name} waits for your answer"
         elif isinstance(change, changes.TurnEnded) and self.client.started_here(change.turn_id):
-            # It may be received twice, but only the first time the turn still runs here.
+            # The end may be received twice, but only the first time the turn still runs here.
             alert = "the answer is done" if change.turn_id == self.turn_status.running else ""
         self.turn_status.apply(change)
         match change:
@@ -314,7 +314,7 @@ class ChatSession:
                     return
             case changes.ApprovalSettled():
                 wanted = self.approvals.settle(change.approval_id)
-                if wanted is None:  # decided here
+                if wanted is None:  # it was decided here
                     return
                 change = replace(change, tool_name=wanted.tool_name)
             case changes.TranscriptOutdated():
@@ -327,7 +327,7 @@ class ChatSession:
             self.display.alert(alert)
 
     def _note_taken_back(self, change: changes.Change) -> changes.Change:
-        """Marks the end of a turn that was cancelled while it waited."""
+        """Marks the end of a turn that was cancelled in the queue."""
         match change:
             case changes.PromptShown():
                 sent = self._sent.pop(change.message_id or "", None)
@@ -379,12 +379,12 @@ class ChatSession:
     async def start_in(
         self, id_or_name: str, *, create: bool = False, history: str | None = None
     ) -> None:
-        """Switches before anything is shown. Events wait until `move` shows it."""
+        """Switches before anything is shown. Events wait until `move` shows the conversation."""
         self._arrived = await self.client.switch(id_or_name, create=create, history=history)
 
     async def move(self, going: Awaitable[Reached] | None = None, *, name: str = "") -> None:
-        """Enters the conversation that `going` switches to and shows it; `None`: shows the
-        current one. A refused move changes nothing. `name`: the name of a new conversation."""
+        """Shows the conversation that `going` switches to, or by default the current one. A
+        refused switch changes nothing. `name` is the name of a new conversation."""
         async with self._lock:
             self._settled.clear()
             try:
@@ -404,7 +404,7 @@ class ChatSession:
             await self.display.drawn()
 
     async def _enter(self, attached: messages.Attached | None) -> changes.Turns:
-        """Reads the conversation; `None`: a new one."""
+        """Reads the conversation; without `attached` it is new."""
         active = attached.active_turn if attached else None
         self.is_new = attached is None
         self.turn_status.start_over(
@@ -425,7 +425,7 @@ class ChatSession:
             await self.display.drawn()
 
     async def show_older(self) -> bool:
-        """Reads a page of older messages. False: there are none."""
+        """Reads a page of older messages. Returns False if there are none."""
         async with self._lock:
             if not self.has_older:
                 return False
@@ -437,7 +437,7 @@ class ChatSession:
         return bool(turns)
 
     async def show_back_to(self, seq: int) -> bool:
-        """Reads older messages until that one is shown. False: it is too far up."""
+        """Reads older messages until that one is shown. Returns False if it is too old."""
         for _ in range(_PAGES_BACK_MAX):
             if not self.has_older or self._oldest_seq <= seq:
                 return True
@@ -446,7 +446,7 @@ class ChatSession:
         return self._oldest_seq <= seq
 
     def forget_older_than(self, seq: int) -> None:
-        """The display has dropped older messages; they can be read again."""
+        """Notes that the display has dropped older messages; they can be read again."""
         if seq:
             self._oldest_seq, self.has_older = seq, True
 
@@ -475,7 +475,7 @@ class ChatSession:
             return
         status = self.turn_status
         try:
-            if not self.name:  # it got one from its first prompt
+            if not self.name:  # the server names it after its first prompt
                 page = await self.client.history(1)
                 self.name = safe_line(page.name) if page.message_count else ""
             account = await self.client.usage()
@@ -517,7 +517,7 @@ class ChatSession:
                         replace_from=replace_from,
                     )
                     try:
-                        async with turn:  # its events come through the feed
+                        async with turn:  # the feed has its events too
                             self.is_stored = True
                             receipt = turn.receipt
                     except (ConnectionLost, TimedOut):
@@ -536,8 +536,8 @@ class ChatSession:
         return receipt
 
     def take_back_queued(self) -> tuple[str, Awaitable[object]] | None:
-        """The text of our last prompt that waits (or has no receipt yet while a turn runs),
-        and what cancels it at the server. `None`: there is none."""
+        """Returns the text of our last prompt that is queued (or has no receipt yet while a turn
+        runs), and an awaitable that cancels it at the server; `None` if there is none."""
         if not isinstance(self.client.connection, Online):
             return None
         sent = [one for one in self._sent.values() if not one.is_taken_back]
@@ -551,7 +551,7 @@ class ChatSession:
         return self.turn_status.waiting[turn_id].text, self._cancel_queued(turn_id)
 
     async def _cancel_sent(self, sent: _SentPrompt) -> None:
-        with suppress(asyncio.CancelledError):  # it was refused
+        with suppress(asyncio.CancelledError):  # the prompt was refused
             await self._cancel_queued(await asyncio.shield(sent.turn_id))
 
     async def _cancel_queued(self, turn_id: str) -> None:
@@ -565,13 +565,13 @@ class ChatSession:
 
     @property
     def queued(self) -> list[str]:
-        """Our waiting turns, the oldest first, without those taken back."""
+        """Our queued turns, the oldest first, without those taken back."""
         waiting = self.turn_status.waiting.items()
         return [one for one, prompt in waiting if prompt.is_mine and one not in self._taken_back]
 
     @property
     def connection(self) -> ConnectionState:
-        """The client's state; `Reconnecting` has the seconds that are left now."""
+        """The client's state; `Reconnecting` has the remaining seconds."""
         state = self.client.connection
         if state is not self._state:
             self._state, self._state_since = state, monotonic()
@@ -584,13 +584,13 @@ class ChatSession:
         if not isinstance(self.client.connection, Online):
             return
         sent = monotonic()
-        with suppress(NpltError):  # the state of the connection says the rest
+        with suppress(NpltError):  # the state of the connection shows the failure
             await self.client.ping()
             self.lag_seconds = monotonic() - sent
 
 
 def _without_notice(new_changes: Iterable[changes.Change]) -> Iterator[changes.Change]:
-    """Leaves out the notices of what our own command has caused."""
+    """Leaves out notices of events that our own command caused."""
     for change in new_changes:
         if isinstance(change, changes.TranscriptOutdated):
             yield replace(change, why="")
@@ -687,15 +687,15 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     resume: str | None = None
     new: bool = False
     create: bool = False
-    """Creates the conversation to resume if there is none."""
+    """Creates the conversation to resume if it does not exist."""
     history: str | None = None
-    """The history of the server's settings that a new conversation is kept in."""
+    """The history of the server's settings that stores a new conversation."""
     model: str | None = None
 
 
 Talk: TypeAlias = Callable[[ChatSession, str], Awaitable[tuple[int, str | None]]]
-"""Runs the chat with a draft. Gives the exit code, and a draft if the chat goes on with it on
-a new connection."""
+"""Runs the chat with a draft. Returns the exit code, and a draft if the chat goes on with it
+on a new connection."""
 
 
 def run_chat(
@@ -706,17 +706,17 @@ def run_chat(
     exact_answers: bool = False,
     is_interactive: bool = True,
 ) -> int:
-    """Connects, and has `talk` run the chat, over as many connections as are wanted.
+    """Connects and calls `talk` to run the chat, again for each new connection that it wants.
 
-    `give_up_seconds`: how long a lost server is looked for; `None`: a person may wait for
-    ever. `is_interactive`: shows earlier messages, and at the end how to come back.
+    `give_up_seconds` limits reconnecting; `None`: a person may wait without end.
+    `is_interactive` shows earlier messages, and at the end how to resume the conversation.
     """
     patience = Patience(give_up_seconds=find_reconnect_seconds(give_up_seconds))
 
     async def talk_once(
         options: ChatOptions, address: Address, draft: str
     ) -> tuple[int, str | None, str | None]:
-        """Returns also the id of the conversation, if it is stored."""
+        """Returns the result of `talk`, and the id of the conversation if it is stored."""
         shown: ChatSession | None = None
 
         def connection_changed(state: ConnectionState) -> None:
@@ -752,7 +752,7 @@ def run_chat(
     async def talk_on(options: ChatOptions, address: Address) -> int:
         code, draft, session_id = await talk_once(options, address, "")
         while draft is not None:
-            if session_id is not None:  # where the model is on record
+            if session_id is not None:  # the conversation has its model
                 options = replace(options, model=None)
             options = replace(options, go_on=False, new=False, resume=session_id)
             code, draft, session_id = await talk_once(options, address, draft)

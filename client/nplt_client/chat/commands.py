@@ -1,9 +1,9 @@
 """The slash commands: names, arguments, help and what each one does.
 
-A typed line goes to `take_line`, which tells commands and prompts apart. Every chat has all
-commands. A command acts on the `ChatDisplay` it was typed in. It is done now or not at all;
-only prompts wait for the connection (a chat in a pipe waits with commands too). The caller
-shows the errors of a command.
+A typed line goes to `take_line`, which distinguishes commands and prompts. Every chat has all
+commands. A command acts on the `ChatDisplay` it was typed in. It fails without a connection;
+only prompts wait for one (in a pipe, commands wait too). The caller shows the errors of a
+command.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MESSAGES_PER_PAGE = 200
 
 class Command(Struct, frozen=True, kw_only=True):
     argument: str
-    """An argument in brackets may be left out."""
+    """The argument as `/help` shows it; one in brackets is optional."""
     help: str
     run: Run
     needs_server: bool
@@ -66,14 +66,14 @@ def _command(argument: str, about: str, *, needs_server: bool = True) -> Callabl
 
 
 def parse_prompt(line: str) -> str | None:
-    """Returns the text for the model; `None`: the line is a command."""
+    """Returns the text for the model; `None` if the line is a command."""
     if line.startswith("//"):
         return line[1:]
     return None if line.startswith("/") else line
 
 
 def parse_command(line: str) -> tuple[str, str]:
-    """Returns name and argument. The error for an unknown name suggests the nearest one."""
+    """Returns name and argument. The error for an unknown name suggests a similar one."""
     typed, _, argument = line[1:].partition(" ")
     name, argument = typed.lower(), argument.strip()
     if name not in COMMANDS:
@@ -236,7 +236,7 @@ async def _search(chat: ChatDisplay, argument: str) -> None:
 
 @_command("", "show the model nothing older")
 async def _clear(chat: ChatDisplay, argument: str) -> None:
-    await chat.session.client.clear()  # the event tells everyone, us too
+    await chat.session.client.clear()  # the event shows it in all chats, ours too
 
 
 @_command("[N]", "take back your last message (or N) and its answer")
@@ -252,7 +252,7 @@ async def _undo(chat: ChatDisplay, argument: str) -> None:
     with _at_rest("undo"), chat.session.expecting("rolled_back"):
         if all(turns):
             await client.roll_back(turns=turns)
-        else:  # from a program that knew no turns
+        else:  # an imported message without a turn
             await client.roll_back(number_in(newest[0], "seq") - 1)
     text = safe_line(newest[0].get("content"), 60)
     more = f" and {len(newest) - 1} more" if len(newest) > 1 else ""
@@ -288,8 +288,8 @@ def _still_running(command: str) -> LimitExceeded:
 
 @_command("", "change your last message and ask again")
 async def _edit(chat: ChatDisplay, argument: str) -> None:
-    """The message is rolled back only when the new text is sent. A draft that was typed
-    meanwhile is kept: the rest of it, and Enter, would send the old message otherwise."""
+    """Puts the last message into the input; it is rolled back when the new text is sent. A draft
+    that was typed meanwhile stays: Enter would send the old message otherwise."""
     last = await _replace_last(chat, "edit")
     if chat.draft:
         chat.session.replace_from = None
@@ -306,7 +306,7 @@ async def _retry(chat: ChatDisplay, argument: str) -> None:
 
 
 async def _replace_last(chat: ChatDisplay, command: str) -> JsonObject:
-    """Makes the next prompt replace the last message, with its files."""
+    """Makes the next prompt replace the last message and keep its attachments."""
     session = chat.session
     newest = (await session.client.history(1, roles=("user",))).messages
     if not newest:
@@ -321,7 +321,7 @@ async def _replace_last(chat: ChatDisplay, command: str) -> JsonObject:
 
 
 async def all_messages(client: Client) -> AsyncIterator[JsonObject]:
-    """Yields each prompt with its answer, and at the end the prompts that wait."""
+    """Yields each prompt with its answer, and at the end the queued prompts."""
     walk = ConversationWalk()
     while not walk.is_over:
         page = await client.history(_MESSAGES_PER_PAGE, after=walk.after)
@@ -406,7 +406,7 @@ async def _attach(chat: ChatDisplay, argument: str) -> None:
 
 @_command("[N|code]", "copy an answer, the N-th from the end, or its code", needs_server=False)
 async def _copy(chat: ChatDisplay, argument: str) -> None:
-    """Copies by OSC 52 into the terminal's clipboard, also over ssh."""
+    """Copies to the terminal's clipboard by OSC 52, which works over ssh too."""
     answers = [answer for answer in chat.answers if answer]
     if argument == "code":
         blocks = [code for answer in answers for _, code in code_blocks(answer)]
@@ -424,7 +424,7 @@ async def _copy(chat: ChatDisplay, argument: str) -> None:
 
 @_command("[FILE]", "write this conversation to a file.md, .html, .json or .jsonl")
 async def _export(chat: ChatDisplay, argument: str) -> None:
-    """The file's ending decides the format."""
+    """The file's extension decides the format."""
     form = form_of(Path(argument)) if argument else "md"
     if form is None:
         endings = ", ".join(f".{known}" for known in FORMS)
@@ -442,7 +442,7 @@ def file_name(title: str) -> str:
 
 
 def write_new_file(name: str, text: str) -> Path:
-    """Never overwrites a file."""
+    """Writes a file, and never overwrites one."""
     path = Path(name).expanduser()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,8 +1,8 @@
-"""The base of all chats: what commands can do with a chat, and what keys do in it.
+"""The base of all chats: the operations that commands and keys perform on a chat.
 
 `ChatDisplay` is the base of the full-screen chat (`tui.app`) and of the line chats
 (`lines.line_chat`). The session calls it to draw (`SessionView`), the commands to act on
-the chat they were typed in. The theme that a person chose is remembered here.
+the chat they were typed in. The chosen theme is stored here.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ def remember_theme(file: Path, name: str) -> None:
 
 _LEAVE_SECONDS = 2.0
 ESCAPE_SECONDS = 1.0
-"""Two Esc within this time also empty the queue."""
+"""A second Esc within this time also empties the queue."""
 
 
 class ChatDisplay(SessionView):
     keys_help: Sequence[tuple[str, str]] = ()
     waits_for_server = False
-    """Without a connection, commands wait for one instead of failing (for scripts)."""
+    """Whether commands wait for a connection instead of failing without one (for scripts)."""
     is_raw = False
     _stopped_turn: str | None = None
     """The turn that the server is being asked to stop."""
     _pressed_at = _escaped_at = float("-inf")
 
     def __init__(self, session: ChatSession, folder: Path) -> None:
-        """`folder`: where prompts and the theme are remembered."""
+        """`folder` stores the history of prompts and the theme."""
         self.session = session
         self.theme_file = folder / "theme"
         session.display = self
 
-    # What each display does in its own way
+    # Implemented by each display
 
     @property
     def answers(self) -> Sequence[str]:
@@ -66,7 +66,7 @@ class ChatDisplay(SessionView):
 
     @property
     def draft(self) -> str:
-        """What was typed and not sent; empty where lines are read one by one."""
+        """The text in the input; empty where lines are read one by one."""
         return ""
 
     def fill(self, text: str) -> None:
@@ -84,7 +84,7 @@ class ChatDisplay(SessionView):
         self.begin(work())
 
     async def sending(self, message_id: str, text: str) -> None:
-        """Shows our own prompt before its receipt has come."""
+        """Shows our own prompt before its receipt is received."""
 
     def accepted(self, message_id: str, turn_id: str) -> None: ...
 
@@ -101,7 +101,8 @@ class ChatDisplay(SessionView):
     async def choose(
         self, title: str, choices: Sequence[str], marked: str | None = None
     ) -> str | None:
-        """Lets the person choose. `None`: nothing was chosen, or choices are only listed."""
+        """Lets the person choose. Returns `None` if nothing was chosen, or if this display only
+        lists the choices."""
         raise NotImplementedError
 
     async def show_sessions(self, wanted: str) -> None: ...
@@ -114,14 +115,14 @@ class ChatDisplay(SessionView):
 
     def leave(self, *, reconnect: bool = False) -> None: ...
 
-    # What all of them do
+    # Shared by all displays
 
     @property
     def first_contact(self) -> str:
         return first_contact_text(self.session.model, self.session.client.welcome.models)
 
     async def attempt(self, work: Awaitable[object]) -> None:
-        """Awaits `work`; an `NpltError` is shown, and the chat goes on."""
+        """Awaits `work`, and shows an `NpltError` instead of raising it."""
         try:
             await work
         except NpltError as error:
@@ -146,8 +147,8 @@ class ChatDisplay(SessionView):
     # Keys
 
     def take_back(self) -> bool:
-        """Puts the last waiting prompt back into the input and cancels it at the server.
-        False: none waits."""
+        """Puts the last queued prompt back into the input and cancels it at the server. Returns
+        False if none is queued."""
         if (taken := self.session.take_back_queued()) is None:
             return False
         text, cancelling = taken
@@ -161,8 +162,8 @@ class ChatDisplay(SessionView):
 
     @property
     def why_no_stop(self) -> str:
-        """Why the answer can't be stopped; empty if it can, or if none runs. The server is
-        asked once at a time, and not without a connection: then the next Ctrl+C leaves."""
+        """Why the answer can't be stopped; empty if it can, or if none runs. Only one CANCEL is
+        sent at a time, and none without a connection: then the next Ctrl+C leaves."""
         running = self.session.turn_status.running
         if running is None:
             return ""
@@ -171,7 +172,7 @@ class ChatDisplay(SessionView):
         return "the answer is being stopped" if running == self._stopped_turn else ""
 
     def press_escape(self) -> None:
-        """Stops the answer; the second one also empties the queue."""
+        """Stops the answer; a second Esc also empties the queue."""
         before, self._escaped_at = self._escaped_at, monotonic()
         if self._escaped_at - before < ESCAPE_SECONDS:
             self.begin_stopping(self.empty_queue)
@@ -181,7 +182,7 @@ class ChatDisplay(SessionView):
             self.remark(self.why_no_stop)
 
     def press_interrupt(self) -> None:
-        """Stops the answer, else empties the input, else leaves at the second one."""
+        """Stops the answer, else empties the input, else leaves at the second Ctrl+C."""
         if self.can_stop:
             self.begin_stopping(self.stop)
             return
@@ -206,7 +207,7 @@ class ChatDisplay(SessionView):
             self._stopped_turn = None
 
     async def empty_queue(self) -> None:
-        """Cancels our prompts that wait, and the one that began since the first Esc."""
+        """Cancels our queued prompts, and the one that began since the first Esc."""
         count = 0
         while (taken := self.session.take_back_queued()) is not None:
             await taken[1]

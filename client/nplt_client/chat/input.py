@@ -1,8 +1,8 @@
-"""Support for typing a prompt: history, completion, external editor, typing ahead.
+"""Support for typing a prompt: history, completion, external editor, type-ahead.
 
 The history is a file of JSON strings, one per line, mode 0600, shared by all chats.
-Commands are not kept in it. It is bounded: rewritten, whole and atomically, when it has
-grown to twice what is kept. A chat whose history can't be written goes on without it.
+Commands are not stored. The file is bounded: it is rewritten atomically when it has grown to
+twice the number of prompts that are kept. A chat that can't write it goes on without it.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def _write(path: Path, flags: int, prompts: Iterable[str]) -> None:
 
 
 class PromptRecall:
-    """Up and Down through earlier prompts.
+    """Moves through earlier prompts with Up and Down.
 
-    The draft that was in the input is kept, and is there again at the other end. An
-    earlier prompt that was edited is a draft of its own.
+    The draft in the input is kept, and comes back after the newest prompt. An earlier prompt
+    that was edited becomes the draft.
     """
 
     def __init__(self, prompts: Iterable[str] = ()) -> None:
@@ -87,12 +87,12 @@ class PromptRecall:
 
     @property
     def newest_first(self) -> list[str]:
-        """Each once, where it was typed last; commands are no prompts."""
+        """The prompts without duplicates and without commands."""
         prompts = [one for one in reversed(self._prompts) if parse_prompt(one) is not None]
         return list(dict.fromkeys(prompts))
 
     def remember(self, prompt: str) -> bool:
-        """False: it was the last one already."""
+        """Adds a prompt; returns False if it equals the last one."""
         is_new = bool(prompt.strip()) and self._prompts[-1:] != [prompt]
         if is_new:
             self._prompts.append(prompt)
@@ -126,7 +126,7 @@ SUGGESTIONS_MAX = 8
 
 class Suggestion(Struct, frozen=True, kw_only=True):
     line: str
-    """What the input holds when this one is taken."""
+    """The content of the input after this suggestion is accepted."""
     shown: str
     help: str = ""
 
@@ -137,8 +137,8 @@ COMMANDS_WITH_NAMES = ("/switch ", "/delete ")
 def suggestions(
     typed: str, models: Collection[str], names: Collection[str] = ()
 ) -> list[Suggestion]:
-    """What a half-typed command could become: its name, then a model, a conversation, a
-    theme, a file."""
+    """Completes a command: its name, and then its argument, such as a model, a conversation, a
+    theme or a file."""
     if not typed.startswith("/") or typed.startswith("//") or "\n" in typed:
         return []
     name, space, argument = typed[1:].partition(" ")
@@ -163,7 +163,8 @@ def suggestions(
 
 
 def _names(begun: str) -> list[Suggestion]:
-    """Those that begin so, then those that contain it; none for a complete name."""
+    """Suggests commands with this prefix, then those that contain it; none for a complete
+    name."""
     if begun in COMMANDS:
         return []
     beginning = [name for name in COMMANDS if name.startswith(begun)]
@@ -196,7 +197,7 @@ def _files(begun: str) -> list[Suggestion]:
 
 
 def _is_offered(name: str, start: str) -> bool:
-    """A name with control characters could not be written into the input as it is."""
+    """Excludes names with control characters, which the input can't hold."""
     is_writable = sanitize(name) == name and len(name.splitlines()) == 1 and "\t" not in name
     return is_writable and (start.startswith(".") or not name.startswith("."))
 
@@ -206,9 +207,10 @@ def editor_command(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def edit_in_editor(draft: str) -> str:
-    """Blocks until the editor is closed; the terminal must be free for it."""
+    """Edits the draft in an external editor, and blocks until that is closed. The terminal must
+    be free."""
     command = editor_command()
-    # A folder of our own: editors that write anew would lose a file's own mode.
+    # A private directory: an editor that replaces the file would lose the file's mode.
     with tempfile.TemporaryDirectory(prefix="nplt-") as folder:
         path = Path(folder, "prompt.md")
         path.touch(mode=0o600)
@@ -223,26 +225,26 @@ def edit_in_editor(draft: str) -> str:
 
 
 class TypedAhead(Struct, frozen=True, kw_only=True):
-    """What was typed before the chat took over the terminal."""
+    """Input that was typed before the chat took over the terminal."""
 
     lines: tuple[str, ...] = ()
     rest: str = ""
-    """After the last Enter."""
+    """The text after the last Enter."""
     terminal_modes: list[object] | None = None
-    """As they were before."""
+    """The terminal's original modes."""
 
 
 @contextlib.contextmanager
 def typed_ahead() -> Iterator[TypedAhead]:
-    """Reads it, and keeps the terminal in a mode in which Enter is Enter.
+    """Reads the type-ahead, and sets a terminal mode in which Enter is Enter.
 
-    Until a toolkit reads keys, the terminal turns Enter into a newline, which in an input
-    of several lines does not send. So what was typed by then is read here as lines.
+    Until a toolkit reads keys, the terminal turns Enter into a newline, which does not send in
+    a multi-line input. So text that was typed before is read here as lines.
     """
     descriptor = sys.stdin.fileno()
     try:
         modes = termios.tcgetattr(descriptor)
-    except termios.error:  # no terminal
+    except termios.error:  # stdin is not a terminal
         yield TypedAhead()
         return
     reading = [*modes[:6], list(modes[6])]

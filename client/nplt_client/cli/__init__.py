@@ -37,7 +37,7 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 _HELP_WANTED: type[Exception] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""Raised for a group without its command; older versions of click print the help themselves."""
+"""click raises it for a group without a command; older versions print the help themselves."""
 
 
 def run_to_exit_code(command: Callable[[], object]) -> int:
@@ -92,7 +92,7 @@ OF_THE_GROUP = ("-h", "--help", "--version")
 def main() -> int:
     prepare_standard_streams()
     code = run_to_exit_code(_run)
-    # Python would look through all objects twice before it ends, a tenth of our time.
+    # Without this, Python collects garbage twice before it exits, a tenth of our time.
     gc.freeze()
     return code
 
@@ -102,23 +102,23 @@ def _run() -> object:
         from nplt_client.cli.completion import complete
 
         return complete(nplt)
-    # Not click's own `main`: it turns a closed pipe into exit code 1.
+    # click's own `main` is not used, since it turns a closed pipe into exit code 1.
     with nplt.make_context("nplt", sys.argv[1:]) as context:
         return nplt.invoke(context)
 
 
 def is_question(argument: str) -> bool:
-    """Whether a first argument that names no command is a question: it has a blank in it,
-    ends with a question mark, or has letters that no command has. Any other word is taken
-    for a mistyped command."""
+    """Whether a first argument that names no command is a question: it contains a blank, ends
+    with a question mark, or has letters that no command has. Any other word is treated as a
+    mistyped command."""
     is_word = argument.split() == [argument] and argument.isascii()
     return argument == "-" or not is_word or argument.endswith("?")
 
 
 class ChatByDefault(click.Group):
-    """Without a command: a question belongs to `ask`, options and addresses to `chat`.
+    """A group with a default command: `ask` for a question, `chat` for options and addresses.
 
-    Commands other than `chat` and `ask` are loaded when one of them, or the list, is wanted.
+    Commands other than `chat` and `ask` are loaded when one of them, or the list, is needed.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -138,7 +138,7 @@ class ChatByDefault(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing and not args:
-            return super().parse_args(ctx, args)  # a shell asks which commands there are
+            return super().parse_args(ctx, args)  # a shell completes the command's name
         if not args or args[0] not in OF_THE_GROUP:
             args = [*_implied_command(args), *args]
         return super().parse_args(ctx, args)
@@ -161,7 +161,8 @@ _ASK_IN_QUOTES = 'To ask a question, put it in quotes: nplt "why is the sky blue
 
 
 def _implied_command(args: list[str]) -> list[str]:
-    """Empty if the first argument is a command, or may be meant as one."""
+    """Returns the default command; empty if the first argument is a command, or a mistyped
+    one."""
     first = _first_argument(args)
     if first is None or "://" in first:
         return ["chat"]
@@ -171,7 +172,7 @@ def _implied_command(args: list[str]) -> list[str]:
 
 
 def _first_argument(args: list[str]) -> str | None:
-    """The first argument that is neither an option nor the value of one."""
+    """Returns the first argument that is neither an option nor the value of one."""
     with_value = {
         name
         for command in (chat_command, ask_command)
@@ -191,7 +192,7 @@ def _first_argument(args: list[str]) -> str | None:
 
 
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""`nplt_protocol.messages.EFFORTS`, without the time its import takes."""
+"""A copy of `nplt_protocol.messages.EFFORTS`, whose import would take time."""
 
 create_option = click.option(
     "--create", is_flag=True, help="make the conversation that is named if it is not there"

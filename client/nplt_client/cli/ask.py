@@ -1,12 +1,11 @@
 """`nplt ask`: sends one prompt and prints the answer.
 
 The prompt is the argument, stdin, or the argument with stdin as context. The answer goes
-to stdout as text, as its code blocks (`-x`), as the JSON that `--schema` asks for, or as an
-account in JSON; everything else goes to stderr. A lost
-connection is opened again and the answer continued. Ctrl+C, SIGTERM, `--timeout` and a
-reader of stdout that has gone cancel the turn at the server; with `--detach` the command
-ends when the prompt is accepted, and the answer goes on. asyncio must not be imported from
-here.
+to stdout as text, as its code blocks (`-x`), as the JSON that `--schema` requires, or inside
+a JSON report; everything else goes to stderr. A lost connection is opened again and the
+answer resumed. Ctrl+C, SIGTERM, `--timeout` and a closed pipe on stdout cancel the turn at
+the server; with `--detach` the command ends when the prompt is accepted, and the turn goes
+on. This module must not import asyncio.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _PIECE_BYTES = 64 * 1024
 INTERRUPTED = 130
 CANCEL_SECONDS_MAX = 5.0
 CANCEL_LATE_SECONDS_MAX = 0.5
-"""When time is up already."""
+"""The limit for cancelling after the deadline has passed."""
 SHORT_ID = 8
 _WORD_STARTS = re.compile("(?<=[a-z])(?=[A-Z])")
 
@@ -70,7 +69,7 @@ def assemble_prompt(argument: str | None, deadline: Deadline) -> str:
     elif argument is None:
         raise click.UsageError("Say what to ask: nplt ask PROMPT, or nplt ask - to read stdin.")
     else:
-        # Bytes that are not UTF-8 arrive as lone surrogates.
+        # Python decodes bytes that are not UTF-8 to lone surrogates.
         text = argument.encode(errors="surrogateescape").decode(errors="replace")
         context = "" if is_terminal(sys.stdin) else _read_stdin(deadline)
         if context.strip():
@@ -89,7 +88,7 @@ def _read_stdin(deadline: Deadline) -> str:
         print_remark("waiting for stdin to end (</dev/null asks without it)", dimmed=True)
     while True:
         if not select.select([source], [], [], deadline.left())[0]:
-            continue  # the deadline raises on the next round
+            continue  # the next `deadline.left()` raises
         piece = os.read(source, _PIECE_BYTES)
         if not piece:
             break
@@ -103,10 +102,10 @@ def _read_stdin(deadline: Deadline) -> str:
 
 
 class TextOutput:
-    """For people: the answer on stdout, remarks on stderr.
+    """Prints for people: the answer on stdout, remarks on stderr.
 
-    Every output has these five methods. `event_received` gets each event with the piece of
-    the answer it adds.
+    Every output has these five methods. `event_received` is called with each event and the
+    piece that it adds to the answer.
     """
 
     def __init__(self, *, streams: bool, quiet: bool) -> None:
@@ -174,7 +173,7 @@ def ask(options: AskOptions) -> int:
         with alarm(options.timeout):
             address = find_address(options.server)
             text = assemble_prompt(options.prompt, deadline)
-            # Before anything is sent: a file that can't be read stops all of it.
+            # Files are read before anything is sent: one that can't be read stops the command.
             files = [_read_file(path) for path in options.attach]
             schema = None if options.schema is None else _read_schema(options.schema)
             patience = Patience(give_up_seconds=find_reconnect_seconds(RECONNECT_SECONDS_MAX))
@@ -205,7 +204,7 @@ def ask(options: AskOptions) -> int:
     output.turn_ended(received)
     if stopped_by == signal.SIGTERM:
         sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGTERM)  # whoever sent it sees what it did
+        os.kill(os.getpid(), signal.SIGTERM)  # so that the exit status shows the signal
     if received.receipt is not None and not options.quiet and is_terminal(sys.stderr):
         short = received.receipt.session_id[:SHORT_ID]
         print_remark(f"conversation {short} · go on with: nplt ask -s {short} …", dimmed=True)
@@ -244,7 +243,7 @@ def _output_for(options: AskOptions) -> AskOutput:
 
 
 def _read_file(path: str) -> tuple[messages.FileMetadata, bytes]:
-    if path.startswith("mcp:"):  # the server fetches it
+    if path.startswith("mcp:"):  # the server fetches this file itself
         return messages.FileMetadata(filename="fetched", size=0, source=path), b""
     from pathlib import Path  # rarely needed, and slow to load
 
@@ -261,8 +260,8 @@ def _upload(connection: BlockingConnection, description: messages.FileMetadata, 
 def _go_to_conversation(
     connection: BlockingConnection, options: AskOptions, named_in_url: str | None
 ) -> None:
-    """Without a name it stays in the fresh one that every connection gets. The model that
-    is asked for answers there from now on."""
+    """Switches to the conversation, by default the fresh one that every connection gets, and
+    sets its model if one was given."""
     if wanted := options.session or named_in_url:
         switch = messages.SessionSwitch(
             session_id=wanted, create=options.create, history=options.history
@@ -315,7 +314,7 @@ def _run(
     except KeyboardInterrupt:
         received.abandoned = True
         _cancel(connection, turn, received, output, seconds=CANCEL_SECONDS_MAX)
-    except BrokenPipeError:  # nobody reads the answer any more
+    except BrokenPipeError:  # the reader of stdout has gone
         if not detach:
             _cancel(connection, turn, received, None, seconds=CANCEL_SECONDS_MAX)
         raise
@@ -332,8 +331,8 @@ def _cancel(
     *,
     seconds: float,
 ) -> None:
-    """Requests take effect in order, so a CANCEL without a turn's id reaches our prompt
-    even when its receipt has not arrived."""
+    """Cancels our turn. Requests take effect in order, so a CANCEL without a turn's id reaches
+    our prompt even if its receipt has not been received."""
     if not connection.session.is_online:
         return
     connection.deadline = Deadline(seconds)
@@ -346,8 +345,8 @@ def _cancel(
 
 
 class CodeOutput(TextOutput):
-    """The code of the answer and nothing else, for a file or another program. Nothing is
-    printed of an answer that failed or was cut short; an answer without code is a failure."""
+    """Prints only the code of the answer, for a file or another program. An answer that failed
+    or was interrupted is not printed; an answer without code is a failure."""
 
     def turn_ended(self, received: ReceivedTurn) -> None:
         if received.finished is None or received.finished.state != "completed":
@@ -356,7 +355,7 @@ class CodeOutput(TextOutput):
         if not blocks:
             where = f": nplt history {received.receipt.session_id}" if received.receipt else ""
             raise ProviderFailed(f"there is no block of code in the answer{where}")
-        # Those in the language of the first belong together, a blank line apart.
+        # Blocks in the language of the first one are joined, separated by a blank line.
         wanted = blocks[0][0]
         others = [language or "plain" for language, _ in blocks if language != wanted]
         if others:
@@ -366,8 +365,8 @@ class CodeOutput(TextOutput):
 
 
 class ValueOutput(TextOutput):
-    """The JSON that the answer is and nothing else, on one line. Nothing is printed of an
-    answer that failed or was cut short."""
+    """Prints only the JSON value of the answer, on one line. An answer that failed or was
+    interrupted is not printed."""
 
     def event_received(self, event: messages.Event, piece: str) -> None:
         super().event_received(event, piece)
@@ -382,14 +381,14 @@ class ValueOutput(TextOutput):
 
 
 class JsonOutput:
-    """One JSON object at the end, harmless on a terminal too."""
+    """Prints one JSON object at the end, with control characters escaped."""
 
     def __init__(self, *, has_value: bool) -> None:
-        """`has_value`: a schema was given, and the answer is JSON."""
+        """`has_value`: a schema was given, so the answer is JSON."""
         self._has_value = has_value
 
     def _result(self, received: ReceivedTurn, error: NpltError | None = None) -> JsonObject:
-        """What was received of the turn, and the error that ended it here."""
+        """Returns the received part of the turn, and the error that ended the command."""
         receipt, finished = received.receipt, received.finished
         result: JsonObject = {
             "session_id": receipt.session_id if receipt else None,
@@ -430,8 +429,8 @@ class JsonOutput:
 
 
 class JsonLinesOutput(JsonOutput):
-    """One object per line; `event` says which: init, delta, thought, tool_use,
-    tool_result, usage, error, result."""
+    """Prints one object per line. Its `event` is init, delta, thought, tool_use, tool_result,
+    usage, error or result."""
 
     def turn_began(self, receipt: messages.Receipt, model: str) -> None:
         self._write_event(
@@ -482,7 +481,7 @@ class JsonLinesOutput(JsonOutput):
         self._write_event("result", **self._result(received, error))
 
     def turn_detached(self, receipt: messages.Receipt) -> None:
-        pass  # `init` has said it all
+        pass  # `init` has the receipt already
 
     def _write_event(self, event: str, **fields: JsonValue) -> None:
         self._write({"event": event, **fields})

@@ -1,10 +1,9 @@
 """The commands that send a request, print the reply and end.
 
-`--json` prints the reply as it came; formatting for people is in `render.reports`. A
-conversation may be named by id, by name, by a prefix of its id or as `@last`, which is what
-commands that only read assume. `nplt server` works on
-the server that nplt started in the background, never on others. `nplt config` prints no
-token and sends nothing.
+`--json` prints the reply unchanged; formatting for people is in `render.reports`. A
+conversation may be named by id, by name, by a prefix of its id or as `@last`, which is the
+default of commands that only read. `nplt server` manages only the server that nplt started
+in the background. `nplt config` prints no token and sends nothing.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ COMMANDS: list[click.Command] = []
 def command(
     *examples: str, name: str | None = None, has_json: bool = False
 ) -> Callable[[Callable[..., object]], click.Command]:
-    """Makes a command that talks to a server; `has_json`: it can print JSON too."""
+    """Makes a command that connects to a server. `has_json` adds the option `--json`."""
 
     def add(function: Callable[..., object]) -> click.Command:
         made = click.command(name, epilog=notes(*examples))(function)
@@ -106,7 +105,8 @@ Found: TypeAlias = messages.Attached | messages.SessionRow
 def _conversation(
     server: str | None, wanted: str, *, also_damaged: bool = False
 ) -> Iterator[tuple[BlockingConnection, Found]]:
-    """Enters the conversation. A damaged one can't be entered, but it can be read and deleted."""
+    """Attaches to the conversation. A damaged one can't be attached to, but `also_damaged` finds
+    it, to be read or deleted."""
     with open_for_command(server) as connection:
         found: Found
         try:
@@ -364,7 +364,7 @@ def redact(wanted: str, seq: int, yes: bool, server: str | None) -> None:
 
 
 def _confirm(words: str, name: str, seq: int) -> None:
-    """Asks on the terminal. Without one nobody can be asked, so `--yes` is needed."""
+    """Asks for confirmation on the terminal. Without a terminal, `--yes` is required."""
     if not is_terminal(sys.stdin):
         raise click.UsageError("This erases for good. Add --yes, or run it in a terminal.")
     print_remark(f"Entry {seq} of {name!r}: {shorten(sanitize_line(words), _SHOWN_WIDTH)}")
@@ -489,7 +489,7 @@ def server_restart(context: click.Context) -> None:
 def server_stop() -> None:
     """Stop it, after everything it acknowledged is on disk."""
     server = find_server()
-    if server is None:  # no failure: there is nothing to stop
+    if server is None:  # not a failure: there is nothing to stop
         print_remark("no server of yours is running on this machine")
         return
     os.kill(server.pid, signal.SIGTERM)

@@ -1,10 +1,10 @@
 """Shell completion: commands, options, conversations and models.
 
 The scripts for bash, zsh and fish (`nplt completion`) call `nplt` with the line so far in
-the environment. It prints one completion per line: kind, word and note, with tabs between.
-A server is asked only if it runs already, for a second at most; a failure means no
-completions, never an error. bash types what it gets into the line, so each special
-character is escaped here; zsh and fish do that themselves.
+the environment. It prints one completion per line: kind, word and help, separated by tabs.
+No server is started, and a running one has a second to reply; a failure means no
+completions, never an error. bash inserts completions unchanged, so special characters are
+escaped here; zsh and fish do that themselves.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def complete(program: click.Command) -> int:
             found = list(completions(program, line, shell=shell))
         sys.stdout.write("".join(offer + "\n" for offer in found))
     except Exception:
-        # In the middle of a command line nobody wants to read an error.
+        # An error message would be printed into the command line that is being typed.
         pass
     return 0
 
@@ -60,9 +60,9 @@ def completions(program: click.Command, line: str, *, shell: str) -> Iterator[st
 
 
 def _for_bash(value: str, begun: str, *, quoted: bool) -> str | None:
-    if quoted:  # within quotation marks nothing can be escaped in the same way everywhere
+    if quoted:  # single and double quotes need different escapes, so none is tried
         return value if not _MEANS_SOMETHING.search(value.replace(" ", "")) else None
-    if ":" in begun:  # a word ends there for bash, and only what comes after is replaced
+    if ":" in begun:  # bash ends a word at a colon, and replaces only the part after it
         value = value[begun.rindex(":") + 1 :]
     return _MEANS_SOMETHING.sub(lambda found: "\\" + found.group(), value)
 
@@ -70,7 +70,7 @@ def _for_bash(value: str, begun: str, *, quoted: bool) -> str | None:
 def offers_from_server(
     context: click.Context, what: Literal["sessions", "trash", "models"], begun: str
 ) -> list[CompletionItem[str]]:
-    """Conversations are offered by name where the name is unique, otherwise by id."""
+    """Completes models, or conversations: by name where that is unique, otherwise by id."""
     named = context.params.get("server") or context.params.get("server_url")
     with open_running(find_address(named), Deadline(SECONDS_MAX)) as connection:
         if what == "models":

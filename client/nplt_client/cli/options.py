@@ -1,4 +1,4 @@
-"""What several commands of `nplt` share: options, completion of arguments, the end of `--help`."""
+"""Options, completion of arguments and the end of `--help`, shared by the commands of `nplt`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # slow to load, and needed for completion only
 
 
 def server_option(command: click.Command) -> click.Command:
-    """Adds `--server` behind the other options."""
+    """Adds `--server` after the other options."""
     command.params.append(
         click.Option(
             ["--server"], metavar="URL", help="nplt://host:port[/session]; default: $NPLT_SERVER"
@@ -24,7 +24,7 @@ def server_option(command: click.Command) -> click.Command:
 def offers_of(
     what: Literal["sessions", "trash", "models"],
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]:
-    """For `shell_complete`. What asks the server is loaded when a shell wants completions."""
+    """Makes a `shell_complete` callback, which loads the code for the server when it is called."""
 
     def offers(
         context: click.Context, parameter: click.Parameter, begun: str
@@ -37,7 +37,7 @@ def offers_of(
 
 
 def notes(*examples: str) -> str:
-    """The examples and exit codes at the end of every `--help`."""
+    """Formats the examples and exit codes at the end of every `--help`."""
     shown = "".join(f"  {example}\n" for example in examples)
     return f"\b\nExamples:\n{shown}\n{EXIT_CODES}"
 

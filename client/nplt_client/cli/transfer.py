@@ -1,7 +1,7 @@
 """`nplt import` and `nplt export`: conversations from files, and to files.
 
-Exports are written page by page, so that a long conversation is never held whole.
-A progress bar is shown on a terminal only.
+Exports are written page by page, so that a long conversation is never held in memory. A
+progress bar is shown on a terminal only.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _NAME_WIDTH_MAX = 40
 
 
 class ProgressBar:
-    """One line on stderr that is overwritten, for a terminal only. It appears after a moment
-    and is removed at the end."""
+    """A progress bar in one line on stderr, if that is a terminal. It appears after a moment and
+    is removed at the end."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ProgressBar:
         self._write(f"\r{line}")
 
     def note(self, text: str) -> None:
-        """For work at the server, whose progress is not known."""
+        """Shows a text instead of the bar, while the server works and progress is unknown."""
         if self._is_wanted:
             line = f"{self._name}  {text}"
             self._write("\r" + " " * self._width + f"\r{line}")
@@ -91,11 +91,11 @@ class ProgressBar:
 _PAGE_MESSAGES = 200
 _PAGE_BYTES = 512 * 1024
 _LONG_BYTES = 1024 * 1024
-"""Files that take the server a moment."""
+"""From this size on, the server needs noticeable time to import a file."""
 
 
 def import_files(files: Sequence[Path], *, server: str | None) -> int:
-    """One after the other; a file that fails does not stop the others."""
+    """Imports the files in order; one that fails does not stop the others."""
     code = 0
     with open_for_command(server) as connection:
         for path in files:
@@ -106,7 +106,7 @@ def import_files(files: Sequence[Path], *, server: str | None) -> int:
                     stored = connection.send_file(description, data, sent=progress.show)
                     assert isinstance(stored, FileStored)
                     if len(data) >= _LONG_BYTES:
-                        progress.note("the server takes it in …")
+                        progress.note("the server imports it …")
                     done = connection.request(Import(file_id=stored.file_id), Imported)
             except NpltError as error:
                 print_remark(f"{path}:")
@@ -119,7 +119,7 @@ def import_files(files: Sequence[Path], *, server: str | None) -> int:
 
 
 def export(wanted: str, *, server: str | None, form: Form | None, output: Path | None) -> None:
-    """Without a form, it goes by the file's ending."""
+    """Exports a conversation. Without a `form`, the file's extension decides."""
     chosen = form or (form_of(output) if output else None) or "md"
     with open_for_command(server) as connection:
         found = connection.request(SessionSwitch(session_id=wanted, create=False), Attached)
@@ -134,7 +134,7 @@ def export(wanted: str, *, server: str | None, form: Form | None, output: Path |
 
 @contextmanager
 def _opened(output: Path | None) -> Iterator[TextIO]:
-    """The file appears when it is complete."""
+    """Opens the output. A file gets its name only when it is complete."""
     if output is None:
         yield sys.stdout
         return
@@ -171,7 +171,7 @@ def _all_messages(connection: BlockingConnection, session_id: str) -> Iterator[J
 
 
 def _whole(connection: BlockingConnection, session_id: str, message: JsonObject) -> JsonObject:
-    """Reads the rest of a message that was too large for a page."""
+    """Reads the rest of a truncated message."""
     if not message.get("truncated"):
         return message
     seq, content = number_in(message, "seq"), word_in(message, "content")

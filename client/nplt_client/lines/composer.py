@@ -1,9 +1,9 @@
 """The line chat with prompt_toolkit and rich.
 
-An input line stays below what is printed, with status rows above it. Enter sends; Ctrl+J,
-Alt+Enter and a backslash before Enter make a new line. A paste is text, whatever is in it.
-Editing is prompt_toolkit's own, as in Emacs and readline. The input is never closed
-between two lines, so nothing typed while an answer comes is lost or echoed twice.
+An input line stays below the scrollback, with status rows above it. Enter sends; Ctrl+J,
+Alt+Enter and a backslash before Enter insert a newline. A paste is always text. Editing is
+prompt_toolkit's own, as in Emacs and readline. The input stays open between two lines, so
+nothing typed during an answer is lost or echoed twice.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _STYLE = Style.from_dict(
 _TYPING = has_focus(DEFAULT_BUFFER) & ~is_searching
 
 FOCUS_KEYS = {Named.ControlF23: True, Named.ControlF24: False}
-"""Keys that no keyboard has: they report that the terminal got the focus, or lost it."""
+"""Keys that no keyboard has, used to report that the terminal gained or lost the focus."""
 ANSI_SEQUENCES.update({"\x1b[I": Named.ControlF23, "\x1b[O": Named.ControlF24})
 
 
@@ -85,10 +85,10 @@ def status_rows(
     width: int, *, unfinished: str, waiting: Sequence[str], question: Sequence[str], status: str
 ) -> Iterator[tuple[str, str]]:
     """Yields style and text of the rows between the scrollback and the input: the end of the
-    block that is being written, prompts that wait, an open question, the status. They are
-    few, so that the input stays in sight."""
+    unfinished block, queued prompts, an open question, the status. They are few, so that the
+    input stays visible."""
     if rows := tail(unfinished, width=width, rows_max=TAIL_ROWS_MAX):
-        yield "", ""  # as on the scrollback
+        yield "", ""  # an empty row, as in the scrollback
         yield from (("", row) for row in rows)
     for prompt in waiting[:WAITING_ROWS_MAX]:
         yield "class:waiting", shorten(f"… {' '.join(prompt.split())}", width)
@@ -100,8 +100,8 @@ def status_rows(
 
 
 def tail(text: str, *, width: int, rows_max: int) -> list[str]:
-    """The last rows of a text, as a terminal of that width breaks it."""
-    # What is far above can't be seen, however narrow the characters are.
+    """Returns the last rows of a text, wrapped at that width."""
+    # Earlier text can't be visible, however narrow its characters are.
     near = text[-4 * width * rows_max :].rstrip("\n").expandtabs(4)
     rows = [row for line in near.split("\n")[-rows_max:] for row in _broken(line, width)]
     return rows[-rows_max:] if near.strip() else []
@@ -139,7 +139,7 @@ class PromptChat(LineChat):
         typed_lines: Sequence[str] = (),
         notify_by: NotifyBy = "bell",
     ) -> None:
-        """`typed_lines`: the lines that were typed before there was a prompt."""
+        """`typed_lines` are lines that were typed before the prompt appeared."""
         super().__init__(session, folder)
         self._notify_by: NotifyBy = notify_by
         self._has_focus = True
@@ -150,7 +150,7 @@ class PromptChat(LineChat):
         self._printer = ChangePrinter(self._scrollback, self._name_of_others)
         self._output = _BracketedPasteOutput()
         self._held: list[str] | None = None
-        """What is to be printed once the editor is closed; `None`: no editor is open."""
+        """Output that waits until the external editor is closed; `None` if none is open."""
         self._was_empty = True
         self._prompt: PromptSession[str] = PromptSession(
             self._message,
@@ -185,7 +185,7 @@ class PromptChat(LineChat):
         self.begin(self._take_typed_lines())
         self._output.report_focus(True)
         try:
-            with suppress(EOFError):  # the terminal is gone
+            with suppress(EOFError):  # the terminal was closed
                 await self._prompt.prompt_async(default=draft)
         finally:
             self._output.release()
@@ -206,10 +206,10 @@ class PromptChat(LineChat):
     def clear_draft(self) -> None:
         buffer = self._prompt.default_buffer
         buffer.reset()
-        buffer.on_text_changed.fire()  # which `reset` leaves out
+        buffer.on_text_changed.fire()  # `reset` does not fire it
 
     async def _edit_draft(self) -> None:
-        """Opens the person's editor; output waits until it is closed."""
+        """Opens an external editor; output waits until it is closed."""
         draft, self._held = self.draft, []
         try:
             async with self._without_us():
@@ -244,7 +244,7 @@ class PromptChat(LineChat):
             *keys: Named | str, to: Callable[[KeyPressEvent], object], when: Filter = _TYPING
         ) -> None:
             def handle(event: KeyPressEvent) -> None:
-                to(event)  # what it gives would be waited for
+                to(event)  # not returned: prompt_toolkit would await the result
 
             bindings.add(*keys, filter=when)(handle)
 
@@ -287,7 +287,7 @@ class PromptChat(LineChat):
         chosen = buffer.complete_state and buffer.complete_state.current_completion
         buffer.complete_state = None
         if chosen and buffer.text.endswith((" ", "/")):
-            return  # it wants an argument
+            return  # the command needs an argument
         if buffer.document.text_before_cursor.endswith("\\"):
             buffer.delete_before_cursor()
             buffer.insert_text("\n")
@@ -330,7 +330,7 @@ class PromptChat(LineChat):
         self._printer.catch_up(turns[-_TURNS_SHOWN:], self.session.turn_status.waiting)
 
     async def show_again(self, turns: Turns) -> None:
-        """Prints what is missing, from the first turn that is known here."""
+        """Prints what is missing, starting with the first known turn."""
         known = (place for place, (turn_id, _) in enumerate(turns) if self._printer.knows(turn_id))
         self._printer.catch_up(turns[next(known, 0) :], self.session.turn_status.waiting)
 
@@ -338,7 +338,8 @@ class PromptChat(LineChat):
         self._printer.apply(change)
 
     def put_question(self, wanted: ApprovalWanted) -> None:
-        """`flush` shows it above the input. Arguments too long for that are printed."""
+        """Opens a question, which `flush` shows above the input. Arguments that are too long for
+        that are printed."""
         if _fitting(wanted.arguments, _size()) is None:
             words = f"{wanted.tool_name} wants to be run with\n{wanted.arguments}"
             self._scrollback.listing(words)
@@ -365,7 +366,7 @@ class PromptChat(LineChat):
         self._printer.unsent.pop(message_id, None)
 
     async def refused(self, message_id: str, text: str) -> None:
-        """Puts the prompt back, selected, so that typing replaces it."""
+        """Puts the prompt back into the input, selected, so that typing replaces it."""
         self._printer.unsent.pop(message_id, None)
         if not self.draft:
             self.fill(text)
@@ -430,7 +431,7 @@ def _question_rows(question: OpenQuestion, size: Size) -> Iterator[str]:
 
 
 def _fitting(arguments: str, size: Size) -> list[str] | None:
-    """Returns the arguments as rows above the input; `None`: there would be too many."""
+    """Returns the arguments as rows above the input; `None` if there would be too many."""
     rows_max = min(_ARGUMENT_ROWS_MAX, size.rows // 2 - 2)
     if len(arguments) > rows_max * size.columns:
         return None
@@ -440,11 +441,11 @@ def _fitting(arguments: str, size: Size) -> list[str] | None:
 
 
 class _BracketedPasteOutput(Vt100_Output):
-    """Keeps bracketed paste on: a paste that comes while something is printed would be
-    taken for typing otherwise, and its line ends would send it."""
+    """Keeps bracketed paste on. Otherwise a paste during printing would be treated as typing,
+    and its newlines would send it."""
 
     def __init__(self) -> None:
-        # The cursor's position is not asked for: the reply would come among the keys.
+        # The cursor's position is not requested: the reply would come between the keys.
         super().__init__(
             exact_stream(sys.stdout),
             _size,
@@ -457,7 +458,7 @@ class _BracketedPasteOutput(Vt100_Output):
         pass
 
     def report_focus(self, is_wanted: bool) -> None:
-        """Has the terminal report focus changes, as `FOCUS_KEYS`."""
+        """Makes the terminal report focus changes, as `FOCUS_KEYS`."""
         self.write_raw("\x1b[?1004h" if is_wanted else "\x1b[?1004l")
         self.flush()
 

@@ -1,10 +1,9 @@
-"""The base of both line chats: what is typed goes to the conversation, what happens there
-is printed.
+"""The base of both line chats: sends typed lines and prints the events of the conversation.
 
-`PromptChat` (composer.py) keeps an input line below the scrollback while answers come
+`PromptChat` (composer.py) keeps an input line below the scrollback during answers
 (`--no-alt-screen`). `PlainChat` (plain_terminal.py) reads a line, prints its answer and
-reads the next one: for pipes, dumb terminals and `--plain`. Imports neither prompt_toolkit
-nor rich.
+reads the next one: for pipes, dumb terminals and `--plain`. This module imports neither
+prompt_toolkit nor rich.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _MESSAGES_SHOWN = 20
 
 
 class LineChat(ChatDisplay):
-    """What both line chats share; subclasses read and print."""
+    """The base class of both line chats; subclasses read and print."""
 
     is_interactive = True
-    """A person types, not a pipe."""
+    """Whether a person types; False for a pipe."""
     is_sequential = False
-    """Reads the next line when the answer to the one before is complete."""
+    """Whether the next line is read only when the answer to the previous one is complete."""
     exit_code = 0
 
     def __init__(self, session: ChatSession, folder: Path) -> None:
@@ -49,10 +48,10 @@ class LineChat(ChatDisplay):
         self._seen_by_line: str | None = None
         self._broken: BaseException | None = None
 
-    # What a terminal does
+    # Implemented by subclasses
 
     async def run(self, draft: str) -> str:
-        """Reads until the person leaves or the input ends; returns what was not sent."""
+        """Reads until the person leaves or the input ends; returns the unsent draft."""
         raise NotImplementedError
 
     def end_input(self) -> None: ...
@@ -66,7 +65,7 @@ class LineChat(ChatDisplay):
     def put_question(self, wanted: ApprovalWanted) -> None: ...
 
     def put_line(self, text: str, *, is_news: bool = False, is_error: bool = False) -> None:
-        """Prints the result of a command, or news that no command of this chat caused."""
+        """Prints the result of a command, or news that this chat did not cause."""
 
     def put_listing(self, text: str) -> None: ...
 
@@ -77,7 +76,7 @@ class LineChat(ChatDisplay):
 
     def flush(self) -> None: ...
 
-    # What all line chats do
+    # Running the chat
 
     async def talk(self, draft: str = "") -> tuple[int, str | None]:
         """Runs the chat until the person leaves or the input ends (`Talk`)."""
@@ -97,7 +96,8 @@ class LineChat(ChatDisplay):
         return self.exit_code, unsent if self._wants_reconnect else None
 
     async def _receive_events(self) -> None:
-        """When the server is lost for good, a person sees an error and may retry; a script ends."""
+        """Receives events. When the server is lost for good, a person sees an error and may
+        retry; a script ends."""
         try:
             await self.session.receive_events()
         except NpltError as error:
@@ -114,20 +114,20 @@ class LineChat(ChatDisplay):
         return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """An unexpected error ends the chat."""
+        """Ends the chat after an unexpected error."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._broken = error
             self.leave()
 
-    # What is typed
+    # Input
 
     def submit(self, text: str) -> None:
         self.begin(self.take(text))
 
     async def take(self, text: str) -> None:
-        """Handles a typed line: a decision, a command or a prompt. A decision counts if the
-        line was begun after the question was shown."""
+        """Handles a typed line: a decision, a command or a prompt. It is a decision only if the
+        question was shown before its first character was typed."""
         oldest, decision = self.session.approvals.oldest, parse_decision(text)
         if oldest and decision and oldest.approval_id == self._seen_by_line:
             self.remark(await self.session.approvals.decide_oldest(decision))
@@ -135,11 +135,11 @@ class LineChat(ChatDisplay):
             await take_line(self, text)
 
     def line_begins(self) -> None:
-        """Notes which question is shown when the first character of a line is typed."""
+        """Records the question that is shown when the first character of a line is typed."""
         oldest = self.session.approvals.oldest
         self._seen_by_line = oldest.approval_id if oldest else None
 
-    # What the session draws
+    # Drawing
 
     async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
         name, is_new = self.session.name, self.session.is_new
@@ -182,7 +182,8 @@ class LineChat(ChatDisplay):
         self.flush()
 
     def connection_changed(self, state: ConnectionState) -> None:
-        """Prints one line per loss and one per return; attempts are in the status line."""
+        """Prints one line when the connection is lost and one when it is back; the status line
+        shows attempts."""
         match state:
             case Reconnecting(attempt=1) if state.in_seconds:
                 self._was_lost = True
@@ -194,10 +195,10 @@ class LineChat(ChatDisplay):
                 self.flush()
 
     def _refresh_usage(self) -> None:
-        if not self.is_sequential:  # there is a status line
+        if not self.is_sequential:  # only these have a status line
             self.begin(self.session.refresh_usage())
 
-    # What commands do
+    # Called by commands
 
     async def show_error(self, error: NpltError) -> None:
         self.put_error(error)
@@ -209,7 +210,8 @@ class LineChat(ChatDisplay):
         self.flush()
 
     def remark(self, text: str, *, is_news: bool = False, is_error: bool = False) -> None:
-        """Prints nothing twice in a row: an event may repeat what our own command has shown."""
+        """Prints a line, but not twice in a row: an event may repeat the result of our own
+        command."""
         text = safe_line(text)
         if text != self._last_remark:
             self._last_remark = text

@@ -1,13 +1,13 @@
 """The line chat without a toolkit: pipes, dumb terminals, `--plain`.
 
-One line, its answer, the next line. Only answers to the lines that were read go to stdout,
-piece by piece; all else goes to stderr. On a pipe nothing is coloured or moved, answers
-are exactly as they came, and the exit code is the worst error.
+The chat reads a line, prints its answer and reads the next line. Only answers to its own
+lines go to stdout, piece by piece; everything else goes to stderr. A pipe gets no colours and
+no cursor movement, answers are exact, and the exit code is the worst error.
 
-`LineReader` works in the main thread, where Ctrl+C arrives; the chat's event loop runs in
-another. So a line being typed, or a pipe that nobody reads, does not keep the connection
-waiting. While a line is being read notices are written at once, with the half-typed line
-below them; while an answer comes they wait for its end.
+`LineReader` works in the main thread, which receives Ctrl+C; the chat's event loop runs in
+another. So neither a line that is being typed nor a full pipe blocks the connection. While a
+line is being read, notices are written at once, with the half-typed line below them; during
+an answer they wait for its end.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class LineReader:
         self.is_interactive = is_terminal(sys.stdin)
         self.prompt = _fitting_prompt() if self.is_interactive else ""
         self.on_interrupt: Callable[[], object] | None = None
-        """What Ctrl+C does besides ending the line that is read. Must not raise."""
+        """Called at Ctrl+C, which also ends the line that is being read. It must not raise."""
         self.on_failure: Callable[[], object] | None = None
-        """Called when the output can't be written: the chat has to end."""
+        """Called when the output can't be written, so that the chat has to end."""
         self._readline: ModuleType | None = None
         if self.is_interactive and is_terminal(sys.stdout):
             with suppress(ImportError):
@@ -113,7 +113,7 @@ class LineReader:
         return self._result.result()
 
     def read(self, question: str, draft: str = "") -> str:
-        """Reads one line without its end; raises `EOFError` when there are no more."""
+        """Reads one line, without its newline; raises `EOFError` at the end of the input."""
         if not self.is_interactive:
             line = sys.stdin.readline()
             if not line:
@@ -127,7 +127,7 @@ class LineReader:
                 return input(question)
             finally:
                 self._readline.set_startup_hook(None)
-        # `input` would put the prompt into the file that stdout is.
+        # `input` would write the prompt to stdout, which may be a file.
         sys.stderr.write(question)
         sys.stderr.flush()
         return input()
@@ -157,7 +157,7 @@ class LineReader:
                     raise KeyboardInterrupt
                 line = self.read(question, draft)
             finally:
-                # From here on Ctrl+C is for the chat.
+                # From here on the chat handles Ctrl+C.
                 self._is_reading = self._is_interruptible = self._was_interrupted = False
         except EOFError:
             line = None
@@ -169,11 +169,11 @@ class LineReader:
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
-        """Ctrl+C goes to `_on_sigint`, unless the program was started to ignore it.
+        """Passes Ctrl+C to `_on_sigint`, unless the program was started to ignore it.
 
-        Python runs a handler between two steps of its own. A Ctrl+C that comes after
-        readline has shown the prompt and before it sleeps would wait for the next key. So
-        each signal is noted in a socket, and another signal then wakes the sleeper.
+        Python runs a signal handler between two bytecodes. A Ctrl+C after readline has shown the
+        prompt and before it sleeps would wait for the next key. So each signal is written to a
+        socket, and another signal then interrupts the sleep.
         """
         former = signal.getsignal(signal.SIGINT)
         if former is signal.SIG_IGN:
@@ -215,13 +215,13 @@ class LineReader:
             self._changed.notify()
 
     def want_line(self, question: str, draft: str, result: Future[str | None]) -> None:
-        """The result is set in the main thread; `None`: there are no more lines."""
+        """Requests a line. The main thread sets the result; `None` is the end of the input."""
         with self._changed:
             self._wanted = (question, draft, result)
             self._changed.notify()
 
     def write(self, stream: TextIO, text: str) -> None:
-        """Writes without sanitizing: the chat has done that where the text is for a terminal."""
+        """Writes without sanitizing: the chat has sanitized text for a terminal."""
         stream = exact_stream(stream)
         with self._changed:
             if not self._is_reading:
@@ -245,7 +245,7 @@ class LineReader:
 
 
 def _wake_after_signals(noted: socket.socket) -> None:
-    """Runs in a thread of its own until the socket is shut down."""
+    """Wakes the main thread after each signal. Runs in a thread until the socket is shut down."""
     while signals := noted.recv(64):
         if any(number != _WAKER for number in signals):
             time.sleep(_WAKE_SECONDS)
@@ -321,11 +321,11 @@ class PlainChat(LineChat):
             return await asyncio.wrap_future(result)
 
     async def _take(self, line: str) -> None:
-        """Handles one line, and waits until all that it asked for is answered."""
+        """Handles one line, and waits until its prompt or command is done."""
         self._is_stopping = False
         self._work = asyncio.create_task(self._do(line))
         await asyncio.wait([self._work])
-        await self.session.draw_waiting()  # what came before an error is printed before it
+        await self.session.draw_waiting()  # earlier changes are printed before an error
         self._is_waiting = False
         work, self._work = self._work, None
         self._asked.clear()
@@ -348,11 +348,11 @@ class PlainChat(LineChat):
                 raise TurnInterrupted("the answer was interrupted", text="")
             if end.state == "interrupted":
                 self._held.insert(0, "(interrupted)")
-        async with self._reading:  # a question that is still open
+        async with self._reading:  # waits for a question that is still open
             pass
 
     def _interrupt(self) -> None:
-        """Ctrl+C: the first one stops the answer, the next one stops waiting for it."""
+        """Handles Ctrl+C: the first one stops the answer, the next one stops waiting for it."""
         if self._is_over:
             return
         if self._work is None and self.is_interactive:
@@ -370,7 +370,7 @@ class PlainChat(LineChat):
             self.begin(self.session.client.cancel(turn_id))
 
     def end_input(self) -> None:
-        """Called by a command, or when the chat can't go on."""
+        """Ends the chat; called by a command, or when the chat can't go on."""
         self._is_over = True
         self._reader.stop_reading()
         if self._work is not None and asyncio.current_task() is not self._work:
@@ -410,7 +410,7 @@ class PlainChat(LineChat):
             await self.show_history(_MESSAGES_SHOWN)
 
     async def show_again(self, turns: changes.Turns) -> None:
-        """Prints what is missing of turns under way; /history has the rest."""
+        """Prints what is missing of running turns; /history has the rest."""
         for turn_id, turn_changes in turns:
             if turn_id in self._turns:
                 for change in turn_changes:
@@ -481,7 +481,7 @@ class PlainChat(LineChat):
             self._aside(turn, change.words)
 
     def _aside(self, turn: _PlainTurn, words: str = "") -> None:
-        """Prints words below the line of reasoning that is not complete."""
+        """Prints words below the unfinished line of reasoning."""
         if turn.reasoning:
             self._dimmed(turn.reasoning)
             turn.reasoning = ""
@@ -489,7 +489,7 @@ class PlainChat(LineChat):
             self._dimmed(safe_line(words, _REMARK_WIDTH))
 
     def _dimmed(self, text: str) -> None:
-        """Prints dimmed text, and nothing where there are no colours: it would read as answer."""
+        """Prints dimmed text, but nothing without colours: it would look like the answer."""
         if self._is_coloured:
             self._end_line()
             self._print(text, dimmed=True)
@@ -517,7 +517,7 @@ class PlainChat(LineChat):
             self._print(f"({_nobody_here(wanted)})")
             await approvals.decide(wanted, ApprovalDecision(allow=False))
             return
-        if len(wanted.line) >= LINE_WIDTH_MAX:  # it is cut there
+        if len(wanted.line) >= LINE_WIDTH_MAX:  # the line was shortened
             self._print(f"{wanted.tool_name} wants to be run with\n{wanted.arguments}")
         while True:
             line = await self._read(question_text(wanted))
@@ -548,7 +548,7 @@ class _PlainTurn:
     def __init__(self) -> None:
         self.last_call: int | None = None
         self.reasoning = ""
-        """The line of reasoning that is not complete."""
+        """The unfinished line of reasoning."""
         self.calls: defaultdict[int, PrintedText] = defaultdict(PrintedText)
 
 
@@ -565,7 +565,7 @@ def run_plain_chat(options: ChatOptions) -> int:
         return run_chat(
             options,
             talk,
-            # A person may wait for a server as long as they like; a script may not.
+            # A person may wait for a server without end; a script may not.
             give_up_seconds=None if reader.is_interactive else RECONNECT_SECONDS_MAX,
             exact_answers=not is_terminal(sys.stdout),
             is_interactive=reader.is_interactive,
@@ -583,7 +583,8 @@ def _nobody_here(wanted: ApprovalWanted) -> str:
 
 
 def ask_for_approval(request: ApprovalRequest) -> Approval:
-    """Asks on behalf of a command without a chat. Ctrl+D is a no; Ctrl+C is for the caller."""
+    """Asks for a decision in a command without a chat. Ctrl+D denies; the caller handles
+    Ctrl+C."""
     wanted, reader = approval_wanted(request), LineReader()
     denied = Approval(approval_id=request.approval_id, decision="deny", remember=False)
     if not reader.is_interactive:

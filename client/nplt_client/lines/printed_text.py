@@ -1,22 +1,22 @@
-"""The text of one call as far as it is printed.
+"""Tracks which part of a call's text is printed.
 
-A file of its own: `printer` needs it and rich, `plain_terminal` needs it without rich.
+It has its own file because `plain_terminal` uses it and must not import rich, as `printer` does.
 """
 
 from __future__ import annotations
 
 
 class PrintedText:
-    """The text of one call that is printed as it comes: returns only what is not printed yet.
+    """The printed text of one call. Its methods return only what is not printed yet.
 
-    After a lost connection a text may come again from its beginning, and at the end it
-    comes whole, as it is stored.
+    After a lost connection a text may be replayed from its beginning, and at the end the stored
+    text is received.
     """
 
     def __init__(self) -> None:
         self._printed: list[str] = []
         self._again: str | None = None
-        """What came since the text began again; `None` once that has caught up."""
+        """The replayed text so far; `None` once it is as long as the printed text."""
 
     @property
     def text(self) -> str:
@@ -34,8 +34,8 @@ class PrintedText:
         return self._print_rest(text)
 
     def store(self, text: str) -> str | None:
-        """Returns the rest of the stored text. `None`: it differs from what was printed; from now
-        on the stored text counts."""
+        """Returns the rest of the stored text, or `None` if it differs from the printed text.
+        From then on the stored text counts as printed."""
         known = self.text
         if known and not text.startswith(known) and text.strip() != known.strip():
             self._printed, self._again = [text], None

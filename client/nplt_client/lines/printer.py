@@ -1,7 +1,7 @@
 """Prints changes to the scrollback: in order, each thing once.
 
-A prompt is printed when its turn begins. Markdown is cut into blocks that no longer
-change, and each is formatted when it is complete. Knows no input and no connection.
+A prompt is printed when its turn begins. Markdown is split into blocks, and each is
+formatted when it can't change any more. This module reads no input and has no connection.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from nplt_client.render.text import safe_line, width_of
 
 _FENCE = re.compile(r" {0,3}(?:```|~~~)")
 _BEGINS_BY_ITSELF = re.compile(r"```|~~~|#{1,6}[ \t\n]")
-"""Blocks that need no empty line before them."""
+"""The beginning of a block that needs no empty line before it."""
 _IS_TEXT = re.compile(r"[^\W\d_]|\*\*\w|[\"'(“‘]")
-"""A line that begins like this is text: no list item, heading or fence."""
+"""The beginning of a line of text: no list item, heading or fence."""
 
 
 @cache
@@ -40,12 +40,12 @@ def markdown_parser() -> MarkdownIt:
 
 
 class MarkdownBlockSplitter:
-    """Cuts growing Markdown into blocks that no longer change.
+    """Splits growing Markdown into blocks that can't change any more.
 
-    A block is given away when the next one has begun or its fence is closed: what is
-    printed can't be taken back. The parser itself says where that is, and is asked only
-    where a block can begin, so that an answer costs no more than its length. What `feed`
-    and `end` give, joined, is what was fed.
+    A block is returned when the next one has begun or its fence is closed, since printed text
+    can't be changed. The Markdown parser decides where that is, and runs only where a block can
+    begin, so that the cost is linear in the length of the answer. The results of `feed` and
+    `end`, joined, are the input.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class MarkdownBlockSplitter:
         self._begun = ""
         """The unfinished line."""
         self._closing: re.Pattern[str] | None = None
-        """Inside a fence: what the closing line looks like."""
+        """The pattern of the closing line, inside a fence."""
 
     @property
     def unfinished(self) -> str:
@@ -101,7 +101,7 @@ class MarkdownBlockSplitter:
         if last.type == "fence" and _FENCE.match(self._lines[0]):
             mark = re.escape(last.markup[0])
             closing = re.compile(rf" {{0,3}}{mark}{{{len(last.markup)},}}[ \t]*\n")
-            # The parser was not asked at the first line if that is indented.
+            # The parser did not run at the first line if that is indented.
             if len(self._lines) > 1 and closing.fullmatch(self._lines[-1]):
                 block, self._lines = "".join(self._lines), []
                 return [*blocks, block]
@@ -151,7 +151,7 @@ class _Answer(Markdown):
 
 
 def _trimmed(line: Iterable[Segment]) -> list[Segment]:
-    """The line without the spaces that fill it up to the width."""
+    """Removes the spaces that pad the line to the width."""
     kept = list(line)
     while kept:
         last = kept.pop()
@@ -164,10 +164,9 @@ WIDTH_MIN = 20
 
 
 class ScrollbackWriter:
-    """Prints each thing once: an empty line between texts, remarks together.
+    """Prints texts with an empty line between them, and remarks without one.
 
-    What is printed is gathered and written in one go by `flush`, so that the input below
-    is redrawn once for it.
+    `flush` writes all output at once, so that the input below it is redrawn only once.
     """
 
     def __init__(self, put: Callable[[str], None], columns: Callable[[], int]) -> None:
@@ -232,17 +231,17 @@ TURNS_REMEMBERED = 200
 
 
 class PrintedTurn:
-    """One turn: what of it is printed, and what waits to be complete."""
+    """One turn: the part that is printed, and the unfinished part."""
 
     def __init__(self, scrollback: ScrollbackWriter) -> None:
         self.prompt: changes.PromptShown | None = None
         self._scrollback = scrollback
         self._is_prompt_printed = False
         self._answers: dict[int, tuple[PrintedText, MarkdownBlockSplitter]] = {}
-        """For each call, what is printed and the unfinished block."""
+        """The printed text and the unfinished block of each call."""
         self._reasoning: dict[int, str] = {}
         self._reasoning_line = ""
-        """The line of reasoning that is not complete."""
+        """The unfinished line of reasoning."""
         self._arguments: dict[str, str] = {}
         self._tools_printed: set[str] = set()
 
@@ -279,7 +278,7 @@ class PrintedTurn:
                 self._replace(change)
             case changes.TextReplaced():
                 known = self._reasoning.get(change.call, "")
-                if change.text.startswith(known):  # else it differs from what was printed
+                if change.text.startswith(known):  # otherwise it differs from the printed text
                     self._reason(change.call, change.text[len(known) :])
                     self._end_reasoning()
             case changes.ToolShown():
@@ -352,12 +351,11 @@ class PrintedTurn:
 
 
 class ChangePrinter:
-    """From changes to the scrollback: in order, each thing once.
+    """Prints changes to the scrollback: in order, each thing once.
 
-    A prompt is printed when its turn begins, whoever typed it and however long it waited;
-    until then it is one of the status rows. So the scrollback reads as question, answer,
-    question, answer, also when people type ahead. What comes after a turn has ended says
-    nothing new about it.
+    A prompt is printed when its turn begins; while it is queued it is one of the status rows.
+    So the scrollback reads as question, answer, question, answer, also when people type ahead.
+    Changes of a turn that has ended are ignored.
     """
 
     def __init__(self, scrollback: ScrollbackWriter, name_of_others: Callable[[], str]) -> None:
@@ -365,7 +363,7 @@ class ChangePrinter:
         self._scrollback = scrollback
         self._name_of_others = name_of_others
         self.unsent: dict[str, str] = {}
-        """Our own prompts, by message id, before the server has sent an event about them."""
+        """Our own prompts, by message id, until the server sends an event about them."""
         self._open: dict[str, PrintedTurn] = {}
         self._ended: deque[str] = deque(maxlen=TURNS_REMEMBERED)
 
@@ -379,13 +377,13 @@ class ChangePrinter:
         return [*accepted, *self.unsent.values()]
 
     def start_over(self) -> None:
-        """Forgets all turns, in another conversation."""
+        """Drops all turns, after a switch to another conversation."""
         self._open.clear()
         self._ended.clear()
         self.answers.clear()
 
     def catch_up(self, turns: changes.Turns, waiting: Container[str] = ()) -> None:
-        """Prints what is missing of stored turns. `waiting`: turns that have not begun."""
+        """Prints what is missing of stored turns. `waiting` are the queued turns."""
         for turn_id, turn_changes in turns:
             for change in turn_changes:
                 if not (isinstance(change, changes.TextReplaced) and change.kind == "reasoning"):

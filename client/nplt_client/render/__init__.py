@@ -1,1 +1,1 @@
-"""Formats values as safe text, tables and HTML. Asks no server."""
+"""Formats values as safe text, tables and HTML. Sends no requests."""

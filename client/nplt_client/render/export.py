@@ -1,6 +1,6 @@
-"""A conversation as a file: Markdown, JSON, JSON lines or one HTML page.
+"""Exports a conversation as Markdown, JSON, JSON lines or one HTML page.
 
-Written piece by piece, from messages in any number; `nplt export` and `/export` share it.
+The file is written piece by piece; `nplt export` and `/export` share this code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMS: tuple[Form, ...] = get_args(Form)
 
 
 def form_of(file: Path) -> Form | None:
-    """By the file's ending; `None`: it has another one, or none."""
+    """Returns the format for the file's extension; `None` for an unknown one, or none."""
     ending = file.suffix.lower().removeprefix(".")
     return next((form for form in FORMS if form == ending), None)
 
@@ -57,7 +57,7 @@ def _markdown(name: str, messages: Iterable[JsonObject]) -> Iterator[str]:
 
 
 def _json(name: str, session_id: str, messages: Iterable[JsonObject]) -> Iterator[str]:
-    """In the shape `nplt import` and older programs read."""
+    """Writes the shape that `nplt import` and older programs read."""
     head = dump_json({"session_id": session_id, "name": name})
     yield f'{head[:-1]},"messages":['
     for number, message in enumerate(messages):
@@ -66,27 +66,27 @@ def _json(name: str, session_id: str, messages: Iterable[JsonObject]) -> Iterato
 
 
 def with_content(message: JsonObject, content: str) -> JsonObject:
-    """A message that was cut to fit a page, with all of its text."""
+    """Returns a truncated message with all of its text."""
     kept = {name: message[name] for name in message if name not in ("truncated", "size")}
     return {**kept, "content": content}
 
 
 class ConversationWalk:
-    """Which page of a conversation to read next, from its beginning.
+    """Decides which page of a conversation to read next, from its beginning.
 
-    Prompts that wait for the running answer come only after it when one reads on; the
+    Prompts that wait for the running answer are missing from the pages `after` a seq; the
     newest page has them, so it is read last.
     """
 
     def __init__(self) -> None:
         self.is_over = False
         self.after: int | None = 0
-        """Where the next page begins; `None`: the newest page."""
+        """The seq after which the next page begins; `None`: read the newest page."""
         self._known: set[int] = {0}
         self._last_seq: JsonValue = None
 
     def take(self, page: HistoryPage) -> Sequence[JsonObject]:
-        """Its messages that are new."""
+        """Returns the messages of the page that no earlier page had."""
         if self.after is None:
             self.is_over = True
             seqs = [message.get("seq") for message in page.messages]

@@ -1,8 +1,8 @@
 """A conversation as one HTML page that loads nothing else.
 
-Written piece by piece, so that a long conversation is never held whole. Text from outside
-is escaped, and Markdown is read with HTML switched off. Pictures become links, since a
-page must not report that it was opened; links lead only to harmless schemes; invisible
+The page is written piece by piece, so that a long conversation is never held in memory.
+Untrusted text is escaped, and Markdown is parsed with HTML switched off. Images become links,
+since a page must not report that it was opened; links have harmless schemes only; invisible
 characters are made visible. A content security policy forbids scripts and remote content.
 The chart of tokens per turn needs the end of the conversation, so it is written last and
 placed on top by the style sheet.
@@ -98,7 +98,7 @@ footer{margin-top:2.5rem;padding-top:.8rem;border-top:1px solid var(--line)}
 
 
 MARKDOWN_CHARACTERS_MAX = 400_000
-"""Longer text is shown as it is, without Markdown."""
+"""Longer text is not parsed as Markdown."""
 _NESTING_MAX = 60
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
@@ -112,12 +112,12 @@ def visible(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """For one line, and for attributes."""
+    """Escapes text for one line or an attribute."""
     return escape(visible(text))
 
 
 def preformatted(text: str) -> str:
-    return f"<pre>\n{plain(text)}</pre>"  # a first line end of its own is dropped
+    return f"<pre>\n{plain(text)}</pre>"  # HTML drops a newline right after <pre>
 
 
 def prose(text: str) -> str:
@@ -167,7 +167,7 @@ class TurnTokens(Struct, kw_only=True):
 
 
 def chart(turns: Sequence[TurnTokens]) -> str:
-    """Empty when nothing was counted."""
+    """Draws the tokens per turn; returns an empty string if none were counted."""
     step = turns_per_bar(turns)
     bars: list[TurnTokens] = []
     for at in range(0, len(turns), step):
@@ -200,11 +200,11 @@ def _bars(bars: Sequence[TurnTokens], *, top: int, floor: int, last: int) -> Ite
     """`last`: the number of the last turn."""
     room = (WIDTH - ROOM_LEFT) / len(bars)
     width = min(room * 0.72, _BAR_WIDTH_MAX)
-    # Numbers below, as many as are easily read side by side.
+    # Only as many turns are labelled as can be read side by side.
     every = -(-len(bars) * 40 // (WIDTH - ROOM_LEFT)) or 1
     ends = [*(bar.number - 1 for bar in bars[1:]), last]
     for place, (bar, end) in enumerate(zip(bars, ends, strict=True)):
-        # A few turns stand together at the left, not far apart.
+        # A few bars are placed together at the left, not spread over the width.
         step = min(room, _BAR_WIDTH_MAX * 1.6)
         left = ROOM_LEFT + 8 + place * step if step < room else ROOM_LEFT + place * room
         scale = (floor - ROOM_ABOVE) / top
@@ -225,7 +225,7 @@ def _bars(bars: Sequence[TurnTokens], *, top: int, floor: int, last: int) -> Ite
 
 
 def short(number: float) -> str:
-    """1234 → 1.2k: an axis has little room."""
+    """Shortens a number for the axis: 1234 → 1.2k."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g}{letter}"

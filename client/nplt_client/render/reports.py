@@ -27,7 +27,7 @@ SHORT_ID_MIN = 8
 
 
 def short_ids(ids: Sequence[str]) -> dict[str, str]:
-    """Prefixes long enough to tell these apart, and to be typed."""
+    """Returns prefixes of one length that tell these ids apart."""
     length = SHORT_ID_MIN
     while len({whole[:length] for whole in ids}) < len(set(ids)):
         length += 1
@@ -35,7 +35,7 @@ def short_ids(ids: Sequence[str]) -> dict[str, str]:
 
 
 def format_time(timestamp: str) -> str:
-    """`2026-11-16T04:01:52.123Z` → `2026-11-16 05:01`, in the reader's time zone."""
+    """Converts to the local time zone: `2026-11-16T04:01:52.123Z` → `2026-11-16 05:01`."""
     try:
         return f"{datetime.fromisoformat(timestamp).astimezone():%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError):
@@ -46,7 +46,7 @@ INCOMPLETE = "the server still reads its files; the list is not complete yet"
 
 
 def sessions_table(rows: Sequence[messages.SessionRow]) -> str:
-    """And below it what is wrong with some, and the commands that repair them."""
+    """Formats the table, and below it the problems of conversations and how to repair them."""
     short = short_ids([row.session_id for row in rows])
     cells: list[tuple[str, ...]] = []
     for row in rows:
@@ -82,7 +82,7 @@ def row_flags(row: messages.SessionRow) -> list[str]:
 
 
 def history_text(page: messages.HistoryPage, *, entries: bool = False) -> str:
-    """`entries`: every stored entry by its kind, with the fields of its own."""
+    """Formats a page; with `entries` each entry has its kind and the fields of that kind."""
     words = [page.name, page.session_id, f"{page.message_count} messages"]
     title = sanitize_line(" · ".join([*words, page.model] if page.model else words))
     blocks = [_entry(one) if entries else _message(one) for one in page.messages]
@@ -142,7 +142,7 @@ def _message(message: JsonObject) -> str:
 
 
 def listed_models(choice: messages.ModelChoice) -> list[str]:
-    """Those that only the providers' own lists have."""
+    """Returns the models that only the providers' own lists have."""
     found: list[str] = []
     for provider, told in (choice.listed or {}).items():
         names = told.get("models") if isinstance(told, dict) else None
@@ -175,7 +175,7 @@ def status_text(status: messages.Status) -> str:
     for name, server in (status.mcp_servers or {}).items():
         if isinstance(server, dict):
             rows.append((f"mcp {sanitize_line(name)}", _mcp_server(server)))
-    # One line for each server that shares the conversations; a mark at the one that answers.
+    # Each server of the cluster gets a line; a mark shows the one that sent this reply.
     cluster = status.cluster or {}
     for member in objects_in(cluster.get("members")):
         place = member.get("address") or f"{member.get('host')}, process {member.get('pid')}"
@@ -213,7 +213,7 @@ def _duration(seconds: float) -> str:
 
 
 def hits_text(hits: Sequence[messages.SearchHit]) -> str:
-    """Two lines each: the place, and the words found there."""
+    """Formats each hit in two lines: the place, and the words found there."""
     short = short_ids([hit.session_id for hit in hits])
     lines: list[str] = []
     for hit in hits:
@@ -239,7 +239,7 @@ _WHY = {
     "not_held": "too long ago",
     "mixed": "several reasons",
 }
-"""Short, for a column; other codes are shown as they are."""
+"""Reason codes in short words, for a column; unknown codes are shown unchanged."""
 
 _EPOCH_REASONS = {
     "budget": "there is no more room",
@@ -283,7 +283,7 @@ def _context_row(row: JsonObject) -> tuple[str, ...]:
         place = "next" if kind == "model_input" else "-"
     why = "" if reason in (detail, role, kind) else _WHY.get(reason) or reason.replace("_", " ")
     what = _first_words(row)
-    if through > seq and "detail" in row:  # a run of entries that is one row
+    if through > seq and "detail" in row:  # one row for several entries
         what = f"({through - seq + 1:,} entries)"
     tokens = f"{number_in(row, 'tokens'):,}"
     who = role or kind.replace("_", " ") or "several"
@@ -291,7 +291,7 @@ def _context_row(row: JsonObject) -> tuple[str, ...]:
 
 
 def _first_words(row: JsonObject) -> str:
-    """Of the text; otherwise of the tool calls or their results."""
+    """Returns the beginning of the text, or else of the tool calls or their results."""
     if content := word_in(row, "content").strip():
         return content
     calls = (
@@ -323,7 +323,7 @@ def tools_text(listed: messages.ToolList) -> str:
         if isinstance(server, dict):
             lines = [f"MCP server {sanitize_line(name)}: {_mcp_server(server)}"]
             for one in objects_in(server.get("sources")):
-                # What can be attached, each reference whole, to be copied.
+                # References are not shortened: people copy them to attach the source.
                 said = shorten(_first_sentence(word_in(one, "description")), _DESCRIPTION_WIDTH_MAX)
                 reference = sanitize_line(word_in(one, "reference"))
                 lines.append(f"  {reference}  {word_in(one, 'kind')}: {said}")
@@ -387,7 +387,7 @@ def _cost(cost: JsonObject | None) -> str:
 
 
 def epoch_text(begun: messages.EpochBegun) -> str:
-    """The result of a compaction."""
+    """Formats the result of a compaction."""
     summary = "" if begun.compaction is None else f", with a summary (entry {begun.compaction})"
     return f"compacted: {begun.tokens_before:,} tokens are now {begun.tokens_after:,}{summary}"
 
@@ -399,7 +399,8 @@ def _share(tokens: int, of: int) -> str:
 
 
 def first_contact_text(model: str, models: Sequence[str]) -> str:
-    """For an empty conversation: who answers and why, how to get a better one, what to try."""
+    """Introduces an empty conversation: which model answers and why, how to get a better one,
+    and what to try."""
     provider = model.partition("/")[0]
     has_vendor = any(one.partition("/")[0] not in ("offline", "local") for one in models)
     about = {

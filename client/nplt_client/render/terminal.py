@@ -1,10 +1,9 @@
 """Decides about colours and encodings, and writes answers and remarks.
 
-In a command, stdout and stderr are `SafeOutput`: whatever is printed, by whomever, is
-sanitized on its way. What must arrive as it is goes to `exact_stream`: escape sequences
-of our own, and answers and exports for a file or a pipe. Each stream is judged by itself:
-a terminal gets colours unless `NO_COLOR`, `TERM=dumb` or the like forbid them. Answers go
-to stdout, remarks to stderr.
+In a command, stdout and stderr are `SafeOutput`, which sanitizes everything that any code
+prints. Exact bytes go to `exact_stream`: our own escape sequences, and answers and exports
+for a file or a pipe. Colours are decided for each stream: a terminal gets them unless
+`NO_COLOR`, `TERM=dumb` or the like forbid them. Answers go to stdout, remarks to stderr.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ def colour_wanted(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bo
 
 
 class SafeOutput(TextIOBase):
-    """A stream that lets nothing through that could act on a terminal. Each text is
-    sanitized by itself: a sequence that is not complete in one swallows nothing of the next.
+    """A stream that removes everything that could control a terminal. Each write is sanitized
+    by itself: an unfinished sequence at its end swallows nothing of the next write.
     """
 
     def __init__(self, exact: TextIO) -> None:
@@ -80,16 +79,16 @@ class SafeOutput(TextIOBase):
 
 
 def exact_stream(stream: TextIO) -> TextIO:
-    """The same, not sanitized."""
+    """Returns the stream without its sanitizer."""
     return stream.exact if isinstance(stream, SafeOutput) else stream
 
 
 def prepare_standard_streams() -> None:
-    """Makes them safe. Files and pipes get UTF-8 whatever the locale; a terminal gets what
-    it can show.
+    """Makes stdout and stderr safe. Files and pipes get UTF-8 whatever the locale is; a
+    terminal gets its own encoding.
 
-    A stream that was closed (`>&-`) is replaced by /dev/null, before a socket takes its
-    number.
+    A stream that was closed (`>&-`) is replaced by /dev/null, before a socket gets its file
+    descriptor.
     """
     for name, mode, flags in (
         ("stdin", "r", os.O_RDONLY),
@@ -111,7 +110,7 @@ def prepare_standard_streams() -> None:
 
 
 def discard_stdout() -> None:
-    """Drops what is still buffered; Python would report it at exit."""
+    """Drops buffered output, which Python would fail to write at exit, with a message."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
@@ -122,14 +121,16 @@ def dim(text: str, *, enabled: bool) -> str:
 
 
 def clipboard_sequence(text: str) -> str:
-    """OSC 52: puts the text into the terminal's clipboard, also over ssh."""
+    """Returns the OSC 52 sequence that copies the text to the terminal's clipboard, also over
+    ssh."""
     from base64 import b64encode
 
     return f"\x1b]52;c;{b64encode(text.encode(errors='replace')).decode()}\x07"
 
 
 def notification_sequence(words: str, by: NotifyBy) -> str:
-    """For someone who looks at another window: the bell, or a desktop notification."""
+    """Returns the sequence for the bell or a desktop notification, which reaches a person who
+    looks at another window."""
     if by == "osc9":
         from nplt_client.render.text import safe_line
 
@@ -138,8 +139,8 @@ def notification_sequence(words: str, by: NotifyBy) -> str:
 
 
 def print_remark(message: str, *, dimmed: bool = False) -> None:
-    """One line on stderr, so that it never mixes with an answer on stdout. A name with a
-    line end in it makes no second line, which could pass for one of ours."""
+    """Prints one line on stderr, so that it never mixes with an answer on stdout. Newlines are
+    removed: a hostile name can't add a line that looks like one of ours."""
     from nplt_client.render.text import sanitize
 
     text = " ".join(sanitize(message).splitlines())
@@ -152,7 +153,8 @@ def print_remark(message: str, *, dimmed: bool = False) -> None:
 
 @contextmanager
 def remark_if_silent(address: object) -> Iterator[None]:
-    """While the server at that address is waited for: something else may be there."""
+    """Prints a remark if the `with` block, which waits for a server, takes long: another
+    program may listen at that address."""
     message = f"no answer yet from {address}: is it an nplt server? Still waiting …"
     timer = threading.Timer(_SILENCE_SECONDS, print_remark, (message,))
     timer.daemon = True
@@ -169,8 +171,8 @@ def print_error(error: NpltError) -> None:
 
 
 def error_lines(error: NpltError) -> Iterator[str]:
-    """One sentence, and below it, set off, what belongs to it: more lines of the message, the
-    conversations that an ambiguous name could mean. Not sanitized."""
+    """Yields the first line of the message and, indented, its other lines and the conversations
+    that an ambiguous name could mean. They are not sanitized."""
     first, *more = error.message.splitlines() or [""]
     unknown = error.code == "not_found" and error.field == "session_id" and ";" not in error.message
     hint = "; nplt sessions lists yours" if unknown else ""
@@ -183,10 +185,10 @@ def error_lines(error: NpltError) -> Iterator[str]:
 
 
 class AnswerWriter:
-    """Writes the answer as it comes; adds a line end if it has none."""
+    """Writes the answer piece by piece; adds a newline if it ends without one."""
 
     def __init__(self, stream: TextIO) -> None:
-        """A terminal gets it sanitized, a file or a pipe as it is."""
+        """A terminal gets sanitized text, a file or a pipe the exact text."""
         self._stream = exact_stream(stream)
         self._sanitizer: Sanitizer | None = None
         self._ends_line = True

@@ -1,7 +1,7 @@
-"""Makes text safe for a terminal, measures it in cells, and sets it in columns.
+"""Makes text safe for a terminal, measures it in cells, and formats it in columns.
 
 Control sequences, bidirectional overrides and other invisible characters never reach the
-terminal. `Sanitizer` works on a stream, however it is cut; `table` and `pairs` sanitize
+terminal. `Sanitizer` works on a stream, however it is split; `table` and `pairs` sanitize
 their cells themselves. Widths follow East Asian Width.
 """
 
@@ -14,7 +14,7 @@ from nplt_protocol.json_text import JsonObject, JsonValue
 
 _SEQUENCE_CHARACTERS_MAX = 64
 _STRING_CHARACTERS_MAX = 4096
-"""A sequence that never ends must not swallow the rest of an answer."""
+"""Limits, so that a sequence that never ends does not swallow the rest of an answer."""
 _INTERMEDIATE = f"[\x20-\x2f]{{1,{_SEQUENCE_CHARACTERS_MAX + 1}}}"
 _CSI = f"\\[[\x20-\x3f]{{0,{_SEQUENCE_CHARACTERS_MAX}}}"
 _STRING = (  # OSC, DCS, SOS, PM, APC, up to BEL, CAN, SUB, ST, a line end or the next ESC
@@ -27,24 +27,24 @@ _SPECIAL = re.compile(
     "|[\x00-\x08\x0b-\x1f"  # C0, except tab and newline
     "\x7f-\x9f"  # DEL and C1
     "\u202a-\u202e\u2066-\u2069"  # bidirectional embeddings, overrides, isolates
-    "\ud800-\udfff]"  # lone surrogates: no encoder takes them
+    "\ud800-\udfff]"  # lone surrogates, which can't be encoded
 )
 
 
 class Sanitizer:
-    """One per stream of text; `feed` gives what may be shown of each piece.
+    """Sanitizes one stream of text; `feed` returns what may be shown of each piece.
 
-    Text from outside may hold escape sequences that recolour, retitle, report back or
-    overwrite the screen. A sequence that begins with ESC is dropped as a whole, and every
-    control character is dropped even where no sequence was recognized. Text, newlines and
-    tabs stay. However a text is cut, the pieces joined read the same.
+    Untrusted text may hold escape sequences that change colours or the title, send a report
+    to the program, or overwrite the screen. A sequence that begins with ESC is dropped as a
+    whole, and every other control character is dropped too. Text, newlines and tabs stay. The
+    result does not depend on how the text is split into pieces.
     """
 
     __slots__ = ("_after_return", "_unfinished")
 
     def __init__(self) -> None:
         self._unfinished = ""
-        """A sequence whose end has not come yet."""
+        """A sequence whose end has not been received."""
         self._after_return = False
 
     def feed(self, text: str) -> str:
@@ -63,9 +63,9 @@ class Sanitizer:
 
 
 def _shown_for(special: re.Match[str]) -> str:
-    """Of C1 only the character goes, not what follows: in text that was decoded wrongly,
-    0x9D is a closing quotation mark, not an OSC."""
-    if special[0][0] == "\r":  # alone it would let later text overwrite what was read already
+    """Replaces a control character or sequence. C1 characters start no sequence here: in text
+    that was decoded wrongly, 0x9D is a closing quotation mark, not an OSC."""
+    if special[0][0] == "\r":  # a lone CR would let later text overwrite the line
         return "\n"
     return "\ufffd" if "\ud800" <= special[0] <= "\udfff" else ""
 
@@ -75,7 +75,7 @@ def sanitize(text: str) -> str:
 
 
 def sanitize_line(text: str) -> str:
-    """Safe, and on one line."""
+    """Sanitizes a text and puts it on one line."""
     return " ".join(sanitize(text).split())
 
 
@@ -94,7 +94,7 @@ def _cells(character: str) -> int:
 
 
 def shorten(text: str, width: int) -> str:
-    """At most `width` cells, with an ellipsis where something is missing."""
+    """Cuts a text to `width` cells, with an ellipsis at the cut."""
     if width_of(text) <= width:
         return text
     kept: list[str] = []
@@ -119,7 +119,7 @@ def table(
     cell_width_max: int = 40,
     numbers: Container[str] = (),
 ) -> str:
-    """The line's end is trimmed; columns of `numbers` are set to the right."""
+    """Formats a table; the columns in `numbers` are aligned to the right."""
     lines = [list(header)]
     lines += [[shorten(sanitize_line(cell), cell_width_max) for cell in row] for row in rows]
     widths = [max(width_of(line[column]) for line in lines) for column in range(len(header))]
@@ -133,14 +133,14 @@ def table(
 
 
 def pairs(values: Iterable[tuple[str, str]]) -> str:
-    """`name  value` lines, for a status."""
+    """Formats `name  value` lines, for a status."""
     safe = [(name, sanitize_line(value)) for name, value in values]
     width = max((width_of(name) for name, _ in safe), default=0)
     return "\n".join(f"{pad(name, width)}  {value}".rstrip() for name, value in safe)
 
 
 LINE_ENDS = str.maketrans({"\u2028": "\n", "\u2029": "\n"})
-"""Python takes them for line ends and Markdown does not, so streamed and stored text would
+"""Python treats these as line ends and Markdown does not, so streamed and stored text would
 differ."""
 
 
@@ -154,8 +154,8 @@ def safe_line(text: object, width: int | None = None) -> str:
 
 
 def safe_json(value: JsonValue, *, indent: int | None = None) -> str:
-    """The exact value, with every unprintable character escaped."""
-    import json  # an answer in plain text does without
+    """Encodes the exact value, with every unprintable character escaped."""
+    import json  # not needed for an answer in plain text
 
     return "".join(
         character
@@ -166,7 +166,7 @@ def safe_json(value: JsonValue, *, indent: int | None = None) -> str:
 
 
 def word_in(row: JsonObject, name: str) -> str:
-    """That field if it is a text; a newer server may send something else."""
+    """Returns the field if it is a string, else `""`: a newer server may send another type."""
     value = row.get(name)
     return value if isinstance(value, str) else ""
 
@@ -180,12 +180,12 @@ def objects_in(value: JsonValue) -> list[JsonObject]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-# orjson escapes C0 by itself; these are as bad for a terminal.
+# orjson escapes C0 by itself; a terminal would obey these too.
 _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def attachment_words(attached: JsonObject) -> str:
-    """A file that came with a prompt, in one line: its name, size and kind."""
+    """Describes an attachment in one line: its name, size and type."""
     name = safe_line(attached.get("filename") or attached.get("file_id"))
     details = [size_words(size)] if isinstance(size := attached.get("size"), int) else []
     if kind := word_in(attached, "content_type"):
@@ -194,7 +194,7 @@ def attachment_words(attached: JsonObject) -> str:
 
 
 def size_words(size: int) -> str:
-    """1234567 → 1.2 MB."""
+    """Formats a size: 1234567 → 1.2 MB."""
     for unit, letters in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= unit:
             return f"{size / unit:.3g} {letters}"
@@ -202,7 +202,7 @@ def size_words(size: int) -> str:
 
 
 def dump_json(value: object, *, pretty: bool = False) -> str:
-    import orjson  # an answer in plain text does without
+    import orjson  # not needed for an answer in plain text
 
     text = orjson.dumps(value, option=orjson.OPT_INDENT_2 if pretty else None).decode()
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
@@ -213,13 +213,13 @@ _QUOTE = re.compile(r"^(?:[ ]{0,3}>[ ]?)+")
 
 
 def code_blocks(markdown: str) -> Iterator[tuple[str, str]]:
-    """Language and code of each block between fences. One that is never closed ends with the
+    """Yields language and code of each fenced block. A block that is never closed ends with the
     text."""
     lines = iter(markdown.replace("\r\n", "\n").removesuffix("\n").split("\n"))
     for line in lines:
         quote = _QUOTE.match(line)
         opening = _FENCE.match(line[quote.end() :] if quote else line)
-        # What follows a fence of backticks holds none: ```x``` is code within a line.
+        # The info string after backticks has no backticks: ```x``` is inline code.
         if not opening or (opening[2][0] == "`" and "`" in opening[3]):
             continue
         indent, fence = len(opening[1]), opening[2]

@@ -1,8 +1,8 @@
-"""The full-screen chat: layout, keys, and what connects the widgets to the session.
+"""The full-screen chat: layout, keys, and the connection of the widgets to the session.
 
-What is typed goes to the session or to the commands; changes that come from there are
-drawn, some thirty times a second at most. Nothing waits for the server while a key is
-handled: typing and leaving work whatever the connection does.
+Typed lines go to the session or to the commands; changes from the session are drawn about
+thirty times a second at most. No key handler waits for the server: typing and leaving work
+in every state of the connection.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class CommandPalette(Provider):
 
     def _commands(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]], str]]:
         for name, command in COMMANDS.items():
-            # A bracket begins markup there.
+            # The palette would parse a bracket as markup.
             shown = f"/{name} {command.argument}".rstrip().replace("[", r"\[")
             yield shown, partial(cast(ChatApp, self.app).type_command, name), name
 
@@ -184,7 +184,7 @@ class ChatApp(ChatDisplay, App[bool]):
         install_alt_enter()
         install_paste_parser()
         colourless = bool(os.environ.get("NO_COLOR"))
-        # None at all, not grey ones: only the terminal's own colours can be left out.
+        # NO_COLOR means no colours, not greys: textual can only omit the terminal's own ones.
         App.__init__(self, ansi_color=True if colourless else None)
         ChatDisplay.__init__(self, session, state_folder)
         self._hint = NewerHint()
@@ -217,7 +217,7 @@ class ChatApp(ChatDisplay, App[bool]):
             self.register_theme(theme)
         self.theme = THEMES[self._first_theme]
         if self._typed.terminal_modes is not None:
-            # What textual goes back to when it leaves the terminal to an editor or a shell.
+            # Textual restores these modes when it leaves the terminal to an editor or a shell.
             setattr(self._driver, "attrs_before", self._typed.terminal_modes)  # noqa: B010
         self.fill(self._draft)
         self.run_worker(self._begin(), group="connection")
@@ -242,7 +242,7 @@ class ChatApp(ChatDisplay, App[bool]):
     async def show_error(self, error: NpltError) -> None:
         await self.show_text(error.message, is_error=True)
 
-    # What the session draws
+    # Drawing
 
     async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
         self._question.close()
@@ -277,7 +277,7 @@ class ChatApp(ChatDisplay, App[bool]):
             case changes.ApprovalSettled():
                 self._question.close(change.approval_id)
             case _:
-                pass  # the status line has it
+                pass  # the status line shows it
 
     def alert(self, words: str) -> None:
         if not self.app_focus and self._driver is not None:
@@ -290,8 +290,8 @@ class ChatApp(ChatDisplay, App[bool]):
         self._status.update_words()
 
     async def pause(self, began: float) -> None:
-        """Sleeps longer than the drawing took, so that keys are handled however much there
-        is to draw. Textual lays out and paints while we sleep."""
+        """Sleeps longer than the drawing took, so that keys are always handled. Textual lays out
+        and paints while we sleep."""
         await asyncio.sleep(FRAME_SECONDS)
         await asyncio.sleep(max(0.0, monotonic() - began - FRAME_SECONDS) * PAUSE_PER_WORK)
 
@@ -299,11 +299,11 @@ class ChatApp(ChatDisplay, App[bool]):
         self._question.fit(event.size.height)
 
     def _refresh_usage(self) -> None:
-        # Not begun, a coroutine could be cancelled before its first step.
+        # A function, not a coroutine: that could be cancelled before its first step.
         refreshing: WorkType[None] = self.session.refresh_usage
         self.run_worker(refreshing, group="usage", exclusive=True)
 
-    # What is typed
+    # Input
 
     def submit(self, text: str) -> None:
         if self._composer.recall.remember(text):
@@ -316,12 +316,12 @@ class ChatApp(ChatDisplay, App[bool]):
 
     async def refused(self, message_id: str, text: str) -> None:
         await self.transcript.take_back(message_id)
-        if not self.draft:  # typing replaces it
+        if not self.draft:  # the text is selected, so typing replaces it
             self._composer.replace_text(text)
             self._composer.select_all()
 
     async def type_command(self, name: str) -> None:
-        """Runs a command from the palette; one that needs an argument is put into the input."""
+        """Runs a command from the palette, or puts it into the input if it needs an argument."""
         argument = COMMANDS[name].argument
         if argument and not argument.startswith("["):
             self.fill(f"/{name} ")
@@ -331,7 +331,7 @@ class ChatApp(ChatDisplay, App[bool]):
     def on_text_area_changed(self) -> None:
         self._suggestions.look_up(self._composer.text)
 
-    # What commands do
+    # Called by commands
 
     @property
     def answers(self) -> list[str]:
@@ -346,7 +346,7 @@ class ChatApp(ChatDisplay, App[bool]):
         self.transcript.go_to_end()
 
     def remark(self, text: str) -> None:
-        """Shows a toast, or a notice while a question is open, which a toast would cover."""
+        """Shows a toast. While a question is open, which a toast would cover, shows a notice."""
         if self._question.wanted is None:
             self.notify(safe_line(text), markup=False)
         else:
@@ -367,7 +367,7 @@ class ChatApp(ChatDisplay, App[bool]):
         return None if place is None else choices[int(place)]
 
     async def show_sessions(self, wanted: str) -> None:
-        """Deleting the conversation we are in leads to a new one."""
+        """Opens the list of conversations. Deleting the current one switches to a new one."""
         client, here = self.session.client, self.session.client.session_id
         rows = [row async for row in client.sessions()]
         if client.list_is_incomplete:
@@ -408,7 +408,7 @@ class ChatApp(ChatDisplay, App[bool]):
 
     def leave(self, *, reconnect: bool = False) -> None:
         self.exit(reconnect)
-        self.workers.cancel_all()  # or they would draw on a screen that is gone
+        self.workers.cancel_all()  # they would draw on a closed screen
 
     # Keys
 
@@ -428,23 +428,24 @@ class ChatApp(ChatDisplay, App[bool]):
             self.press_escape()
 
     def begin_stopping(self, work: Callable[[], Awaitable[object]]) -> None:
-        """One at a time: the work of a second Esc replaces that of the first."""
+        """Starts `work`; that of a second Esc replaces that of the first."""
 
         async def attempt() -> None:
             await self.attempt(work())
 
-        # Not begun, a coroutine could be cancelled before its first step.
+        # A function, not a coroutine: that could be cancelled before its first step.
         stopping: WorkType[None] = attempt
         self.run_worker(stopping, group="stopping", exclusive=True)
 
     async def stop(self) -> None:
-        """If prompts wait, first gives time for a second Esc, before the next one begins."""
+        """Stops the answer. If prompts are queued, it first waits for a second Esc, because the
+        next prompt would begin."""
         if self.session.has_queued:
             await asyncio.sleep(SECOND_ESCAPE_SECONDS)
         await super().stop()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """In the list of conversations Ctrl+Z brings back what was deleted."""
+        """Disables suspending in the list of conversations, where Ctrl+Z undoes a deletion."""
         if action == "suspend_process" and isinstance(self.screen, SessionPicker):
             return False
         return super().check_action(action, parameters)
@@ -477,7 +478,7 @@ class ChatApp(ChatDisplay, App[bool]):
             await self.show_error(error)
         self.refresh()
 
-    # What the transcript asks for
+    # Called by the transcript
 
     def _read_older(self) -> None:
         if isinstance(self.session.client.connection, Online):

@@ -1,6 +1,6 @@
-"""The input field, and what is shown above it: completions, and a tool that asks.
+"""The input field, and the completions and approval questions above it.
 
-The input keeps the focus and passes some keys on to these.
+The input keeps the focus and passes some keys on to them.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _CHOOSING_KEYS = frozenset({"tab", "up", "down", "enter"})
 
 
 class Composer(TextArea):
-    """Where the person types.
+    """The input field.
 
-    Enter sends; Ctrl+J, Alt+Enter, Shift+Enter and a backslash before Enter make a new
-    line. A paste is text, whatever is in it. Up on the first line and Down on the last go
-    through earlier prompts; while suggestions are open they choose one. The terminal's own
-    cursor is where the next character goes, so that input methods open their windows there.
+    Enter sends; Ctrl+J, Alt+Enter, Shift+Enter and a backslash before Enter insert a newline.
+    A paste is always text. Up on the first line and Down on the last go through earlier
+    prompts; while suggestions are open they choose one. The terminal's own cursor is at the
+    insertion point, so that input methods open their windows there.
     """
 
     DEFAULT_CSS = f"""
@@ -85,7 +85,7 @@ class Composer(TextArea):
         self._question = question
 
     def load_text(self, text: str) -> None:
-        """Sanitizes the text: it may be an old prompt or a file's name."""
+        """Sanitizes the text, which may be an old prompt or a file's name."""
         super().load_text(safe(text))
 
     def replace_text(self, text: str) -> None:
@@ -110,7 +110,7 @@ class Composer(TextArea):
         letter = self._question.letter
         is_answer = self._question.take_key(event, has_draft=bool(self.text))
         if not is_answer and letter and not self._question.letter:
-            self.write(letter)  # it turned out to be the beginning of a text
+            self.write(letter)  # the letter was the beginning of a text
         if is_answer or self._act_on_key(event.key):
             event.stop()
             event.prevent_default()
@@ -127,7 +127,7 @@ class Composer(TextArea):
         elif key == "ctrl+d" and not self.text:
             self._chat.leave()
         elif key == "tab":
-            pass  # the focus stays here; Ctrl+O and the mouse open what is folded
+            pass  # the focus stays here; Ctrl+O and the mouse open folds
         elif key == "up" and not self.text and self._chat.take_back():
             pass
         elif key == "up" and self._row == 0:
@@ -180,8 +180,8 @@ _ROWS_MAX = 8
 class SuggestionList(Static):
     """The suggestions above the input, which keeps the focus.
 
-    They are looked up at every key that depends on them, not only when the screen is
-    redrawn: whoever types fast gets what was typed.
+    They are looked up at every key that depends on them, not only when the screen is redrawn,
+    so that fast typing is never completed from outdated suggestions.
     """
 
     DEFAULT_CSS = """
@@ -210,7 +210,7 @@ class SuggestionList(Static):
         return self._found[self._chosen].line
 
     def look_up(self, typed: str) -> bool:
-        """Finds suggestions. True: there are some."""
+        """Finds suggestions; returns whether there are any."""
         if typed != self._typed:
             wants_names = typed.startswith(COMMANDS_WITH_NAMES)
             if wants_names and not self._typed.startswith(COMMANDS_WITH_NAMES):
@@ -260,17 +260,16 @@ _LATER = "Esc later (/allow, /deny)"
 _TYPING = f"Pause typing to answer · {_LATER}"
 _ASKING = f"y, n, a or arrows, then Enter · {_LATER}"
 _ROWS_AROUND = 10
-"""Rows taken by question, answers and keys, input and status."""
+"""The rows for question, answers and keys, input and status."""
 _ARGUMENT_ROWS_MIN, _ARGUMENT_ROWS_MAX = 3, 16
 
 
 class ApprovalPanel(Vertical):
-    """A tool that waits for a yes or a no, above the input; its arguments exactly.
+    """The approval question above the input, with the exact arguments of the tool.
 
-    It may open while the person is typing, and no key that was meant for the input
-    decides (`OpenQuestion`). Arrows choose while the input is empty. Esc leaves the
-    question open: `/allow` and `/deny` answer it later, and when its time is over it is
-    denied.
+    It may open while the person is typing, and a key that was meant for the input never decides
+    (`OpenQuestion`). Arrows choose while the input is empty. Esc leaves the question open:
+    `/allow` and `/deny` decide it later, and when it expires it is denied.
     """
 
     DEFAULT_CSS = """
@@ -292,7 +291,7 @@ class ApprovalPanel(Vertical):
     def __init__(self, chat: ChatDisplay) -> None:
         super().__init__()
         self.letter = ""
-        """The typed letter that marked the answer; the next key may show that it began a text."""
+        """The typed letter that marked the answer. The next key may show that it was text."""
         self._chat = chat
         self._question = OpenQuestion()
         self._pause: Timer | None = None
@@ -322,13 +321,13 @@ class ApprovalPanel(Vertical):
             self._make_room()
 
     def close(self, approval_id: str | None = None) -> None:
-        """Closes the question with this id, or any if `None`, and asks the next one."""
+        """Closes the question with this id, or any by default, and asks the next one."""
         if self.wanted is not None and approval_id in (None, self.wanted.approval_id):
             self.ask(None)
             self.ask_next()
 
     def _decide(self, wanted: ApprovalWanted, decision: ApprovalDecision | None) -> None:
-        """Closes the question; `None`: it is decided later."""
+        """Closes the question, and sends the decision unless it is put off."""
         self.close(wanted.approval_id)
         if decision is not None:
             deciding = self._chat.session.approvals.decide(wanted, decision)
@@ -342,7 +341,7 @@ class ApprovalPanel(Vertical):
                 screen.give_way(words, self.app.size.height - self.region.y)
 
     def ask(self, wanted: ApprovalWanted | None, *, more: int = 0) -> None:
-        """Shows a question; `None`: there is none. `more`: how many wait behind it."""
+        """Shows a question, or none. `more` is the number of questions after it."""
         self._question.open(wanted)
         self.letter = ""
         self.display = wanted is not None
@@ -394,7 +393,7 @@ class ApprovalPanel(Vertical):
         return True
 
     def interrupt(self) -> str:
-        """Called when something else is put into the input; returns the letter before it."""
+        """Called when other text is put into the input; returns the letter typed before it."""
         letter = self.letter
         if self._question.wanted is not None:
             self._wait_for_a_pause()
@@ -405,7 +404,7 @@ class ApprovalPanel(Vertical):
         self.letter = ""
         if self._pause is not None:
             self._pause.stop()
-        # A little longer: clocks differ in what they count.
+        # The timer runs a little longer, since its clock may differ from ours.
         self._pause = self.set_timer(approvals.PAUSE_SECONDS + 0.01, self._show_keys)
         self._show_keys()
 

@@ -1,7 +1,7 @@
 """Corrects how textual reads keys and pastes.
 
 Keys act in the order in which they were pressed, Alt+Enter is one key, and a paste is
-one text whatever bytes are in it. Uses private parts of textual.
+always one text. This module uses private parts of textual.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WRITTEN_CATEGORIES = frozenset({"Cf", "Zs"})
 
 
 async def handle_key_now(widget: Widget, event: Key, write: Callable[[str], None]) -> None:
-    """What textual would do with this key too late or not at all; the rest is left to it.
+    """Handles a key that textual would handle too late or not at all.
 
     Textual inserts printable keys at once, but runs bindings only after the key has reached
     the app: `abc`, Ctrl+U, `def` in one burst would leave nothing. So a widget runs its own
@@ -50,9 +50,9 @@ def is_text_character(character: str) -> bool:
 
 
 def install_alt_enter() -> None:
-    """Most terminals send Alt+Enter as Escape and Return, which textual takes for Enter.
+    """Makes Alt+Enter a key: most terminals send Escape and Return, which textual reads as Enter.
 
-    If its table of sequences can't be changed, Ctrl+J still makes a new line.
+    If textual's table of sequences can't be changed, Ctrl+J still inserts a newline.
     """
     with contextlib.suppress(ImportError, AttributeError):
         from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
@@ -64,17 +64,17 @@ def install_alt_enter() -> None:
 
 
 class PasteParser(XTermParser):
-    """Keys and pastes from what the terminal sent, however it is cut.
+    """Parses keys and pastes from terminal input, however that is split.
 
-    Textual looks for keys inside of a bracketed paste as well: an escape and a return in it
-    would send the input. Here only the end of the paste is looked for, and the text is made
-    safe before any widget sees it.
+    Textual also parses keys inside a bracketed paste: an escape and a return in it would send
+    the input. This parser searches only for the end of the paste, and sanitizes the text before
+    any widget sees it.
     """
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
         self._tail = ""
-        """The end of what was read, where a mark may have begun."""
+        """The end of the input so far, which may be the beginning of a paste marker."""
         self._pasted: list[str] | None = None
 
     def feed(self, data: str) -> Iterable[Message]:
@@ -98,13 +98,13 @@ class PasteParser(XTermParser):
                 yield from self._switch()
 
     def _switch(self) -> Iterable[Message]:
-        """The mark was read: a paste begins, or is over."""
+        """Begins or ends a paste, after its marker was read."""
         if self._pasted is None:
             self._pasted = []
             return
         pasted = "".join(self._pasted).removesuffix(BRACKETED_PASTE_END)
         self._pasted = None
-        # Textual counts the marks too; the paste it takes this for is empty.
+        # Textual tracks the markers too; for it, the paste is empty.
         for message in super().feed(BRACKETED_PASTE_END):
             if not isinstance(message, Paste):
                 yield message
@@ -112,7 +112,7 @@ class PasteParser(XTermParser):
 
 
 def install_paste_parser() -> None:
-    """The driver for Unix terminals makes its parser by this name."""
+    """Replaces the parser of textual's driver for Unix terminals."""
     from textual.drivers import linux_driver
 
     setattr(linux_driver, "XTermParser", PasteParser)  # noqa: B010

@@ -27,7 +27,7 @@ PAGE_CHARACTERS = 20_000
 
 
 class PlainPages(Widget):
-    """Text as it was written, in pages of a bounded size; only the last one grows."""
+    """Shows unformatted text in pages of a bounded size; only the last one grows."""
 
     DEFAULT_CSS = """
     PlainPages {
@@ -68,12 +68,13 @@ class PlainPages(Widget):
 
 
 def _shown(page: str, *, is_last: bool) -> Content:
-    """The next page begins on a line of its own anyway."""
+    """Removes a page's last newline, since the next page begins on a new line anyway."""
     return Content(page if is_last else page.removesuffix("\n"))
 
 
 def cut(text: str, *, lines: int, characters: int) -> tuple[str, str]:
-    """The beginning that is within both limits, whole lines where that can be, and the rest."""
+    """Splits a text into a beginning within both limits, of whole lines if possible, and the
+    rest."""
     end = 0
     for _ in range(lines):
         found = text.find("\n", end)
@@ -92,14 +93,14 @@ _COLUMN_MIN = 6
 
 
 Cells: TypeAlias = Sequence[Sequence[Content]]
-"""Of a table; the first row is the headings."""
+"""The cells of a table; the first row has the headings."""
 
 
 def table_lines(cells: Cells, width: int) -> list[Content]:
-    """A table as lines of text.
+    """Lays a table out as lines of text.
 
-    Where the screen is too narrow the widest columns give way first; where that leaves
-    too little, each row becomes a list of its own: heading, colon, cell.
+    If the screen is too narrow, the widest columns shrink first; if that is not enough, each
+    row becomes a list of `heading: cell`.
     """
     heads, *rows = cells
     heads = [head.stylize(".head") for head in heads]
@@ -114,7 +115,7 @@ def table_lines(cells: Cells, width: int) -> list[Content]:
     widths = [max(1, *(cell.cell_length for cell in column)) for column in columns]
     room = width - len(_APART) * (len(heads) - 1)
     if sum(widths) > room:
-        # As wide as they want, up to the bound at which all of them fit.
+        # Each column gets its natural width, up to the bound at which all columns fit.
         bound = max(
             bound
             for bound in range(_COLUMN_MIN, room + 1)
@@ -129,7 +130,7 @@ def table_lines(cells: Cells, width: int) -> list[Content]:
 
 
 def _row_lines(row: Sequence[Content], widths: Sequence[int]) -> list[Content]:
-    """One row, as many lines high as its highest cell."""
+    """Lays out one row, which is as high as its highest cell."""
     missing = [Content()] * (len(widths) - len(row))
     wrapped = [
         [cell] if cell.cell_length <= width else cell.wrap(width)
@@ -148,16 +149,17 @@ def _row_lines(row: Sequence[Content], widths: Sequence[int]) -> list[Content]:
 _BULLETS = ("• ", "▪ ", "‣ ", "◦ ")
 _TAB_WIDTH = 4
 _WIDTH_MIN = 8
-"""However deep something is indented, this much is left for its words."""
+"""The least width for text, however deep it is indented."""
 
 Inline: TypeAlias = Callable[[Token], Content]
 Code: TypeAlias = Callable[[str, str], Content]
-"""From code and the name of its language."""
+"""Highlights code, given the code and the name of its language."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRow:
-    """A paragraph or a line of code: `first` precedes its first line, `rest` the others."""
+    """A paragraph or a line of code. `first` is the prefix of its first line, `rest` that of
+    the others."""
 
     first: str
     rest: str
@@ -166,7 +168,7 @@ class TextRow:
 
 @dataclass(slots=True, kw_only=True)
 class _Indent:
-    """Something that indents: an item of a list, a quote."""
+    """A level of indentation: a list item or a quote."""
 
     first: str
     rest: str
@@ -174,7 +176,7 @@ class _Indent:
 
 
 class _BlockReader:
-    """Reads the parser's tokens into rows, which don't know the width of the screen."""
+    """Converts the parser's tokens to rows, which do not depend on the width of the screen."""
 
     def __init__(self, inline: Inline, code: Code) -> None:
         self.rows: list[TextRow] = []
@@ -182,7 +184,7 @@ class _BlockReader:
         self._code = code
         self._levels: list[_Indent] = []
         self._lists: list[int | None] = []
-        """The number of each open list's next item; None: it has bullets."""
+        """The number of the next item of each open list; None for bullets."""
         self._table: list[list[Content]] = []
 
     def read(self, token: Token) -> None:
@@ -233,13 +235,13 @@ class _BlockReader:
                 self._levels.append(_Indent(first="▌ ", rest="▌ "))
             case "list_item_close" | "blockquote_close":
                 if not self._levels[-1].is_begun:
-                    self._add(Content())  # an empty item has its bullet too
+                    self._add(Content())  # an empty item still shows its bullet
                 self._levels.pop()
             case _:
                 pass
 
     def _part(self, *, always: bool = False) -> None:
-        """An empty line before what comes, unless it is the first of its item."""
+        """Adds an empty line before the next block, unless that is the first of its item."""
         is_parted = not self.rows or self.rows[-1].content == Content()
         if not is_parted and (always or not self._levels or self._levels[-1].is_begun):
             prefix = "".join(level.rest for level in self._levels if level.is_begun)
@@ -261,7 +263,7 @@ def rows_of(tokens: Iterable[Token], *, inline: Inline, code: Code) -> list[Text
 
 
 def lay_out(rows: Sequence[TextRow], width: int) -> Content:
-    """Lines no wider than `width`, as one text."""
+    """Wraps the rows at `width`, as one text."""
     parts: list[str] = []
     spans: list[Span] = []
     place = 0
@@ -287,17 +289,17 @@ def lay_out(rows: Sequence[TextRow], width: int) -> Content:
 
 
 def _without_tabs(content: Content) -> Content:
-    """What is measured must be as wide as what is drawn."""
+    """Expands tabs, so that the measured width is the drawn width."""
     return content.expand_tabs(_TAB_WIDTH) if "\t" in content.plain else content
 
 
 _FOLDED = frozenset({"bullet_list", "ordered_list", "blockquote", "table"})
 _NESTING_MAX = 100
-"""What is nested deeper the parser leaves out."""
+"""The parser ignores blocks that are nested deeper."""
 
 
 def parser() -> MarkdownIt:
-    """HTML is text to it."""
+    """Makes a parser that treats HTML as text."""
     made = MarkdownIt("gfm-like", {"html": False, "maxNesting": _NESTING_MAX})
     made.core.ruler.push("fold_blocks", _fold_blocks)
     return made
@@ -320,15 +322,16 @@ def _fold_blocks(state: StateCore) -> None:
 class MarkdownView(Markdown):
     """Textual's Markdown, with each list, quote and table as one widget.
 
-    The parser folds all tokens of such a block into one. What grows is laid out again in
-    place.
+    The parser folds all tokens of such a block into one. A growing block is laid out again in
+    its widget.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text, parser_factory=parser, open_links=False)
 
     async def settle(self) -> None:
-        """All of it has come: it is drawn again where the whole differs from its pieces."""
+        """Called when the text is complete; draws it again if parsing all of it gives other
+        blocks than the pieces did."""
         blocks = self.query_children(MarkdownBlock)
         drawn = [(block.name, block.source_range) for block in blocks]
         parsed = [
@@ -336,7 +339,7 @@ class MarkdownView(Markdown):
             for token in parser().parse(self.source)
             if token.level == 0 and token.nesting >= 0
         ]
-        if drawn != parsed or "]:" in self.source:  # the address of a link further up
+        if drawn != parsed or "]:" in self.source:  # it may define a link used further up
             await self.update(self.source)
 
     def unhandled_token(self, token: Token) -> MarkdownBlock | None:
@@ -366,7 +369,7 @@ class FoldedBlock(MarkdownBlock):
         return self._content_for(width).plain.count("\n") + 1
 
     def notify_style_update(self) -> None:
-        """Code in it may have other colours now."""
+        """Lays it out again, since the colours of code may have changed."""
         self._rows = self._laid_out = None
         super().notify_style_update()
 
@@ -397,11 +400,11 @@ _FROM_HERE_ON = "… this is long: from here on it is shown as it was written"
 class AnswerView(Widget):
     """The text of one call: Markdown that grows at its end.
 
-    While pieces come in, only the last, unfinished block is parsed and drawn again. When
-    the stored text is there, the whole is parsed once more (a list that turned out loose,
-    a link defined further down). Beyond a limit of lines and characters, and while `/raw`
-    is on, text is shown as it was written, so that no answer can block the keys. HTML is
-    shown as text. Links are not opened: a click copies the address and shows it.
+    For each piece only the last, unfinished block is parsed and drawn again. The stored text is
+    parsed once more as a whole (a list may turn out loose, a link may be defined further down).
+    Beyond a limit of lines and characters, and while `/raw` is on, text is shown unformatted,
+    so that no answer can block the keys. HTML is shown as text. Links are not opened: a click
+    copies the address and shows it.
     """
 
     DEFAULT_CSS = """
@@ -441,7 +444,7 @@ class AnswerView(Widget):
                 await self.mount_all(self._beyond(self.source[len(drawn) :]))
 
     async def store(self, text: str) -> None:
-        """The text as it is stored; it replaces what came piece by piece."""
+        """Replaces the streamed text by the stored one."""
         is_known, was_streamed = text == self.source, self._streamed
         self.source = text
         self._streamed = False
@@ -457,7 +460,7 @@ class AnswerView(Widget):
 
     async def _show_again(self) -> None:
         if self._markdown is None and self._plain is None:
-            return  # not on the screen yet
+            return  # it is not mounted yet
         drawn = self._drawn_as_markdown()
         if self._markdown is not None and self._plain is None and drawn == self.source:
             await self._markdown.update(self.source)

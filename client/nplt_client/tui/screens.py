@@ -58,13 +58,13 @@ class SearchInput(Input):
 
 _ROWS_MIN = 8
 _SMALL_ROWS = 20
-"""On a screen with fewer rows the picker takes all of it."""
+"""The picker fills a screen that has fewer rows."""
 
 
 class PickerScreen(ModalScreen[str | None]):
-    """A window with a line to type in and a list that follows it.
+    """A window with a search line and a list of matches.
 
-    Subclasses say which rows the typed words leave.
+    Subclasses decide which rows match.
     """
 
     DEFAULT_CSS = """
@@ -120,7 +120,7 @@ class PickerScreen(ModalScreen[str | None]):
 
     def give_way(self, words: str, rows: int) -> None:
         """Leaves the last `rows` of the screen to an approval question. If there is no room for
-        both, the border shows `words`. No words: there is no question."""
+        both, the border shows `words`, which are empty if there is no question."""
         window = self.query_one("#window")
         window.border_subtitle = Content(shorten(words, max(10, self.size.width - 8)))
         left = self.size.height - rows
@@ -132,7 +132,7 @@ class PickerScreen(ModalScreen[str | None]):
         raise NotImplementedError
 
     def details_of(self, key: str) -> str:
-        """More about the one that is marked, shown below the list."""
+        """Returns the details of the marked row, which are shown below the list."""
         return ""
 
     @property
@@ -141,7 +141,7 @@ class PickerScreen(ModalScreen[str | None]):
 
     @property
     def is_open(self) -> bool:
-        """False while it is being closed: its widgets are removed before it is."""
+        """Whether it is open; False while it is being closed, when its widgets are removed."""
         return self.is_attached and bool(self.query(OptionList))
 
     @property
@@ -152,7 +152,7 @@ class PickerScreen(ModalScreen[str | None]):
         return options.get_option_at_index(options.highlighted).id
 
     def show_matches(self) -> None:
-        """Lists the rows that match; the mark stays on its row if that is still there."""
+        """Lists the rows that match; the marked row stays marked if it is among them."""
         options, marked = self.query_one(OptionList), self.marked
         rows = self.rows(self.wanted)
         self._matched = self.wanted
@@ -163,7 +163,7 @@ class PickerScreen(ModalScreen[str | None]):
         else:
             self.query_one("#below", Static).update(Content("nothing matches"))
 
-    # Textual calls the `on_…` of every class of the family: subclasses change these instead.
+    # Textual calls the `on_…` methods of all base classes, so subclasses override these instead.
 
     def typed_changed(self, typed: str) -> None:
         self.show_matches()
@@ -189,7 +189,7 @@ class PickerScreen(ModalScreen[str | None]):
         self.dismiss(event.option.id)
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        if event.option.id == self.marked:  # else the list has changed since
+        if event.option.id == self.marked:  # otherwise the list has changed since
             self.show_details(event.option.id or "")
 
     def action_move(self, step: int) -> None:
@@ -209,7 +209,7 @@ _NAME_CHARACTERS = 100
 
 
 def ranked(wanted: str, texts: Mapping[str, str]) -> list[str]:
-    """The keys of the texts that fit, best first. The first line of a text is its name."""
+    """Returns the keys of the matching texts, best first. The first line of a text is its name."""
     typed = utils.default_process(wanted) or wanted.strip().lower()
     if not typed:
         return list(texts)
@@ -219,8 +219,8 @@ def ranked(wanted: str, texts: Mapping[str, str]) -> list[str]:
 
 
 def score(typed: str, text: str) -> float:
-    """0 to 100. The very words come first, in the name before elsewhere; then letters in
-    their order in the name, as `fzf` finds them; then what resembles the words."""
+    """Rates a text from 0 to 100. Exact words rank first, in the name before elsewhere; then
+    the letters in their order in the name, as in `fzf`; then similar words."""
     looked_at = text[:_LOOKED_AT_CHARACTERS].lower()
     name = looked_at.partition("\n")[0][:_NAME_CHARACTERS]
     words = typed.split()
@@ -237,8 +237,8 @@ def score(typed: str, text: str) -> float:
 
 
 def _letters_score(word: str, name: str) -> float:
-    """Of a name with these letters in this order, 0 or 70 to 90: more where they stand
-    together, or at the beginnings of words."""
+    """Rates a name that has these letters in this order from 70 to 90, higher if they are
+    adjacent or begin words; any other name is 0."""
     place, gaps = -1, 0
     for letter in word:
         found = name.find(letter, place + 1)
@@ -251,7 +251,7 @@ def _letters_score(word: str, name: str) -> float:
 
 
 def age(then: str, now: datetime) -> str:
-    """How long ago, in one unit: `3 min`, `2 d`."""
+    """Formats the age in one unit: `3 min`, `2 d`."""
     try:
         seconds = (now - datetime.fromisoformat(then)).total_seconds()
     except (ValueError, TypeError):
@@ -267,7 +267,7 @@ _ABOUT_LINES_MAX = 6
 
 
 class ChoicePicker(PickerScreen):
-    """One of several texts: earlier prompts, models, themes."""
+    """Picks one of several texts: earlier prompts, models, themes."""
 
     def __init__(self, title: str, choices: Sequence[str], *, marked: str | None = None) -> None:
         super().__init__(title)
@@ -301,12 +301,11 @@ HITS_MAX = 100
 
 
 class SessionPicker(PickerScreen):
-    """Every conversation, found by name, first words or content.
+    """Picks a conversation, by name, first words or content.
 
-    What is typed is looked for here at once (names and previews), and on the server
-    (contents) as soon as the typing pauses. Below the list stand the last messages of the
-    marked conversation, or those around what was found in it. What was deleted here can
-    be brought back as long as the window is open.
+    Names and previews are searched at each key, and the server searches contents when typing
+    pauses. Below the list are the last messages of the marked conversation, or those around
+    the match. A deletion can be undone as long as the window is open.
     """
 
     KEYS_HELP = "Enter goes there · Ctrl+N renames · Ctrl+X deletes · Esc goes back"
@@ -369,7 +368,7 @@ class SessionPicker(PickerScreen):
             return f"{safe_line(row.model)} · {safe_line(key)}\n{about}"
         size = self.query_one("#below").size
         page, count = self._previews[key, seq], max(2, size.height)
-        # The message that was found is among them; without one they are the last.
+        # They include the message that matched; without a match they are the last ones.
         places = [place for place, message in enumerate(page) if message.get("seq") == seq]
         last = min(len(page), places[0] + count // 2 + 1) if places else len(page)
         lines: list[str] = []
@@ -391,8 +390,8 @@ class SessionPicker(PickerScreen):
             self.run_worker(looking, exclusive=True, group="inside")
 
     async def _look_inside(self, wanted: str) -> None:
-        await sleep(_SEARCH_PAUSE_SECONDS)  # a search for every letter would be a waste
-        # The newest message with these words of each conversation that has any.
+        await sleep(_SEARCH_PAUSE_SECONDS)  # no search for every letter
+        # Only the newest match of each conversation is kept.
         inside: dict[str, SearchHit] = {}
         looked_at = 0
         try:
@@ -403,19 +402,19 @@ class SessionPicker(PickerScreen):
                 if looked_at == HITS_MAX:
                     break
         except NpltError:
-            return  # names and previews are still there to be searched
+            return  # names and previews are still searched
         self._inside = inside
         if self.is_open and self.wanted == wanted and self._inside:
             self.show_matches()
             self._show_marked()
 
     async def _load_preview(self, key: str, seq: int) -> None:
-        await sleep(_PREVIEW_PAUSE_SECONDS)  # not for every row that is passed
+        await sleep(_PREVIEW_PAUSE_SECONDS)  # no request for rows that are only passed
         try:
             page = await self._client.history(_PREVIEW_MESSAGES, session_id=key, around=seq or None)
         except NpltError:
-            return  # the row says what is known of it
-        # Without those that only call tools.
+            return  # the row shows what is known of it
+        # Messages that only call tools are left out.
         said = [message for message in page.messages if word_in(message, "content").strip()]
         self._previews[key, seq] = said
         if self.is_open and self.marked == key:
@@ -443,7 +442,8 @@ class SessionPicker(PickerScreen):
         self._sessions[key] = replace(self._sessions[key], name=name)
 
     def action_delete(self) -> None:
-        """One in which something runs only at the second press: that can't be undone."""
+        """Deletes the marked conversation. If a turn runs there, which can't be undone, it needs
+        a second press."""
         self.catch_up()
         key = self.marked
         if key is None or self._renaming is not None:
@@ -491,12 +491,12 @@ class SessionPicker(PickerScreen):
         super().show_details(key)
         seq = self.seq_found_in(key)
         if not self.has_class("-small") and (key, seq) not in self._previews:
-            # Not begun, a coroutine could be cancelled before its first step.
+            # A function, not a coroutine: that could be cancelled before its first step.
             loading: WorkType[None] = partial(self._load_preview, key, seq)
             self.run_worker(loading, exclusive=True, group="preview")
 
     def seq_found_in(self, key: str) -> int:
-        """Of the message there that was searched for; 0: none was."""
+        """The seq of the message that matched in that conversation; 0 if none did."""
         hit = self._inside.get(key)
         return hit.seq if hit else 0
 

@@ -23,9 +23,9 @@ _BODY_CHARACTERS_MAX = 20_000
 
 
 class CollapsibleLine(Static, can_focus=True):
-    """One line that opens to more at a click or Enter: reasoning, a tool call.
+    """One line that a click or Enter expands: reasoning, a tool call.
 
-    Redrawn only when its own text changes.
+    It is redrawn only when its own text changes.
     """
 
     DEFAULT_CSS = """
@@ -77,10 +77,10 @@ _ARGUMENTS_WIDTH = 60
 
 
 class TurnView(Widget):
-    """One turn: what was asked, and everything that came of it, in order.
+    """One turn: its prompt, answers, reasoning and tool calls, in order.
 
-    Changes may be applied before it is mounted; it is then mounted whole, in one step,
-    which makes a page of history quick to show.
+    Changes may be applied before it is mounted; then it is mounted in one step, which makes a
+    page of history quick to show.
     """
 
     DEFAULT_CSS = """
@@ -121,7 +121,7 @@ class TurnView(Widget):
         yield from self._prepared
 
     def show_content(self, is_near: bool = True) -> None:
-        """A view far from the visible part keeps its height and costs no layout."""
+        """Shows or hides the content. A hidden view keeps its height and needs no layout."""
         if is_near == self.has_class("-hidden-content") and (is_near or self.outer_size.height):
             self.styles.height = "auto" if is_near else self.outer_size.height
             self.set_class(not is_near, "-hidden-content")
@@ -159,7 +159,7 @@ class TurnView(Widget):
                 assert_never(change)
 
     def wait(self, words: str) -> None:
-        """Shows a prompt that was sent or accepted and has not begun."""
+        """Shows a prompt whose turn has not begun."""
         if not self._ended:
             self._prompt.add_class("-waiting")
             self._set_end(words)
@@ -195,7 +195,7 @@ class TurnView(Widget):
         known = self._tools.get(change.tool_call_id)
         fold, shown = known or (CollapsibleLine(), change)
         if change.status == "pending" != shown.status:
-            return  # late: its result is there already
+            return  # the result is shown already
         arguments = change.arguments or shown.arguments or "{}"
         given = "" if arguments == "{}" else f" {safe_line(arguments, _ARGUMENTS_WIDTH)}"
         state = "running…" if change.status == "pending" else change.status
@@ -220,7 +220,7 @@ class TurnView(Widget):
 
 
 def _new_lines(change: changes.TurnChange, *, is_first: bool, is_known: bool) -> int:
-    """How many lines it adds below; the first piece counts as one, however short."""
+    """How many lines the change adds at the end; the first piece counts as at least one."""
     match change:
         case changes.PromptShown() if not is_known:
             return 1 + change.text.count("\n")
@@ -242,10 +242,10 @@ SCREENS_LAID_OUT = 1
 class Transcript(VerticalScroll, can_focus=False):
     """The conversation: a view per turn, notices between them.
 
-    It follows the end of the text unless the person scrolled up; then it stays where it
-    is, and counts what is new. Scrolling to the top reads older messages. Only views near
-    what is looked at are laid out, the others keep their height and nothing else. Those
-    far above are dropped while the end is read, and read again when scrolled to.
+    It follows the end of the text unless the person scrolled up; then it stays, and counts new
+    lines. Scrolling to the top reads older messages. Only views near the visible part are laid
+    out; the others keep only their height. Views far above are dropped while the end is read,
+    and read again when the person scrolls there.
     """
 
     DEFAULT_CSS = """
@@ -270,7 +270,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self.is_raw = False
         self._new = 0
         self._is_going = False
-        """While it scrolls to an older turn: what is added above must not scroll it back."""
+        """Whether it is scrolling to an older turn; views added above must not scroll it back."""
         self._folds_open = False
         self._turns: dict[str, TurnView] = {}
         self._unsent: dict[str, TurnView] = {}
@@ -285,10 +285,10 @@ class Transcript(VerticalScroll, can_focus=False):
 
     @property
     def first_seq(self) -> int:
-        """Of the oldest prompt that is shown, to read on before it."""
+        """The seq of the oldest prompt that is shown; older messages are before it."""
         return next((turn.seq for turn in self.turns if turn.seq), 0)
 
-    # What is shown
+    # Content
 
     async def start_over(self, turns: changes.Turns) -> None:
         self._turns.clear()
@@ -301,7 +301,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self.go_to_end()
 
     async def add_older(self, turns: changes.Turns) -> None:
-        """Adds turns on top; what is visible stays where it is on the screen."""
+        """Adds turns on top; the visible part stays in its place on the screen."""
         first = self.children[0] if self.children else None
         height = self.virtual_size.height
         await self._show_turns(turns, before=first)
@@ -324,26 +324,26 @@ class Transcript(VerticalScroll, can_focus=False):
         await self.mount_all(views, before=before)
 
     async def show_card(self, text: str) -> None:
-        """Shown in an empty conversation until the first prompt."""
+        """Shows an introduction in an empty conversation, until the first prompt."""
         self._remove_card()
         self._card = Static(Content(text), classes="card", markup=False)
         await self.mount(self._card, before=0)
 
         def show_beginning() -> None:
-            if self.max_scroll_y > 0:  # there is no room for all of it
+            if self.max_scroll_y > 0:  # it is higher than the screen
                 self.look_at_top()
 
         self.call_after_refresh(show_beginning)
 
     def _remove_card(self) -> None:
-        """Does not wait for the removal: a second prompt would overtake the first."""
+        """Does not wait for the removal, since a second prompt would overtake the first."""
         if self._card is not None:
             card, self._card = self._card, None
             card.remove()
             self.go_to_end()
 
     async def apply(self, change: changes.TurnChange, *, waits: str = "") -> None:
-        """`waits`: words for a prompt that has not begun."""
+        """Applies a change. `waits` is shown at a prompt whose turn has not begun."""
         message_id = change.message_id if isinstance(change, changes.PromptShown) else None
         if change.turn_id not in self._turns and message_id in self._unsent:
             view = self._turns[change.turn_id] = self._unsent.pop(message_id)
@@ -363,7 +363,7 @@ class Transcript(VerticalScroll, can_focus=False):
             view.wait(waits)
 
     async def begin(self, prompt: changes.PromptShown) -> None:
-        """Shows our own prompt before its receipt has come."""
+        """Shows our own prompt before its receipt is received."""
         self._remove_card()
         view = TurnView("")
         self._unsent[prompt.message_id or ""] = view
@@ -383,7 +383,7 @@ class Transcript(VerticalScroll, can_focus=False):
         await self.mount(words)
 
     async def drop_oldest(self) -> bool:
-        """Removes old views while the person reads at the end. False: none."""
+        """Removes old views while the person reads at the end; returns whether there were any."""
         if not self.follows or len(self.children) <= VIEWS_MAX:
             return False
         gone = self.children[:-VIEWS_KEPT]
@@ -396,7 +396,8 @@ class Transcript(VerticalScroll, can_focus=False):
         return True
 
     def hide_far_turns(self) -> None:
-        """Lays out views near the visible part, hides others. The last two may still grow."""
+        """Hides the content of views far from the visible part. The last two, which may still
+        grow, are always laid out."""
         height = max(1, self.size.height)
         first = self.scroll_y - SCREENS_LAID_OUT * height
         last = self.scroll_y + (SCREENS_LAID_OUT + 1) * height
@@ -409,7 +410,8 @@ class Transcript(VerticalScroll, can_focus=False):
             top = bottom
 
     def show_all_content(self) -> None:
-        """Before heights change. Far views are hidden again once the heights are known."""
+        """Lays out all views, because their heights will change. Far views are hidden again once
+        the heights are known."""
         for turn in self.turns:
             turn.show_content()
         self.call_after_refresh(self.hide_far_turns)
@@ -430,7 +432,7 @@ class Transcript(VerticalScroll, can_focus=False):
         for turn in self.turns:
             await turn.show_raw(is_raw)
 
-    # Where the person looks
+    # Scrolling
 
     def go_to_end(self) -> None:
         self.follows = True
@@ -443,7 +445,8 @@ class Transcript(VerticalScroll, can_focus=False):
 
     @asynccontextmanager
     async def going_to(self, seq: int) -> AsyncIterator[None]:
-        """While older messages are read; then the turn of that message is marked and shown."""
+        """Wraps the reading of older messages; then marks the turn of that message and scrolls
+        to it."""
         self.release_anchor()
         self._is_going = True
         try:
@@ -462,7 +465,7 @@ class Transcript(VerticalScroll, can_focus=False):
             if turns:
                 self.scroll_to_widget(turns[-1], animate=False, top=True, force=True)
 
-        # Once the heights are known.
+        # The heights are known after the second refresh.
         self.call_after_refresh(lambda: self.call_after_refresh(go_there))
 
     def release_anchor(self) -> None:
@@ -485,7 +488,7 @@ class Transcript(VerticalScroll, can_focus=False):
 
 
 class NewerHint(Static):
-    """Says that there is more below, while the person reads further up."""
+    """Shows that there is new text below, while the person reads further up."""
 
     DEFAULT_CSS = """
     NewerHint {

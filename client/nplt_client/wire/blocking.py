@@ -1,15 +1,15 @@
 """Runs a `WireSession` over a blocking socket, for commands that ask and end.
 
-No event loop and no thread: `nplt ask` must start quickly, so nothing here imports
+There is no event loop and no thread: `nplt ask` must start quickly, so nothing here imports
 asyncio. Waiting is done by `select`, and nothing waits forever: replies have a deadline,
 the whole command may have one (`Deadline`), and a silent server is sent a PING.
 
 An exception raised between `recv` and the decoder would lose bytes, and the stream is
-still needed for CANCEL. So the first Ctrl+C or SIGTERM only leaves a mark that every wait
-looks at (`Interrupts`); a second one is the usual KeyboardInterrupt. Where a signal is
+still needed for CANCEL. So the first Ctrl+C or SIGTERM only sets a flag that every wait
+checks (`Interrupts`); a second one is the usual KeyboardInterrupt. Where a signal is
 ignored, as in the background of a script, it stays ignored.
 
-Only for the default address, the one nobody named, is a server started in the background.
+A server is started in the background only if no address was given.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OUR_SERVER = f"nplt/{__version__}"
-"""How a server of our own version introduces itself."""
+"""The `server` field in the WELCOME of a server of our own version."""
 
 _READ_BYTES = 256 * 1024
 _FILE_PIECE_BYTES = 512 * 1024
@@ -63,11 +63,11 @@ T = TypeVar("T")
 
 
 class Interrupts:
-    """While this `with` lasts, the first Ctrl+C or SIGTERM only makes it readable for
-    `select`."""
+    """Holds back the first Ctrl+C or SIGTERM inside its `with`, and becomes readable for
+    `select` instead."""
 
     signal: int | None = None
-    """The one that came first."""
+    """The first signal that was received."""
 
     def __enter__(self) -> Interrupts:
         self._is_pending = False
@@ -106,7 +106,7 @@ class Interrupts:
 
 
 class Deadline:
-    """A moment after which the answer is not wanted any more. None: never."""
+    """The time at which a command gives up. `seconds` None: it never does."""
 
     __slots__ = ("_end", "seconds")
 
@@ -123,19 +123,19 @@ class Deadline:
         return left
 
     def within(self, seconds: float) -> Deadline:
-        """The nearer of this one and one `seconds` from now."""
+        """Returns the earlier of this deadline and one `seconds` from now."""
         left = self.left()
         return self if left is not None and left < seconds else Deadline(seconds)
 
 
 ALARM_GRACE_SECONDS = 0.7
-"""Time for the waits to notice, and to cancel at the server."""
+"""Time for the waits to notice the deadline, and to cancel at the server."""
 
 
 @contextmanager
 def alarm(seconds: float | None) -> Iterator[None]:
-    """Ends by a signal what still runs shortly after the deadline. Every wait looks at the
-    deadline by itself; a write to a pipe that nobody reads can't."""
+    """Interrupts code that still runs shortly after the deadline, by a signal. Every wait
+    checks the deadline itself; a write to a full pipe can't."""
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -154,7 +154,7 @@ def alarm(seconds: float | None) -> Iterator[None]:
 
 
 class BlockingConnection:
-    """Made by `open_running`; closed by leaving its `with`."""
+    """A connection to a server. `open_running` makes it; leaving its `with` closes it."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class BlockingConnection:
         self.close()
 
     def open(self) -> None:
-        """Connects, and waits for WELCOME."""
+        """Connects and waits for WELCOME."""
         self.session.start()
         while not self.session.is_online:
             if self.session.end is not None:
@@ -213,11 +213,11 @@ class BlockingConnection:
         return exchange.result()
 
     def ask(self, prompt: messages.Prompt) -> FollowedTurn:
-        """`result` gives its receipt, `events` what follows."""
+        """Sends a prompt. `result` waits for its receipt, `events` yields its events."""
         return self.session.ask(prompt, monotonic())
 
     def events(self, turn: FollowedTurn) -> Iterator[messages.Event]:
-        """Until the turn is over."""
+        """Yields the events of a turn until it is over."""
         is_over = False
         while not is_over:
             while not turn.events.is_ready:
@@ -235,7 +235,7 @@ class BlockingConnection:
     def send_file(
         self, description: messages.FileMetadata, data: bytes, *, sent: Callable[[int], None]
     ) -> AnyReply:
-        """`sent` is called with the number of bytes sent so far."""
+        """Uploads a file. `sent` is called with the number of bytes sent so far."""
         session = self.session
         exchange = session.request(description, monotonic(), timeout=DEFAULT_TIMEOUT_SECONDS)
         for start in range(0, len(data), _FILE_PIECE_BYTES):
@@ -252,8 +252,8 @@ class BlockingConnection:
     # One wait at a time
 
     def _step(self) -> None:
-        """Waits for whatever comes next, and hands it to the session."""
-        left = self.deadline.left()  # also while bytes keep coming: they may never stop
+        """Connects, or waits once and passes received bytes to the session."""
+        left = self.deadline.left()  # checked each time: bytes may never stop coming
         if self.interrupts is not None:
             self.interrupts.raise_if_pending()
         session, now = self.session, monotonic()
@@ -261,7 +261,7 @@ class BlockingConnection:
         session.check_time(now)
         self._flush()
         if session.end is not None:
-            return  # lost for good; nothing more will come
+            return  # the session is closed; nothing more will come
         if due is not None and due <= now:
             return  # what is late now may be what the caller waits for
         if session.wants_connection:
@@ -276,7 +276,7 @@ class BlockingConnection:
         address, session = self._address, self.session
         session.open_connection()
         patience = self.deadline.within(DEFAULT_TIMEOUT_SECONDS).left()
-        # An ASCII host is given as bytes: for a str, Python would load the IDNA tables first.
+        # An ASCII host is passed as bytes: for a str, Python would load the IDNA tables first.
         host = address.host.encode() if address.host.isascii() else address.host
         place: tuple[str, int] = (host, address.port)  # type: ignore[assignment]
         try:
@@ -311,7 +311,7 @@ class BlockingConnection:
                 session.connection_lost(lost, monotonic())
 
     def _wait(self, wire: socket.socket | None, left: float | None) -> None:
-        """Waits for bytes, Ctrl+C, the session's next time or the deadline."""
+        """Waits for bytes, a signal, the session's next time or the deadline."""
         watched = [one for one in (wire, self.interrupts) if one is not None]
         times = [] if left is None else [left]
         if (next_time := self.session.next_time()) is not None:
@@ -321,7 +321,8 @@ class BlockingConnection:
             self.interrupts.raise_if_pending()
 
     def _flush(self) -> None:
-        """After each call of the session."""
+        """Sends the session's data and closes a dropped socket; called after each call of the
+        session."""
         data, session = self.session.data_to_send(), self.session
         if session.connection is None:
             self._close_socket()
@@ -359,7 +360,7 @@ def open_for_command(server: str | None) -> BlockingConnection:
 def open_running(
     address: Address, deadline: Deadline, *, patience: Patience | None = None
 ) -> BlockingConnection:
-    """Connected and welcomed. A connection that is lost later is opened again only with a
+    """Connects and waits for WELCOME. A lost connection is opened again only with a
     `patience`."""
     hello = messages.Hello(client=COMMAND_NAME, token=find_token(None, address=address))
     opened = BlockingConnection(address, hello, deadline=deadline, patience=patience)
@@ -377,7 +378,7 @@ def open_or_start(
 ) -> BlockingConnection:
     opened = with_server(address, lambda at: open_running(at, deadline, patience=patience))
     if address.is_default and opened.welcome.server != OUR_SERVER:
-        # Whoever upgraded nplt may still have the server from before in the background.
+        # After an upgrade of nplt, the old server may still run in the background.
         from nplt_client.background import compare_versions
 
         compare_versions(opened.welcome.server)
@@ -385,8 +386,8 @@ def open_or_start(
 
 
 def with_server(address: Address, use: Callable[[Address], T]) -> T:
-    """Calls `use` with the address of a running server. At the default address one is started
-    if none runs, or if the one that ran is just ending."""
+    """Calls `use` with the address of a running server. At the default address a server is
+    started if none runs, or if the running one is shutting down."""
     if not address.is_default:
         return use(address)
     if find_server() is None:
@@ -405,11 +406,11 @@ def with_server(address: Address, use: Callable[[Address], T]) -> T:
 
 def read_file(path: Path) -> bytes:
     try:
-        # Without waiting: a pipe might never be written to, a device never end.
+        # Non-blocking, since opening a pipe without a writer would wait.
         descriptor = os.open(path.expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ConfigurationError(f"can't send {path}: it is no regular file")
+                raise ConfigurationError(f"can't send {path}: it is not a regular file")
             return file.read()
     except OSError as error:
         raise ConfigurationError(f"can't read {path}: {error.strerror or error}") from None

@@ -1,8 +1,8 @@
-"""Decides when to reconnect, when to ping, and when to give up. Pure; times are handed in.
-The reconnecting itself is in `wire.wire_session`.
+"""Decides when to reconnect, when to ping, and when to give up. Pure; the caller has the clock.
 
-`Patience` is the caller's policy, `Backoff` its delays, `Liveness` the check of a silent
+`Patience` is the caller's policy, `Backoff` computes its delays, `Liveness` checks a silent
 connection; `Online`, `Reconnecting` and `Offline` are the states shown to people.
+`wire.wire_session` does the reconnecting itself.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from msgspec import Struct
 from nplt_client.errors import CannotConnect, ConnectionLost, LimitExceeded, NpltError, TimedOut
 
 STEADY_SECONDS = 10.0
-"""After a connection of this length the delays begin short again."""
+"""A connection that lasted this long resets the delays."""
 
 
 class Patience(Struct, frozen=True, kw_only=True):
     first_seconds: float = 0.5
     most_seconds: float = 30.0
     give_up_seconds: float | None = None
-    """How long attempts may fail; `None`: for ever."""
+    """How long attempts may fail; `None`: without end."""
     from_the_start: bool = False
-    """Also for the first connection. Otherwise that one is tried once."""
+    """Whether the first connection is retried too. By default it is tried once."""
 
 
 class Backoff:
-    """Delays grow from `first_seconds` to `most_seconds`, with jitter, so that the clients of
-    a server that died don't come back in step. A connection that is lost again at once
-    does not start with short delays again."""
+    """Computes delays that grow from `first_seconds` to `most_seconds`, with jitter, so that the
+    clients of a crashed server don't reconnect all at once. A connection that is lost again
+    soon does not reset the delays."""
 
     def __init__(
         self, patience: Patience, *, chance: Callable[[float, float], float] | None = None
@@ -43,7 +43,7 @@ class Backoff:
         self._found_at: float | None = None
 
     def lost(self, now: float) -> None:
-        """It was lost, or another attempt has failed."""
+        """Notes that the connection was lost, or that another attempt failed."""
         if self._lost_at is not None and self._found_at is None:
             return
         if self._found_at is None or now - self._found_at >= STEADY_SECONDS:
@@ -57,7 +57,7 @@ class Backoff:
             self._found_at = now
 
     def next_delay(self, now: float) -> float | None:
-        """The seconds until the next attempt; `None`: give up."""
+        """Returns the seconds until the next attempt; `None` means: give up."""
         patience = self._patience
         waited = now - (self._lost_at if self._lost_at is not None else now)
         if patience.give_up_seconds is not None and waited >= patience.give_up_seconds:
@@ -72,19 +72,19 @@ class Backoff:
 
 
 def _uniform(low: float, high: float) -> float:
-    from random import uniform  # takes a while to import, and is seldom needed
+    from random import uniform  # slow to load, and rarely needed
 
     return uniform(low, high)
 
 
 def is_retryable(error: NpltError) -> bool:
-    """Whether another attempt may help. Not for a refused token or another protocol."""
+    """Whether another attempt may succeed. A refused token or another protocol is final."""
     return isinstance(error, CannotConnect | ConnectionLost | TimedOut | LimitExceeded)
 
 
 class Liveness:
-    """After `silence_seconds` without a byte the server is sent a PING; after as long again
-    it counts as lost."""
+    """Detects a dead connection: after `silence_seconds` without a byte the server is sent a
+    PING; after as long again the connection is lost."""
 
     __slots__ = ("_pinged_at", "_received_at", "silence_seconds")
 
@@ -100,7 +100,7 @@ class Liveness:
 
     @property
     def due(self) -> float:
-        """When `check` gives anything but "wait"."""
+        """The time at which `check` will return "ping" or "lost"."""
         since = self._received_at if self._pinged_at is None else self._pinged_at
         return since + self.silence_seconds
 
@@ -118,7 +118,7 @@ class Online(Struct, frozen=True, kw_only=True):
 
 
 class Reconnecting(Struct, frozen=True, kw_only=True):
-    """The next `attempt` comes `in_seconds` from now; 0: it is being made."""
+    """The next `attempt` starts `in_seconds` from now; 0: it is under way."""
 
     attempt: int
     in_seconds: float
@@ -126,7 +126,7 @@ class Reconnecting(Struct, frozen=True, kw_only=True):
 
 
 class Offline(Struct, frozen=True, kw_only=True):
-    """For good: closed, given up, or refused."""
+    """The final state: closed, given up, or refused."""
 
     reason: str
 

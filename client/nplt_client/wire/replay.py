@@ -1,7 +1,7 @@
 """Reads a turn whose events were missed from the record. No I/O.
 
-`replay_from_record` asks for the stored entries of a turn and gives them as events.
-`PageGuard` stops at a server whose list has no end.
+`replay_from_record` requests the stored entries of a turn and returns them as events.
+`PageGuard` protects against a server whose list has no end.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from nplt_protocol.resume import TurnProgress
 T = TypeVar("T")
 AnyReply: TypeAlias = "messages.Reply | JsonObject"
 Steps: TypeAlias = "Generator[messages.Request, AnyReply, T]"
-"""Yields requests, is sent their replies, and gives a result."""
+"""A generator that yields requests, is sent their replies, and returns a result."""
 
 ENDED = frozenset({"completed", "interrupted", "failed"})
-"""States of a receipt after which no event of its turn will come."""
+"""States of a receipt whose turn will send no more events."""
 
 PAGES_MAX = 50
 ENTRIES_PER_PAGE = 100
@@ -29,10 +29,10 @@ ENTRIES_PER_PAGE = 100
 def replay_from_record(
     session_id: str, turn_id: str, prompt_seq: int, *, is_over: bool
 ) -> Steps[list[messages.Event]]:
-    """The stored entries of a turn, as events.
+    """Reads the stored entries of a turn, as events.
 
-    Entries that were cut to fit a page are read until they are whole. A turn that
-    `is_over` also gets its end, or, if the record does not hold that, an end that says so.
+    The rest of truncated entries is read too. If the turn `is_over`, a TURN_FINISHED is added;
+    if the record has no end of the turn, it reports that.
     """
     events: list[messages.Event] = []
     progress = TurnProgress()
@@ -75,7 +75,7 @@ def replay_from_record(
 
 
 def _read_whole(session_id: str, entry: JsonObject) -> Steps[JsonObject]:
-    """The entry with all of its content."""
+    """Reads the rest of a truncated entry."""
     content, size, seq = entry.get("content"), entry.get("size"), entry.get("seq")
     if not (entry.get("truncated") and isinstance(content, str) and isinstance(size, int)):
         return entry
@@ -100,13 +100,13 @@ LIST_PAGES_MAX = 10_000
 
 
 class PageGuard:
-    """Walks a list page by page; refuses a cursor that comes twice, and too many pages."""
+    """Refuses a cursor that comes twice, and too many pages of a list."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
 
     def next_page(self, next_cursor: str | None) -> str | None:
-        """The cursor of the next page; `None`: that was the last one."""
+        """Returns the cursor of the next page; `None` after the last one."""
         if next_cursor is None:
             return None
         if next_cursor in self._seen or len(self._seen) >= LIST_PAGES_MAX:

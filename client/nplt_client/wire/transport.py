@@ -1,9 +1,9 @@
 """Runs a `WireSession` over asynchronous sockets, with anyio.
 
-`SessionRunner` connects when the session wants a connection, feeds it what is received,
-sends what it says, and wakes it when its time has come. All of that happens in one task
-(`run`), which belongs to the task group that `connect` opens. Callers wait with `result`
-for an exchange and with `next_event` for an event; a slow reader never holds up the task.
+`SessionRunner` connects when the session wants a connection, passes received messages to it,
+sends its data, and calls it when its next time has come. All of that happens in one task
+(`_run`), which belongs to the task group that `connect` opens. Callers wait with `result`
+for an exchange and with `next_event` for an event; a slow reader never blocks the task.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class SessionRunner:
         self._stream: FrameStream[Heard] | None = None
         self._opened = anyio.Event()
         self._woken = anyio.Event()
-        # Shielded: whoever cleans up after a cancellation may still talk to the server.
-        # `close` ends it.
+        # Shielded, so that clean-up code after a cancellation can still use the connection.
+        # `close` cancels it.
         self._scope = anyio.CancelScope(shield=True)
 
     async def open(self, task_group: TaskGroup) -> None:
@@ -74,7 +74,7 @@ class SessionRunner:
         self._flush()
 
     def retry_now(self, address: Address | None = None) -> None:
-        """`address`: where the server listens from now on, if that changed."""
+        """Makes the next attempt now, at the new address of the server if one is given."""
         self._address = address or self._address
         self.session.retry_now(anyio.current_time())
         self._woken.set()
@@ -96,7 +96,7 @@ class SessionRunner:
         return exchange.result()
 
     async def next_event(self, events: EventQueue) -> Event | None:
-        """`None` at the end. Safe to cancel: no event is lost."""
+        """Returns the next event; `None` at the end. If it is cancelled, no event is lost."""
         while not events.is_ready:
             await self._wait(events, None)
         return events.take()
@@ -109,7 +109,7 @@ class SessionRunner:
         content_type: str | None = None,
         purpose: Literal["attachment", "import"] = "attachment",
     ) -> AnyReply:
-        """Sends a file. It is read whole first, so that the announced size is right."""
+        """Sends a file. All of it is read first, so that the announced size is right."""
         fetched = source if isinstance(source, str) and source[:4] == "mcp:" else None
         if fetched is not None:
             name, content = filename or "fetched", b""
@@ -133,7 +133,7 @@ class SessionRunner:
                 await self._wait(exchange, exchange.deadline)
             exchange.set_deadline(None)
             for start in range(0, len(content), FRAME_PAYLOAD_BYTES_MAX):
-                if exchange.is_done:  # the server may refuse after the description
+                if exchange.is_done:  # the server may have refused the metadata
                     break
                 piece = content[start : start + FRAME_PAYLOAD_BYTES_MAX]
                 self.session.send_file_data(exchange, piece)
@@ -165,7 +165,7 @@ class SessionRunner:
                 while self.session.phase is not Phase.CLOSED:
                     await self._step()
             except Exception as error:
-                # The edge: a mistake of ours must fail those who wait, not leave them waiting.
+                # A bug in this code must fail the pending requests, not leave them waiting.
                 violation = ProtocolViolation(f"the client failed: {error!r}")
                 violation.__cause__ = error
                 self.session.close(violation)
@@ -212,7 +212,7 @@ class SessionRunner:
             session.connection_made(anyio.current_time())
 
     async def _receive(self, stream: FrameStream[Heard]) -> None:
-        """Receives until the session's next time has come, or the connection is lost."""
+        """Receives until the session's next time, or until the connection is lost."""
         session = self.session
         with anyio.CancelScope(deadline=self._next_time()) as scope:
             while batch := await stream.receive():
@@ -237,10 +237,11 @@ class SessionRunner:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.abort()
-            await checkpoint()  # a tick for the transport to let go of its socket
+            await checkpoint()  # the transport closes its socket in the next tick
 
     def _flush(self) -> None:
-        """Sends and reports what a call of the session left to do."""
+        """Sends the session's data and reports its new states; called after each call of the
+        session."""
         session, stream = self.session, self._stream
         if stream is not None:
             if stream.connection is not session.connection:
@@ -252,14 +253,14 @@ class SessionRunner:
                 if self._on_connection is not None:
                     self._on_connection(state)
             except Exception:
-                # Theirs, not ours: it is reported, and the connection goes on.
+                # A bug in the caller's callback is logged, and the connection goes on.
                 _log.exception("on_connection failed")
         if session.is_online or session.end is not None:
             self._opened.set()
 
 
 class EventFeed:
-    """Everything pushed for the attached conversation, from the moment it is asked for."""
+    """All events of the attached conversation, from the call of `Client.events` on."""
 
     def __init__(self, runner: SessionRunner) -> None:
         self._runner = runner

@@ -1,40 +1,40 @@
-"""One client's session with a server, over as many connections as it takes. No I/O in here.
+"""One client's session with a server, over as many connections as it needs. No I/O.
 
-Not a conversation, which the server keeps (on the wire its id is called `session_id`), and
-not a chat session, which is what one chat shows.
+It is neither a conversation, which the server stores (on the wire its id is called
+`session_id`), nor a chat session, which is the state of one chat.
 
 A shell owns the socket and the clock: `wire.transport` with anyio, `wire.blocking` with
-`select`. It feeds the session and does what the session says:
+`select`. It passes bytes and times to the session and does its I/O:
 
     the shell calls                        when
-        start                                  the session shall begin
+        start                                  the session begins
         open_connection, connection_made       `wants_connection` is true: around connecting
         connection_lost                        connecting failed, or the connection ended
         receive                                messages were decoded
         check_time                             `next_time` has come
-        request, ask, close                    its caller wants something
+        request, ask, close                    its caller calls them
     and after each of these
-        sends `data_to_send()`, and closes its socket once `connection` is no longer the one
-        it belongs to.
+        sends `data_to_send()`, and closes its socket if `connection` is no longer the one
+        of that socket.
 
     IDLE ──start──▶ OPENING ──made──▶ GREETING ──WELCOME──▶ ONLINE ◀──────────────┐
                        ▲  ▲               │        └─(not the first)─▶ RESUMING ──┤
                        │  └──check_time── WAITING ◀──lost────────────────┴────────┘
-    CLOSED: closed, given up, or refused in a way that waiting does not change.
+    CLOSED: closed, given up, or refused for a reason that a retry does not change.
 
-A connection ends in `_drop_connection`, which tries again later or closes the session. A
+A connection ends in `_drop_connection`, which schedules a retry or closes the session. A
 request whose reply is then missing goes through `_repeat_or_fail`. `close` is the only end
 of the session.
 
-When a connection is lost the session asks for another with jittered, growing delays,
+When a connection is lost the session requests another with jittered, growing delays,
 attaches at the cursor and lets the server replay the rest, so that readers see each event
-once. A client that the server dropped because it read too slowly (`lagged`) attaches
-again on the same connection.
+once. If the server stopped sending events because this client read too slowly (`lagged`),
+the session attaches again on the same connection.
 
-Requests wait while there is no connection. One that was under way is sent again only if
-it is idempotent (`may_repeat`); otherwise it fails with `ConnectionLost`. A prompt is
-idempotent by its `message_id`. The attached conversation is learned from replies: events
-before such a reply belong to the old conversation, events after it to the new one.
+Requests wait while there is no connection. A request that was under way is sent again only
+if it is idempotent (`may_repeat`); otherwise it fails with `ConnectionLost`. A prompt is
+idempotent by its `message_id`. Replies tell which conversation is attached: events before
+such a reply belong to the old conversation, events after it to the new one.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     import anyio
 
 INCOMING = WireLimits(message_bytes_max=64 * 1024 * 1024, message_seconds_max=60.0)
-"""Limits for what is received: wide, for a server with long messages or a slow network."""
+"""The limits for receiving, which allow for long messages and a slow network."""
 
 OWN_TURNS_REMEMBERED = 1_000
 FEED_EVENTS_MAX = 10_000
@@ -105,12 +105,12 @@ _JOINED_CHARACTERS_MAX = 4_096
 T = TypeVar("T")
 
 
-# -- what a reader waits for ----------------------------------------------------
+# Event queues and exchanges
 
 
 class Awaited:
-    """Something a reader may wait for. A shell puts an event into `waiter`; it is set when
-    something has changed."""
+    """Something that a reader can wait for. A shell stores its event as `waiter`, which is set
+    after each change."""
 
     waiter: anyio.Event | None = None
 
@@ -121,8 +121,8 @@ class Awaited:
 
 
 class EventQueue(Awaited):
-    """Events between the connection and a reader. `put` never waits, so each subclass bounds
-    its size in its own way. What is inside can still be read after it was closed."""
+    """A queue between the connection and a reader. `put` never waits, so each subclass limits
+    its size in its own way. Queued events can still be read after it was closed."""
 
     def __init__(self) -> None:
         self._events: deque[messages.Event] = deque()
@@ -145,7 +145,8 @@ class EventQueue(Awaited):
             self._wake()
 
     def take(self) -> messages.Event | None:
-        """The next event, once it `is_ready`. At the end: raises the error, or gives `None`."""
+        """Returns the next event, once `is_ready`. At the end it raises the error, or returns
+        `None`."""
         if self._events:
             return self._events.popleft()
         if self._error is not None:
@@ -157,7 +158,8 @@ class EventQueue(Awaited):
 
 
 class TurnEventQueue(EventQueue):
-    """Of one turn. Drops nothing: when many events wait, pieces of text are joined."""
+    """The events of one turn. None is dropped: when many wait, adjacent text deltas are
+    joined."""
 
     def _add(self, event: messages.Event) -> None:
         if len(self._events) > _UNJOINED_EVENTS_MAX and (
@@ -169,7 +171,7 @@ class TurnEventQueue(EventQueue):
 
 
 def _join_deltas(last: messages.Event, event: messages.Event) -> messages.TextDelta | None:
-    """Both as one event, if the second continues the first and the result stays small."""
+    """Returns both as one event, if the second continues the first and the result is small."""
     if (
         isinstance(last, messages.TextDelta)
         and isinstance(event, messages.TextDelta)
@@ -183,7 +185,7 @@ def _join_deltas(last: messages.Event, event: messages.Event) -> messages.TextDe
 
 
 class FeedEventQueue(EventQueue):
-    """Of the attached conversation. When it is full it drops everything and reports
+    """The events of the attached conversation. A full queue drops all events and reports
     `lagged`, as the server does."""
 
     def _add(self, event: messages.Event) -> None:
@@ -200,13 +202,13 @@ class FeedEventQueue(EventQueue):
 class Exchange(Awaited, Generic[T]):
     """Requests and their replies that lead to one result.
 
-    `steps` yields the requests and is sent the replies; refusals are thrown into it. If
-    the connection is lost in between it begins again on the next one, provided that
-    `request`, the one that matters, may be repeated.
+    `steps` yields the requests and is sent the replies; refusals are thrown into it. If the
+    connection is lost in between, it starts again on the next one, provided that `request`,
+    the main request, may be repeated.
     """
 
     waits_for_connection = False
-    """Without a limit; otherwise for `timeout`."""
+    """Whether it waits for a connection without a limit; by default it waits for `timeout`."""
 
     def __init__(
         self, request: messages.Request, steps: Callable[[], Steps[T]], *, timeout: float | None
@@ -218,11 +220,11 @@ class Exchange(Awaited, Generic[T]):
         self.error: NpltError | None = None
         self.deadline: float | None = None
         self.refusal: NpltError | None = None
-        """The server refused because it shuts down; kept while that connection still stands."""
+        """The refusal of a server that is shutting down, until that connection ends."""
         self.sent: messages.Request | None = None
         """The request that was sent last."""
         self.seq: int | None = None
-        """Of that request and of its reply; `None`: none is under way."""
+        """The seq of the request that waits for its reply; `None` if there is none."""
         self.running: Steps[T] | None = None
         self._result: T | None = None
 
@@ -254,8 +256,8 @@ class Exchange(Awaited, Generic[T]):
 class FollowedTurn(Exchange[messages.Receipt]):
     """One prompt, its receipt (the result), and its events.
 
-    It is followed from its receipt on. A turn whose prompt was sent again is recognized in
-    the replay by its `message_id` before the receipt comes, for text may be in that replay.
+    It is followed from its receipt on. A turn whose prompt was sent again is recognized by its
+    `message_id` in the replay, which comes before the receipt and may hold text.
     """
 
     waits_for_connection = True
@@ -274,7 +276,7 @@ class FollowedTurn(Exchange[messages.Receipt]):
             self.events.put(event)
 
 
-# -- the session -----------------------------------------------------------------
+# The session
 
 
 class Phase(Enum):
@@ -288,7 +290,7 @@ class Phase(Enum):
 
 
 class WireSession:
-    """`now` is always the shell's clock, in seconds; only differences count."""
+    """The session. `now` is always the shell's clock, in seconds; only differences count."""
 
     def __init__(
         self,
@@ -303,7 +305,7 @@ class WireSession:
         self.state: ConnectionState = Offline(reason="not connected yet")
         self.connection: ClientConnection | None = None
         self.end: NpltError | None = None
-        """Why it is CLOSED."""
+        """The error that closed the session."""
         self.attached = True
         self.timeout = timeout
         self._address = address
@@ -312,7 +314,7 @@ class WireSession:
         self._silence_seconds = silence_seconds
         self._backoff = Backoff(patience or Patience())
         self._phase_ends_at = 0.0
-        """While WAITING, or GREETING."""
+        """The time at which WAITING or GREETING ends."""
         self._liveness: Liveness | None = None
         self._welcome: messages.Welcome | None = None
         self.model = ""
@@ -320,9 +322,9 @@ class WireSession:
         self._cursor = Cursor(session_id="")
         self._never_stored: set[str] = set()
         self._must_move = False
-        """The conversation was deleted: the server attached us to a fresh one."""
+        """Whether the conversation was deleted, and the server attached us to a fresh one."""
         self._has_lagged = False
-        """The server sends no more events until the next ATTACH."""
+        """Whether the server sends no events until the next ATTACH."""
         self._resume: Exchange[None] | None = None
         self._waiting: list[Exchange[object]] = []
         self._under_way: dict[int, Exchange[object]] = {}
@@ -345,14 +347,15 @@ class WireSession:
 
     @property
     def history(self) -> str | None:
-        """The history that new conversations of this client are kept in, if it named one."""
+        """The history of the server's settings that stores new conversations, if one was
+        named."""
         return self._hello.history
 
     @property
     def is_online(self) -> bool:
         return self.phase is Phase.ONLINE
 
-    # What the caller wants
+    # Called by users of the session
 
     def start(self) -> None:
         assert self.phase is Phase.IDLE
@@ -361,7 +364,7 @@ class WireSession:
     def request(
         self, request: messages.Request, now: float, *, timeout: float | None
     ) -> Exchange[AnyReply]:
-        """`timeout` bounds the wait for a connection, and the wait for the reply."""
+        """`timeout` limits the wait for a connection, and again the wait for the reply."""
 
         def steps() -> Steps[AnyReply]:
             return (yield exchange.request)
@@ -376,7 +379,7 @@ class WireSession:
         return turn
 
     def read_turn(self, receipt: messages.Receipt, now: float) -> Exchange[list[messages.Event]]:
-        """The stored entries of a turn that is over, as events."""
+        """Reads the stored entries of a turn that is over, as events."""
         request = messages.HistoryRequest(session_id=receipt.session_id)
         steps = partial(
             replay_from_record, receipt.session_id, receipt.turn_id, receipt.seq, is_over=True
@@ -384,7 +387,7 @@ class WireSession:
         return self._begin(Exchange(request, steps, timeout=self.timeout), now)
 
     def send_file_data(self, exchange: Exchange[AnyReply], piece: bytes) -> None:
-        """Of an upload whose description was sent as `exchange`."""
+        """Sends a piece of the upload whose metadata was sent as `exchange`."""
         if exchange.error is not None:
             raise exchange.error
         assert self.connection is not None
@@ -392,7 +395,7 @@ class WireSession:
         self._outgoing.append(self.connection.send_file_data(exchange.seq, piece))
 
     def forget(self, exchange: Exchange[T]) -> None:
-        """The caller waits no longer; if it is a turn, its events are no longer kept."""
+        """Drops an exchange whose caller stopped waiting, with the events if it is a turn."""
         under_way = self._under_way.items()
         self._under_way = {seq: other for seq, other in under_way if other is not exchange}
         self._waiting = [other for other in self._waiting if other is not exchange]
@@ -401,7 +404,7 @@ class WireSession:
             self._turns = [turn for turn in self._turns if turn is not exchange]
 
     def feed(self) -> FeedEventQueue:
-        """Everything pushed for the attached conversation from now on."""
+        """Returns a queue of all events of the attached conversation from now on."""
         events = FeedEventQueue()
         if self.end is not None:
             events.close(self.end)
@@ -417,7 +420,7 @@ class WireSession:
             self.check_time(now)
 
     def close(self, error: NpltError | None = None) -> None:
-        """For good. Feeds end with the error; without one they just end."""
+        """Closes the session for good. Feeds end with the error, if there is one."""
         if self.end is not None:
             return
         self.end = error or ConnectionLost("this client was closed")
@@ -433,14 +436,14 @@ class WireSession:
             feed.close(error)
         self._set_state(Offline(reason=self.end.message))
 
-    # What the shell reports
+    # Called by the shell
 
     @property
     def wants_connection(self) -> bool:
         return self.phase is Phase.OPENING and self.connection is None
 
     def open_connection(self) -> ClientConnection:
-        """Before connecting; the shell decodes with it."""
+        """Called before connecting; the shell decodes received bytes with the result."""
         assert self.wants_connection
         self.connection = ClientConnection(Dialect.STRUCTURED, INCOMING)
         return self.connection
@@ -459,7 +462,7 @@ class WireSession:
         self._drop_connection(error, now)
 
     def bytes_received(self, when: float) -> None:
-        """The server is alive, even if no message is complete yet."""
+        """Notes that the server is alive, even if no message is complete yet."""
         if self._liveness is not None:
             self._liveness.bytes_received(when)
 
@@ -472,7 +475,7 @@ class WireSession:
                     self._receive(item, now)
         except NpltError as error:
             broken = error
-        # After the whole batch: a replay follows the reply that announces it.
+        # Replies are handled after the whole batch, since a replay follows its reply.
         while self._replies:
             exchange, reply = self._replies.pop(0)
             self._advance(exchange, reply, now)
@@ -529,7 +532,7 @@ class WireSession:
         return data
 
     def take_states(self) -> list[ConnectionState]:
-        """The changes of `state` since the last time."""
+        """Returns the changes of `state` since the last call."""
         states, self._states = self._states, []
         return states
 
@@ -553,7 +556,7 @@ class WireSession:
     def _advance(
         self, exchange: Exchange[T], reply: AnyReply | NpltError | None, now: float
     ) -> None:
-        """From one reply to the next request; `None`: from the beginning."""
+        """Passes the reply to the exchange and sends its next request; `None` starts it."""
         if exchange.running is None:
             exchange.running = exchange.steps()
         exchange.seq = exchange.deadline = None
@@ -569,7 +572,7 @@ class WireSession:
                     self._go_online(now)
         except NpltError as error:
             if isinstance(error, ConnectionLost) and exchange is not self._resume:
-                # Refused because the server shuts down; it keeps the connection for a while.
+                # The server is shutting down, and keeps the connection open for a while.
                 self._repeat_or_fail(exchange, error, now, goes_on=self._patience is not None)
                 if not exchange.is_done:
                     exchange.refusal = error
@@ -606,7 +609,7 @@ class WireSession:
     def _repeat_or_fail(
         self, exchange: Exchange[T], error: ConnectionLost, now: float, *, goes_on: bool
     ) -> None:
-        """The connection was lost before the reply came."""
+        """Handles an exchange whose connection was lost before the reply was received."""
         if isinstance(exchange.request, messages.Cancel) and exchange.request.turn_id is None:
             exchange.request = messages.Cancel(
                 turn_id=self._own_turns[-1] if self._own_turns else None
@@ -619,7 +622,7 @@ class WireSession:
         else:
             self._wait_for_connection(exchange, now)
 
-    # Connections come and go
+    # Connecting and disconnecting
 
     def _go_online(self, now: float) -> None:
         self.phase = Phase.ONLINE
@@ -631,7 +634,7 @@ class WireSession:
             self._advance(exchange, None, now)
 
     def _drop_connection(self, error: NpltError, now: float) -> None:
-        """It was lost, or could not be made."""
+        """Handles a connection that was lost, or could not be made."""
         if self.phase is Phase.CLOSED:
             return
         was_welcomed = self._welcome is not None
@@ -656,7 +659,7 @@ class WireSession:
                 lost = error if isinstance(error, ConnectionLost) else ConnectionLost(error.message)
                 self._repeat_or_fail(exchange, lost, now, goes_on=goes_on)
         for exchange in self._waiting:
-            if exchange.refusal is not None:  # the next server may take it
+            if exchange.refusal is not None:  # the next server may accept it
                 exchange.refusal = None
                 exchange.set_deadline(now + self.timeout)
         if goes_on:
@@ -680,7 +683,7 @@ class WireSession:
         self.state = state
         self._states.append(state)
 
-    # What the server sends
+    # Receiving
 
     def _receive(self, item: Heard, now: float) -> None:
         if self.phase is Phase.GREETING:
@@ -704,7 +707,7 @@ class WireSession:
                 pass
 
     def _receive_welcome(self, item: Heard, now: float) -> None:
-        """Raises if it will never come."""
+        """Handles messages before WELCOME. Raises if there will be no WELCOME."""
         match item:
             case ReplyReceived(reply=messages.Welcome() as welcome):
                 pass
@@ -712,7 +715,7 @@ class WireSession:
                 ErrorReceived(report=report) | EventReceived(event=messages.ErrorReport() as report)
             ):
                 error = error_from_report(report)
-                # A refused HELLO is a refused connection, not a wrong usage.
+                # A refused HELLO is a refused connection, not wrong usage.
                 if isinstance(error, RequestRefused):
                     raise CannotConnect(error.message, code=error.code, field=error.field)
                 raise error
@@ -739,8 +742,8 @@ class WireSession:
         self._advance(self._resume, None, now)
 
     def _apply_reply(self, exchange: Exchange[object] | None, reply: AnyReply) -> None:
-        """What a reply changes in the session. Done at once, in the order of the wire: events
-        after some replies belong to another conversation, or to the receipt's turn."""
+        """Updates the session from a reply. This is done in the order of the wire, because
+        events after some replies belong to another conversation, or to the receipt's turn."""
         sent = exchange.sent if exchange is not None else None
         match reply:
             case messages.Attached():
@@ -810,8 +813,8 @@ class WireSession:
             turn.turn_id, turn.session_id, turn.prompt_seq = turn_id, session_id, seq
 
     def _move_to(self, cursor: Cursor, model: str | None) -> None:
-        """`model`: the one that answers there. An older server does not name it for a new
-        conversation; then it is the one in WELCOME."""
+        """Attaches to another conversation, which `model` answers. An older server does not
+        name the model of a new conversation; then it is the one in WELCOME."""
         self.model = model or self.welcome.model
         self._cursor = cursor
         self.attached = True
@@ -845,7 +848,7 @@ class WireSession:
                 f"the server answered with {type(receipt).__name__} instead of Receipt"
             )
         if receipt.duplicate:
-            # It ran before it was followed: what was sent until then is not sent again.
+            # The turn began before it was followed, and its first events are not sent again.
             if receipt.state in ENDED:
                 yield from self._replay_end(turn)
             else:
@@ -853,7 +856,7 @@ class WireSession:
         return receipt
 
     def _resume_steps(self) -> Steps[None]:
-        """Attaches again. Afterwards readers have every event, or a `lagged` event instead."""
+        """Attaches again. Then readers have every event, or a `lagged` event instead."""
         if not self.attached:
             yield messages.Detach()
             return
@@ -865,19 +868,19 @@ class WireSession:
                 raise ProtocolViolation(f"the server answered ATTACH with {attached!r}")
             yield from self._catch_up(attached, known)
         except RequestRefused as refusal:
-            # It can't be attached to any more: this client is in the one that WELCOME named.
+            # The conversation is gone, and this client is attached to the one in WELCOME.
             was_stored = old.seq > 0 or any(turn.turn_id is not None for turn in self._turns)
             self._close_turns(refusal)
             self._move_to(Cursor(session_id=self.welcome.session_id), self.welcome.model)
             if was_stored:
                 what = "deleted" if refusal.code == "not_found" else "quarantined"
                 self._put_to_feeds(messages.SessionEvent(session_id=old.session_id, event=what))
-            else:  # it was only reserved for us, by a server that is no more
+            else:  # its id was only reserved, by a server that has ended
                 self._never_stored.add(old.session_id)
 
     def _catch_up(self, attached: messages.Attached, known: Sequence[FollowedTurn]) -> Steps[None]:
-        """`known`: the turns that were followed before ATTACH was sent. The prompt of another
-        one may have been stored after the reply was made, which then says nothing about it."""
+        """`known` are the turns that were followed before ATTACH was sent. The prompt of another
+        turn may have been stored after the reply was made, which then does not mention it."""
         if attached.resync:
             details: JsonObject = {"head_seq": attached.head_seq}
             self._put_to_feeds(
@@ -894,8 +897,9 @@ class WireSession:
                 yield from self._catch_up_with(turn, attached)
 
     def _catch_up_with(self, turn: FollowedTurn, attached: messages.Attached) -> Steps[None]:
-        """Of a turn that ended meanwhile the server replays the entries, but not TURN_FINISHED.
-        The last entry gives the end; entries that were not replayed are read from the record."""
+        """Completes a turn that ended meanwhile: the server replays its entries, but not its
+        TURN_FINISHED. The last entry gives the end; entries that were not replayed are read
+        from the record."""
         active = attached.active_turn
         if active is not None and active.turn_id == turn.turn_id:
             if not turn.progress.has_started:
@@ -926,11 +930,11 @@ class WireSession:
             turn.put(event)
 
 
-# -- what may be sent again --------------------------------------------------------
+# Repeating requests
 
 
 _IDEMPOTENT = (
-    messages.Approval,  # only the first answer counts
+    messages.Approval,  # only the first decision counts
     messages.Attach,
     messages.ContextRequest,
     messages.Detach,
@@ -947,25 +951,25 @@ _IDEMPOTENT = (
 
 
 def may_repeat(request: messages.Request) -> bool:
-    """Whether it can be sent again when the connection went before the reply came.
+    """Whether it is idempotent, so that it can be sent again if its reply was lost.
 
-    Everything else (a new conversation, a rename, a deletion, an upload …) may have
-    happened or not: that is for the caller to find out.
+    Any other request (a new conversation, a rename, a deletion, an upload …) may have taken
+    effect or not, and the caller has to find out.
     """
     match request:
         case messages.Prompt():
             return request.message_id is not None
         case messages.ModelSwitch():
             return request.model is None and request.role is None
-        case messages.Cancel():  # without an id: the turn of a connection that is gone
+        case messages.Cancel():  # without an id it means the turn of the lost connection
             return request.turn_id is not None
         case _:
             return isinstance(request, _IDEMPOTENT)
 
 
 def pending_approvals(attached: messages.Attached) -> list[messages.ApprovalRequest]:
-    """Approvals that were asked for before we attached, as if they were asked for now.
-    What a newer server says differently is left out."""
+    """Returns the approval requests that are open at ATTACH. Those that can't be decoded, from a
+    newer server, are left out."""
     questions: list[messages.ApprovalRequest] = []
     for pending in attached.pending_approvals:
         try:
@@ -978,12 +982,12 @@ def pending_approvals(attached: messages.Attached) -> list[messages.ApprovalRequ
     return questions
 
 
-# -- failures to connect, to send ----------------------------------------------------
+# Errors
 
 
 def connect_error(address: Address, error: OSError | UnicodeError) -> CannotConnect:
     reason = getattr(error, "strerror", None) or str(error)
-    # asyncio says what it called, of one address or of several, not what the system said.
+    # asyncio's message names its own call, for one address or several, not the system's error.
     numbers = re.findall(r"\[Errno (\d+)\] Connect call failed", str(error))
     if isinstance(error, TimeoutError):
         reason = "no answer in time"
@@ -997,7 +1001,7 @@ def connect_error(address: Address, error: OSError | UnicodeError) -> CannotConn
 
 
 def _send_error(request: messages.Request, error: LocalProtocolError) -> NpltError:
-    """Tells a request that is too long for this server from one that can never be encoded."""
+    """Distinguishes a request that is too long for this server from one that can't be encoded."""
     try:
         dump_json(request)
     except LocalProtocolError as unspeakable:
