@@ -34,7 +34,7 @@ from nplt_storage.file_system import (
 )
 from nplt_storage.ids import is_file_id, is_session_id, new_file_id
 
-NOBODYS: Final = ".imports"
+IMPORTS_NAME: Final = ".imports"
 """A folder that belongs to no conversation: no conversation's name begins with a dot."""
 
 
@@ -183,7 +183,7 @@ class AttachmentFiles:
         """Receives a file. If `session_id` is `None`, it belongs to no conversation and can only be
         read in place."""
         file_id = self._new_id()
-        part = (self.directory / NOBODYS / file_id).with_suffix(".part")
+        part = (self.directory / IMPORTS_NAME / file_id).with_suffix(".part")
         home = part.parent
         if session_id is not None:
             home = self.path_of(session_id, file_id).parent

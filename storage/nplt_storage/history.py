@@ -78,12 +78,6 @@ from nplt_storage.turns import ContextEntry, Turn, TurnState, check_step
 
 __all__ = ["ConversationHistory", "HistorySnapshot", "NotInReach", "Ranges"]
 
-# ------------------------------------------------------------------------------
-# Active entries and the state that follows from them
-#
-# Each entry is added in constant time. After a rollback a new object is built, so that
-# whoever has the old one still sees what they saw.
-
 
 class EntriesSoFar(Sequence[Entry]):
     """The entries up to the moment of the call: a view that neither copies nor changes them."""
@@ -116,6 +110,9 @@ class EntriesSoFar(Sequence[Entry]):
 
 
 class ActiveEntries:
+    """The active entries and the state that follows from them. An entry is added in constant time.
+    After a rollback a new object is built, so that holders of the old one see no change."""
+
     def __init__(self, entries: Iterable[Entry] = (), hidden: Ranges = ()) -> None:
         """Adds the entries that are not hidden. A turn that was running where a hidden range begins
         ends there."""
@@ -250,14 +247,6 @@ def _as_ranges(seqs: Iterable[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-# ------------------------------------------------------------------------------
-# Conversations that are loaded in part
-#
-# A long conversation is loaded from its end: all active entries from some number on,
-# and a few older ones that still matter (instruction, notebook, widgets' states). The
-# rest is known from the row, or from a checkpoint.
-
-
 class NotInReach(StorageError):
     """The answer depends on entries that are not loaded: ask again with the whole record."""
 
@@ -267,7 +256,11 @@ class NotInReach(StorageError):
 
 
 class UnloadedPart(Struct, frozen=True, kw_only=True):
-    """The part of the conversation before the loaded entries."""
+    """The part of the conversation before the loaded entries.
+
+    A long conversation is loaded from its end: all active entries from some number on, and a few
+    older ones that still matter (instruction, notebook, widgets' states). The rest is known from
+    the row, or from a checkpoint."""
 
     first_seq: int = 1
     """Every active entry from here on is loaded."""
@@ -320,15 +313,10 @@ def _skip_hidden(seq: int, ranges: list[tuple[int, int]]) -> int:
     return seq
 
 
-# ------------------------------------------------------------------------------
-# Rules for new entries
-#
-# Checked before an entry gets its number, so that a record never holds a result without
-# its call, an answer without a prompt, or output after the end of a turn. Entries that
-# are already stored are not checked by these rules.
-
-
 def check_next(entry: Entry, active: ActiveEntries, head_seq: int) -> None:
+    """Raises `BadEntry` if the entry must not follow. It is called before an entry gets its number,
+    so that a record never holds a result without its call, an answer without a prompt, or output
+    after the end of a turn. Stored entries are not checked by these rules."""
     turn = active.turns.get(entry.turn_id)
     match entry:
         case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry() | FaultEntry():
@@ -366,9 +354,6 @@ def _check_there(entry: Entry, seq: int, head_seq: int) -> None:
     if not 1 <= seq <= head_seq:
         raise BadEntry(f"a {entry.kind} can't name entry {seq}: there are 1 to {head_seq}")
 
-
-# ------------------------------------------------------------------------------
-# The history
 
 METADATA_BYTES_MAX: Final = 2048
 
@@ -922,15 +907,11 @@ class ConversationHistory:
         return quoted
 
 
-# ------------------------------------------------------------------------------
-# Prompts that are sent twice
-#
-# A prompt that is sent twice runs once, however long ago the first was, also if it was
-# taken back. The sender is told the state of its turn, found by reading on from the
-# prompt until the turn ends.
-
-
 class SentBefore(Struct, frozen=True, kw_only=True):
+    """A prompt that is sent again. It runs once, however long ago the first was, also if it was
+    taken back. The sender gets the state of its turn, which is found by reading on from the prompt
+    until the turn ends."""
+
     seq: int
     turn_id: str
     state: TurnState

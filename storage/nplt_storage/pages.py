@@ -151,18 +151,14 @@ def _ever_barer(message: JsonObject) -> Iterator[JsonObject]:
             yield barer
 
 
-# ------------------------------------------------------------------------------
-# Attachments of a prompt
-#
-# A prompt has their ids; their names are in attachment entries, mostly right before it.
-# One that was uploaded long before is shown by its id alone.
-
 _LOOKED_AT_MAX: Final = 64
 """The number of entries before the prompt that are searched."""
 
 
 def attachments_of(prompt: ModelInputEntry, newest_first: Iterator[Entry]) -> list[JsonValue]:
-    """The prompt's attachments; `newest_first` are the entries before the prompt, hidden or not."""
+    """The prompt's attachments; `newest_first` are the entries before the prompt, hidden or not.
+    A prompt has only their ids. Their names are in attachment entries, mostly right before it; a
+    file that was uploaded long before is shown by its id alone."""
     due = set(prompt.attachments)
     found: dict[str, JsonObject] = {}
     for entry in islice(newest_first, _LOOKED_AT_MAX):
@@ -392,15 +388,6 @@ class StoredEntries(EntrySource, Protocol):
     def at(self, seq: int) -> Entry | None: ...
 
 
-# ------------------------------------------------------------------------------
-# How much of a conversation is loaded to continue it
-#
-# A conversation may be a gigabyte long, and the next turn needs the last few megabytes.
-# It is read backward until there is enough. Where it is known what models still see (a
-# clear hides everything before it, an epoch omits older turns), that much and some more
-# is read, for prompts that are sent again and for rollbacks. Reading goes on until every
-# turn that was met has its prompt, and every unfinished turn is complete.
-
 _SOME: Final = 1 / 16
 """The share of `enough` that is read even if models see less."""
 _FAR: Final = 4
@@ -417,7 +404,13 @@ def read_end(
     source: StoredEntries, row: ConversationRow, *, enough: WindowSize | None = None
 ) -> list[Entry]:
     """The entries that the next turn needs, in order. They may begin late, and have gaps where
-    entries are hidden. State entries and the epoch are read by their numbers, wherever they are."""
+    entries are hidden. State entries and the epoch are read by their numbers, wherever they are.
+
+    A conversation may be a gigabyte long, and the next turn needs the last few megabytes. It is
+    read backward until there is enough. Where it is known what models still see (a clear hides
+    everything before it, an epoch omits older turns), that much and some more is read, for prompts
+    that are sent again and for rollbacks. Reading goes on until every turn that was met has its
+    prompt, and every unfinished turn is complete."""
     enough = enough or WindowSize()
     epoch = source.at(row.epoch_seq) if row.epoch_seq else None
     unmet = {seq for _, seq in row.unfinished}
@@ -454,10 +447,6 @@ def read_end(
     wanted = {*state_seqs_of(row).values(), row.epoch_seq} - {0}
     far = [source.at(seq) for seq in sorted(wanted) if seq < first_seq]
     return [*(entry for entry in far if entry is not None), *entries]
-
-
-# ------------------------------------------------------------------------------
-# Reading a page
 
 
 def read_page(

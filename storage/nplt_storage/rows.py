@@ -328,9 +328,6 @@ def _single_line(text: str) -> str:
     return line if line.isprintable() else _BLANKS.sub(" ", line).strip()
 
 
-# ------------------------------------------------------------------------------
-# Rows as JSON
-
 _LEFT_OUT_IF_EMPTY: Final = ("lost", "billed_details", "options")
 """Fields that earlier versions do not know."""
 _ROW_DECODER: Final = Decoder(ConversationRow)
@@ -434,11 +431,9 @@ def read_cursor(cursor: str) -> RowPlace:
         raise BadCursor("a cursor is the next_cursor of this list") from None
 
 
-# ------------------------------------------------------------------------------
-# Checkpoints: the state at an entry, for when older entries are trimmed
-
-
 class Checkpoint(Struct, frozen=True, kw_only=True):
+    """The state at an entry, for when older entries are trimmed."""
+
     row: ConversationRow
     told: tuple[StateEntry, ...] = ()
     """The state entries in force at the checkpoint, with their seqs; only their content is

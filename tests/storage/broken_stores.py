@@ -54,7 +54,7 @@ from nplt_storage.history import is_in
 from nplt_storage.memory import EntryList, MemoryBuilder, MemoryRecord, StoredConversation
 from nplt_storage.pages import read_page
 from nplt_storage.redaction import redacted
-from nplt_storage.redis import scripts, store
+from nplt_storage.redis import record, scripts, trimming
 from nplt_storage.redis.store import RedisStore
 from nplt_storage.redis.trimming import TurnSpans
 from nplt_storage.rows import new_row, page_of
@@ -355,7 +355,7 @@ def tells_the_beginning_of_a_text(patch: pytest.MonkeyPatch) -> None:
 def shows_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         "nplt_storage.memory.read_page",
-        lambda query, source, hidden, unfinished: read_page(query, source, (), unfinished),
+        lambda query, source, hidden, *others: read_page(query, source, (), *others),
     )
 
 
@@ -843,7 +843,7 @@ def knows_only_what_its_writer_wrote(patch: pytest.MonkeyPatch) -> None:
 
 @breaks("what_was_trimmed_was_still_sent", of="redis")
 def forgets_the_names_it_trims(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(store, "what_is_left", lambda gone, hidden: [])
+    patch.setattr(record, "what_is_left", lambda gone, hidden: [])
 
 
 # What still holds
@@ -923,7 +923,7 @@ def keeps_everything(patch: pytest.MonkeyPatch) -> None:
     of="redis",
 )
 def forgets_what_was_said_to_the_model(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(store, "state_seqs_of", lambda row: {})
+    patch.setattr(trimming, "state_seqs_of", lambda row: {})
 
 
 @breaks("a_conversation_nobody_uses_expires", of="redis")

@@ -12,7 +12,7 @@ import pytest
 from tests.storage.file_fakes import WatchedFiles
 
 from nplt_storage import BadEntry, ConversationNotFound, StorageUnavailable
-from nplt_storage.attachments import NOBODYS, AttachmentFiles
+from nplt_storage.attachments import IMPORTS_NAME, AttachmentFiles
 from nplt_storage.file_system import FileOperations
 
 
@@ -60,7 +60,7 @@ async def test_more_bytes_than_announced_are_refused(
         await upload.write(b"ab")
         with pytest.raises(BadEntry, match="more than the 3 bytes"):
             await upload.write(b"cd")
-    assert [path.name for path in (tmp_path / "files").rglob("*")] == [NOBODYS]
+    assert [path.name for path in (tmp_path / "files").rglob("*")] == [IMPORTS_NAME]
 
 
 async def test_a_file_with_bytes_missing_does_not_finish(files: AttachmentFiles) -> None:
@@ -81,7 +81,7 @@ async def test_leaving_early_leaves_nothing_behind(files: AttachmentFiles, tmp_p
             await upload.write(b"ab")
             scope.cancel()
             await anyio.lowlevel.checkpoint()
-    assert [path.name for path in (tmp_path / "files").rglob("*")] == [NOBODYS]
+    assert [path.name for path in (tmp_path / "files").rglob("*")] == [IMPORTS_NAME]
 
 
 @pytest.mark.parametrize("session_id", ["..", "a/b", "", "/tmp", "a\x00"])

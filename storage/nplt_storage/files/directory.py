@@ -65,18 +65,6 @@ from nplt_storage.index.updates import (
 from nplt_storage.index.worker import ConversationIndex, settle
 from nplt_storage.rows import ConversationRow, fold_all, new_row
 
-# ------------------------------------------------------------------------------
-# Reading one file for the index
-#
-# Reads only, piece by piece, with little memory. Lists and search may therefore show
-# a last line that recovery has not rewritten yet; nothing else is answered from such
-# a file.
-#
-# Never raises for the content of a file: a damaged one gets a row that says so, with
-# a stamp that fits no file, so that it is checked again at the next start. A file
-# that can't be read for now (too many open files, an input/output error) is not
-# damaged: it is read again when it is asked for.
-
 log = logging.getLogger(__name__)
 
 _PIECE_ENTRIES: Final = 1_000
@@ -101,7 +89,15 @@ class DoesNotFollow(Exception):
 
 
 class FileReading:
-    """Reads one file for the index."""
+    """Reads one file for the index, piece by piece and with little memory.
+
+    Nothing is repaired. Lists and search may therefore show a last line that recovery has not
+    rewritten yet; nothing else is answered from such a file.
+
+    Never raises for the content of a file: a damaged one gets a row that says so, with a stamp that
+    fits no file, so that it is checked again at the next start. A file that can't be read for now
+    (too many open files, an input/output error) is not damaged: it is read again when it is asked
+    for."""
 
     def __init__(
         self,
@@ -233,17 +229,13 @@ class FileReading:
         yield self._piece(piece, here, size)
 
 
-# ------------------------------------------------------------------------------
-# The order of reading
-#
-# When the index was lost, all files are read again while conversations are served. One
-# thread reads them; a file that somebody waits for is read next.
-
-
 _WAIT_SECONDS_MAX: Final = 20.0
 
 
 class ReadingOrder:
+    """The order in which files are read when the index was lost, while conversations are served.
+    One thread reads them; a file that a caller waits for is read next."""
+
     def __init__(self) -> None:
         self._lock = Lock()
         self._left: OrderedDict[str, None] = OrderedDict()
@@ -295,12 +287,6 @@ class ReadingOrder:
             settle(read, partial(read.set_result, None))
 
 
-# ------------------------------------------------------------------------------
-# Free space, looked up at most once a second
-#
-# Below the reserve nothing is written, so that there is room left for recovery.
-# Everything can be read, and writing works again as soon as there is room.
-
 FREE_BYTES_MIN: Final = 64 * 1024 * 1024
 _SECONDS: Final = 1.0
 _MIB: Final = 1024 * 1024
@@ -323,6 +309,10 @@ class FileSettings(Struct, frozen=True, kw_only=True):
 
 
 class FreeSpace:
+    """The free space on the disk, looked up at most once a second. Below the reserve nothing is
+    written, so that there is room left for recovery. Everything can be read, and writing works
+    again as soon as there is room."""
+
     def __init__(self, directory: Path, settings: FileSettings, threads: CommitThreads) -> None:
         self._directory = directory
         self._disk = settings.disk
@@ -375,9 +365,6 @@ class FreeSpace:
             return None
         return f"less than {self._bytes_min / _MIB:g} MiB are free on the disk"
 
-
-# ------------------------------------------------------------------------------
-# The directory
 
 INDEX_NAME: Final = "catalog.sqlite"
 _SAY_EVERY: Final = 1_000

@@ -59,13 +59,6 @@ from nplt_storage.files.format import (
 from nplt_storage.ids import is_session_id
 from nplt_storage.json_values import INTEGER_MAX, INTEGER_MIN, JsonObject, JsonValue
 
-# ------------------------------------------------------------------------------
-# Normalizing one message
-#
-# An odd message does not make the document unusable. `role` and `content` become
-# text; a value that had to be changed is kept in `metadata` as `imported_…`, shortened
-# if it is large.
-
 _KEYS: Final = frozenset(["role", "content", "timestamp", "tool_calls", "metadata"])
 _KEPT_LETTERS_MAX: Final = 16 * 1024
 NO_ROLE: Final = "message"
@@ -73,8 +66,10 @@ NO_ROLE: Final = "message"
 
 
 def regular(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with a role, a text and `metadata`, which also holds its other keys and the
-    values that had to be replaced."""
+    """The message with a role, a text and `metadata`, which also holds its other keys.
+
+    An odd message does not make the document unusable: a value that had to be replaced is kept in
+    `metadata` as `imported_…`, shortened if it is large."""
     role, content = message.get("role"), message.get("content")
     calls, metadata = message.get("tool_calls"), message.get("metadata")
     kept: dict[str, Any] = {}
@@ -379,9 +374,6 @@ class JsonDocument:
             raise NotForeign("it is no JSON document") from error
 
 
-# ------------------------------------------------------------------------------
-# Converting a document
-
 _DOCUMENT_KEYS = frozenset(["session_id", "messages", "created_at", "updated_at"])
 _OUR_KEYS = frozenset(["format", "crc", "head_seq", "epoch_offset"])
 _STATUSES: dict[str, ToolStatus] = {
@@ -452,19 +444,16 @@ def named_id(document: dict[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-# ------------------------------------------------------------------------------
-# Our own document, laid out anew
-#
-# Another program has indented it, or written it without our line ends, its keys in another
-# order, or 0 for 0.0 (jq). It is written again as we write it, and a line is accepted if its
-# checksum then fits.
-
 _RELAID_BYTES_MAX: Final = 64 * 1024 * 1024
 """The document is held in memory several times."""
 _NOT_OF_HEADER: Final = frozenset((*CLOSING_KEYS, "crc", "messages", "beside"))
 
 
 class RelaidDocument(Struct, frozen=True, kw_only=True):
+    """A document of ours that another program has reformatted: indented it, or written it without
+    our line ends, its keys in another order, or 0 for 0.0 (jq). It is encoded again in our layout,
+    and a line is accepted if its checksum then fits."""
+
     header: bytes
     lines: tuple[bytes, ...]
     """The lines whose checksum still fits."""

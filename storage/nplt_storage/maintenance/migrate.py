@@ -195,18 +195,12 @@ def _items_in(segments: Iterator[Segment], size: int) -> dict[ItemKey, Span]:
     raise Damage("it breaks off among what is kept beside the entries")
 
 
-# ------------------------------------------------------------------------------
-# Copying attachments from the imported file
-#
-# If the copy fails, they are removed again.
-
-
 @asynccontextmanager
 async def bringing_into(
     files: Path | None, new_id: str, read: ReadAttachment | None
 ) -> AsyncIterator[BringAttachments | None]:
     """Brings attachments to `files`, the target's directory of them, if it has one. The body of the
-    `with` block makes the copy."""
+    `with` block makes the copy; if that fails, they are removed again."""
     if files is None or read is None:
         yield None
         return
@@ -646,16 +640,12 @@ def _comparable(entry: Entry) -> Entry:
     return replace(entry, results=tuple(results))
 
 
-# ------------------------------------------------------------------------------
-# Listing all conversations of a Redis
-#
-# Only a migration goes through the keys of a database, in small steps.
-
 _TIMEOUT_SECONDS: Final = 30.0
 
 
 def ids_in_redis(url: str, key_prefix: str) -> list[str]:
-    """The ids of all conversations in a Redis. Blocks."""
+    """The ids of all conversations in a Redis. Only a migration scans the keys of a database, in
+    small steps. Blocks."""
     # An extra: whoever has no Redis does not need it.
     import redis
 
@@ -683,16 +673,10 @@ def _as_it_is(text: str) -> str:
     return "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in text)
 
 
-# ------------------------------------------------------------------------------
-# Ending what a document left open
-#
-# A document may hold turns that had not ended, and tool approvals for further calls.
-# Neither may take effect here, so one more entry ends them, as in a fork.
-
-
 class WithoutOpenTurns:
-    """A `Source` that is read once from beginning to end, with one more entry that ends open
-    turns."""
+    """A `Source` that is read once from beginning to end. A document may hold turns that had not
+    ended, and tool approvals for further calls. Neither may take effect here, so one more entry
+    ends them, as in a fork."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

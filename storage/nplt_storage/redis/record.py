@@ -227,7 +227,7 @@ class RedisRecord:
         except RedisError as error:
             log.warning("%s: other servers can't open it at once: %s", self.session_id, error)
 
-    def is_lost(self) -> None:
+    def stop_writing(self) -> None:
         """Stops all writes, because the conversation was deleted."""
         self._is_closed = True
         self._leases.forget(self.owned)

@@ -415,7 +415,7 @@ class RedisStore:
         """Raises `ConversationHeld` while another server has it open."""
         await self._connection.in_thread(self._delete, session_id)
         if writer := self._writers.pop(session_id, None):
-            writer.is_lost()
+            writer.stop_writing()
 
     def _delete(self, session_id: str) -> None:
         row, at = self._found(session_id), self._clock()
