@@ -22,8 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "storage", "server", "client")
-FRAGMENTS_MAX = 600
-BANNERS_MAX = 22
+FRAGMENTS_MAX = 73
+BANNERS_MAX = 6
 BANNERS_PER_MODULE_MAX = 3
 
 
