@@ -98,8 +98,8 @@ class Histories:
     def __init__(self, profiles: Sequence[HistoryProfile], *, id_key: bytes | None = None) -> None:
         self._profiles = tuple(profiles)
         self.id_key = id_key or secrets.token_bytes(_ID_KEY_BYTES)
-        """For the stored ids of conversations whose ids users choose. Servers that share a
-        history have the same one; else it lasts as long as the process."""
+        """The key of the stored ids of conversations whose ids users choose. Servers that share
+        a history have the same key; otherwise it lasts as long as the process."""
 
     def __iter__(self) -> Iterator[HistoryProfile]:
         return iter(self._profiles)

@@ -127,7 +127,7 @@ class MaskedText:
         return given[: len(given) - size]
 
     def flush(self) -> str:
-        """What was held back; masked, if it is most of a secret."""
+        """Returns the text that was held back; masked, if it is most of a secret."""
         held, before = self._held, self._before
         self._held = self._before = ""
         if not held:

@@ -22,8 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "storage", "server", "client")
-FRAGMENTS_MAX = 73
-BANNERS_MAX = 6
+FRAGMENTS_MAX = 20
+BANNERS_MAX = 5
 BANNERS_PER_MODULE_MAX = 3
 
 

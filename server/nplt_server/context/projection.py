@@ -57,7 +57,7 @@ cache."""
 _QUICK_MESSAGES_MAX: Final = 4_096
 """Copying a list of so many takes a fraction of a millisecond."""
 _TURNS_UNCHECKED_MAX: Final = 16
-"""So many new turns are added without a check first whether all of them fit."""
+"""The number of new turns that are added without a check first whether all of them fit."""
 
 
 class Projection:

@@ -47,7 +47,6 @@ from nplt_storage.history import ConversationHistory, is_in
 from nplt_storage.messages import model_name
 from nplt_storage.turns import Turn
 
-# ------------------------------------------------------------------------------
 # The rows: every entry, shown or not
 
 OmissionReason: TypeAlias = Literal[
@@ -227,7 +226,6 @@ def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryRepo
             yield row
 
 
-# ------------------------------------------------------------------------------
 # The texts beside the rows, cut to fair shares
 
 _TEXT_BYTES_MIN: Final = 200
@@ -321,7 +319,6 @@ def _cut(name: str, text: str, bytes_max: int) -> JsonObject:
     return {name: text[: len(text) * bytes_max // size], "truncated": True, "size": len(text)}
 
 
-# ------------------------------------------------------------------------------
 # Rows and texts within the bytes of a message
 
 _Told: TypeAlias = tuple[EntryReport, ContextMessage | None]
@@ -443,7 +440,6 @@ def _as_json(row: EntryReport) -> JsonObject:
     return out
 
 
-# ------------------------------------------------------------------------------
 # The two reports
 
 

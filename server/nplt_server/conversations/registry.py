@@ -198,7 +198,7 @@ class Registry:
         return await self._chosen(_stem(wanted), user)
 
     async def _chosen(self, stem: str, user: str) -> str | None:
-        """Under another key if it was made before a restart."""
+        """Finds the stored id of a chosen one. It was made with another key before a restart."""
         session_id = self._stored_id(stem, user)
         if await self._is_own(session_id, user):
             return session_id

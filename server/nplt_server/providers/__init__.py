@@ -216,7 +216,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def budget_tokens(self) -> int:
-        """What may be sent: the window without the room for the answer."""
+        """The tokens that may be sent: the window without the room for the answer."""
         # A setting that leaves nothing to send is a mistake no call can mend.
         return max(self.context_tokens - self.answer_tokens, self.context_tokens // 8)
 

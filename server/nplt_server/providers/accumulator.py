@@ -186,8 +186,8 @@ class ModelOutputAccumulator:
         sent: SentContext | None = None,
         new_call_id: Callable[[], str] | None = None,
     ) -> ModelOutputEntry:
-        """Without `new_call_id` of an answer that was cut off: tool calls are left out, because
-        they will not be run."""
+        """Makes the entry. `new_call_id` is missing for an answer that was cut off: its tool calls
+        are left out, because they will not be run."""
         return ModelOutputEntry(
             turn_id=turn_id,
             call=call,

@@ -239,7 +239,7 @@ class ModelAbilities(Struct, frozen=True, kw_only=True):
     """Whether it takes the word that it shall not think."""
     efforts: tuple[str, ...] = ()
     takes_temperature: bool = True
-    """Only models of others behind the same API do."""
+    """Other vendors' models behind the same API take one."""
     takes_schema: bool = False
 
 
@@ -282,7 +282,7 @@ def abilities_of(model: str) -> ModelAbilities:
 _OUTPUT_TOKENS = 8192
 _BUDGET_TOKENS_MIN = 1024
 _ANSWER_TOKENS_MIN = 256
-"""What thinking leaves for the answer, at the least."""
+"""The least room that thinking leaves for the answer."""
 _BUDGET_SHARES = {"low": 0.25, "medium": 0.5, "high": 0.75, "xhigh": 0.875, "max": 0.875}
 _NO_THINKING = "none"
 
@@ -575,7 +575,7 @@ def _is_object(arguments: str) -> bool:
 
 
 _PAGE_MODELS = 1_000
-"""As many as may be asked for at once."""
+"""The API gives at most so many in one page."""
 _PAGES_MAX = 10
 
 

@@ -38,8 +38,8 @@ class BreakerPermit:
 
 
 class Breaker:
-    """Whoever is let through reports how the call went. For a call that began before the breaker
-    opened, a success closes the breaker, but a failure is ignored: the breaker has opened
+    """Lets calls through, and takes a report of how each went. For a call that began before the
+    breaker opened, a success closes the breaker, but a failure is ignored: the breaker has opened
     already."""
 
     def __init__(

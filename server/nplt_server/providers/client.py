@@ -1,4 +1,4 @@
-"""What all vendors' adapters share: the provider, and the client that sends its requests.
+"""The parts that all vendors' adapters share: the provider, and the client that sends its requests.
 
 `VendorProvider` chooses the API, has it render the request and parse the raw stream of the
 answer; `VendorClient` sends through the vendor's SDK. Errors become the server's own
@@ -112,8 +112,8 @@ class VendorClient(ABC):
     def _request(
         self, sdk: Any, rendered: RenderedRequest
     ) -> AbstractAsyncContextManager[RawResponse]:
-        """With the body as `extra_body` it goes out as it is; as arguments the SDK would walk
-        through it."""
+        """Sends the request. The body is passed as `extra_body`, which goes out as it is; as
+        arguments the SDK would walk through it."""
 
     @abstractmethod
     def _pages(self, sdk: Any) -> AsyncIterator[RawResponse]:
@@ -121,7 +121,7 @@ class VendorClient(ABC):
 
     @abstractmethod
     def _address_hint(self, path: str) -> str:
-        """What may be wrong with the path of `base_url`, where nothing was found."""
+        """Says what may be wrong with the path of `base_url`, where nothing was found."""
 
     async def list_models(self) -> tuple[ListedModel, ...]:
         """Raises whatever goes wrong; the caller tells no more of it than its type."""
@@ -248,7 +248,7 @@ async def _in_turn(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
-    """What is left, the end of the body mostly, so that the connection can be used again."""
+    """Reads the rest, mostly the end of the body, so that the connection can be used again."""
     import httpx2
 
     rest_bytes = 0
@@ -285,7 +285,7 @@ class VendorProvider:
         self.is_open = is_open
         self._client = client
         self._extra_bodies = extra_bodies or {}
-        """By model: fields that its requests get as they are."""
+        """Fields that are added to the requests of each model."""
         self._apis = tuple(apis)
         self._api_by_model: dict[str, VendorApi] = {}
         """The API, and its form, of each model that has answered."""

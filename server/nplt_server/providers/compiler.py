@@ -62,7 +62,7 @@ class CompiledImage(Struct, frozen=True, kw_only=True):
     seq: int = 0
 
     def __repr__(self) -> str:
-        """Without the picture: a log must not repeat it."""
+        """Leaves the picture out, which a log must not repeat."""
         return f"CompiledImage({self.content_type!r}, seq={self.seq})"
 
     @property
@@ -88,9 +88,9 @@ AnswerBlock: TypeAlias = TextPiece | ReasoningPiece | OpaquePiece | CompiledCall
 
 class AssistantStep(Struct, frozen=True, kw_only=True):
     blocks: tuple[AnswerBlock, ...]
-    """As they came where that is known; else the reasoning, the text and the calls. Reasoning
-    and what is opaque are only there for the very model that is asked now. A reasoning may be
-    empty: what is opaque behind it may still sign it."""
+    """The blocks in the order in which they came, if that is known; otherwise reasoning, text and
+    calls. Reasoning and opaque blocks are kept only for the model that made them. A reasoning
+    block may be empty, because an opaque block after it may sign it."""
     calls: tuple[CompiledCall, ...] = ()
     seqs: tuple[int, ...] = ()
 
@@ -114,11 +114,11 @@ class CompiledContext(Struct, frozen=True, kw_only=True):
 
 
 class VendorRules(Struct, frozen=True, kw_only=True):
-    """Only what differs between vendors; the defaults are the narrowest that were seen."""
+    """The limits that differ between vendors; the defaults are the narrowest that were seen."""
 
     call_id_characters_max: int = 40
     text_characters_max: int = 1_048_576
-    """Of one text: a prompt, an answer, a result, the arguments of a call."""
+    """The longest single text: a prompt, an answer, a result, the arguments of a call."""
 
 
 # ------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def fitting_tool_name(name: str) -> str:
 
 
 def own_names(tools: Iterable[ToolDescription]) -> dict[str, str]:
-    """What the model is told a tool is called → what it is called here."""
+    """Maps the names of tools that a model is sent to our own names."""
     return {fitting_tool_name(tool.name): tool.name for tool in tools}
 
 
@@ -297,7 +297,7 @@ class Compilation:
         return len(self._messages) <= len(messages) and all(map(is_, self._messages, messages))
 
     def go_on(self, messages: list[ContextMessage]) -> CompiledContext:
-        """Of all of them; those that were compiled before are not compiled again."""
+        """Compiles all messages; those that were compiled before are not compiled again."""
         for message in messages[len(self._messages) :]:
             match message:
                 case SystemMessage():
@@ -460,8 +460,8 @@ _Key: TypeAlias = tuple[int, ModelInvocationDescriptor]
 
 
 class ContextCompiler:
-    """Of one provider, for all conversations. It keeps what was said alive until
-    `contexts_max` other contexts have been compiled."""
+    """Compiles the contexts of one provider, for all conversations. It keeps the messages of a
+    context alive until `contexts_max` other contexts have been compiled."""
 
     def __init__(self, rules: VendorRules, *, contexts_max: int = 16) -> None:
         self._rules = rules
@@ -472,7 +472,7 @@ class ContextCompiler:
     def compile(
         self, messages: Sequence[ContextMessage], *, origin: ModelInvocationDescriptor
     ) -> CompiledContext:
-        """For the model that is asked: `origin`, if it answered before."""
+        """Compiles the context for the model `origin`."""
         now = list(messages[:])  # a slice, because some sequences are slow one by one
         # Kept messages are alive: as long as a key is there, no other object has its id.
         key = (id(now[0]) if now else 0, origin)

@@ -21,7 +21,7 @@ _FILE_BYTES_MAX = 16_384
 
 
 class KeyMistake(Exception):
-    """`where` is the setting to correct."""
+    """A key can't be used; `where` is the setting to correct."""
 
     def __init__(self, where: str, sentence: str) -> None:
         super().__init__(sentence)

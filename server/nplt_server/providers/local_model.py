@@ -34,7 +34,7 @@ from nplt_server.providers.openai import ChatApi, OpenAIClient
 log = logging.getLogger(__name__)
 
 _WHO_IT_IS: Final = SystemMessage(instruction="You are a helpful assistant.")
-"""For contexts without an instruction: the template's own makes the model talk of other things."""
+"""Used for contexts without an instruction: the template's own makes the model digress."""
 
 
 def without_tools(request: ModelRequest) -> ModelRequest:
@@ -70,7 +70,7 @@ _LAST_WORDS_BYTES = 2000
 _ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")
 """The variables that the process gets: keys of other providers are not among them."""
 _QUIET = {"GGML_NO_BACKTRACE": "1"}
-"""Otherwise it starts a debugger when it crashes, which takes seconds."""
+"""Keeps it from starting a debugger when it crashes, which takes seconds."""
 _VENDOR_API = ChatApi()
 _ONE_CALL = {"Connection": "close"}
 """llama.cpp's server closes connections that it said it would keep, sometimes before an answer."""

@@ -126,7 +126,7 @@ class ModelLists:
         )
 
     def as_json(self) -> JsonObject:
-        """By provider: its list, when it was made, and whether it is being asked for."""
+        """The list of each provider, when it was made, and whether it is being asked for."""
         told: JsonObject = {}
         for id_ in (*self._listers, *(self._asking - self._listers.keys())):
             one: JsonObject = {}

@@ -1,4 +1,4 @@
-"""What is known of models: names, windows, images, prices.
+"""The facts about models: names, windows, images, prices.
 
 What the settings say wins over what the table (`vendors.toml`) says, and that over a provider's
 list (`model_lists`). Prices hold for the vendor itself: a router or a gateway has its own. Also
@@ -61,7 +61,7 @@ def _rows() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
 
 
 def known_of(model: str, vendor: str = "") -> dict[str, Any]:
-    """What the table says about a model, also if a vendor's name stands before it, as routers
+    """Returns what the table says about a model, also if a vendor's name precedes it, as routers
     write it. Each field comes from the first matching row that has it."""
     name, known = model.lower().rpartition("/")[2], dict[str, Any]()
     for pattern, row in _rows():

@@ -97,7 +97,7 @@ class _StreamingProvider:
 
 
 class OfflineProvider(_StreamingProvider):
-    """Also a reference for the port: the smallest provider there can be."""
+    """Echoes the prompt. It is also the smallest example of a provider."""
 
     models = ("echo",)
     specification = "offline"
@@ -225,7 +225,7 @@ class WordCounts:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[ContextMessage, ContextMessage, int, int]] = {}
-        """Of each: its first and its last message, their number, and their words."""
+        """The first and the last message of each context, their number, and their words."""
 
     async def of(self, context: Sequence[ContextMessage]) -> int:
         first, last, length, words = self._known.pop(id(context[0]), (None, None, 0, 0))

@@ -130,7 +130,7 @@ def _may_reason(model: str) -> bool:
 
 
 def _efforts_of(model: str) -> tuple[str, ...]:
-    """Those the model takes."""
+    """The efforts that the model accepts."""
     found, version = _FAMILY.match(model), _version_of(model)
     if found and found[1]:
         return ("low", "medium", "high")
@@ -194,7 +194,7 @@ def _schema_format(request: ModelRequest) -> JsonObject | None:
 
 
 def _seqs_of_user_step(step: UserStep) -> list[tuple[int, ...]]:
-    """Of each message a step of the user becomes: its results, then its texts as one."""
+    """The seqs of each message that a user step becomes: its results, then its texts as one."""
     seqs: list[tuple[int, ...]] = [(result.seq,) if result.seq else () for result in step.results]
     if step.texts:
         seqs.append(tuple(dict.fromkeys(filter(None, step.text_seqs))))
@@ -262,7 +262,7 @@ class ChatParser(AnswerParser):
         super().__init__(own_names)
         self._marks_reasoning = marks_reasoning
         self._numbers: dict[int | None, int] = {}
-        """Of calls, by the index that the server gave last."""
+        """The number of each call, by the index that the server gave last."""
         self._call_ids: list[JsonValue] = []
         self._reasoning_field = ""
         self._refused = False
@@ -345,7 +345,7 @@ class ChatParser(AnswerParser):
 
 _SIGNS_CALLS = re.compile(r"(?:models/)?gemini")
 _NOT_SIGNED: JsonObject = {"google": {"thought_signature": "skip_thought_signature_validator"}}
-"""Of a call that another model made; documented for that."""
+"""The documented signature for a call that another model made."""
 
 
 class ChatApi(VendorApi, frozen=True, kw_only=True):

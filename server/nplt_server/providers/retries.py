@@ -1,4 +1,4 @@
-"""When a failed call is repeated: after a wait, or at once in another form.
+"""Decides when a failed call is repeated: after a wait, or at once in another form.
 
 A call is retried only if the provider was unreachable or busy, or broke off, and the call did
 not time out. A retry time that the provider gives is obeyed; if it is longer than

@@ -57,14 +57,14 @@ class ProviderRouter:
         self._providers: dict[str, Provider] = {}
         self.breakers: dict[str, Breaker] = {}
         self.routes: dict[str, ModelRoute] = {}
-        """Of the models in the settings, and of others that were called."""
+        """The routes of the models in the settings, and of others that were called."""
         for provider in providers:
             self.add(provider)
             for model in provider.models:
                 route = ModelRoute(provider, model, self.breakers[provider.id], secrets)
                 self.routes[f"{provider.id}/{model}"] = route
         self.models = tuple(self.routes)
-        """Without those that only a provider's own list has."""
+        """The models in the settings; a provider's own list may have more."""
         if default_model:
             self.default_model = self.check(default_model, field="default_model")
         elif self.models:

@@ -27,7 +27,7 @@ _LISTS_OF_SCHEMAS: Final = (*_SHAPES, "prefixItems")
 _SCHEMAS: Final = ("contains", "else", "if", "items", "not", "propertyNames", "then")
 _SCHEMAS_BY_NAME: Final = ("$defs", "definitions", "patternProperties", "properties")
 NOT_AT_THE_TOP: Final = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
-"""Of a schema that is sent to OpenAI, which would refuse the whole request."""
+"""Words that OpenAI refuses at the top of a schema, with the whole request."""
 _TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
@@ -44,8 +44,8 @@ def plain_object(parameters: JsonObject) -> JsonObject:
 
 
 def well_formed(schema: JsonValue) -> JsonObject:
-    """Without whatever is no JSON Schema of today; and an array says what is in it, if only
-    "anything", as OpenAI wants it."""
+    """Drops whatever is not valid JSON Schema today, and gives each array an `items`, if only
+    "anything", because OpenAI requires it."""
     if not isinstance(schema, dict):
         return {}
     told = {
@@ -81,7 +81,7 @@ def _is_well(word: str, value: JsonValue) -> bool:
 
 
 def _with_inner(word: str, value: JsonValue, change: Callable[[JsonValue], JsonValue]) -> JsonValue:
-    """What stands under a word of a schema, with `change` made to each schema in it."""
+    """Applies `change` to each schema under a keyword, and returns the new value."""
     if word in _SCHEMAS or (word == "additionalProperties" and isinstance(value, dict)):
         return change(value)
     if word in _SCHEMAS_BY_NAME and isinstance(value, dict):
@@ -92,7 +92,7 @@ def _with_inner(word: str, value: JsonValue, change: Callable[[JsonValue], JsonV
 
 
 def _properties(schema: JsonObject) -> Iterator[tuple[str, JsonValue]]:
-    """Those at the top come last, and so count."""
+    """Yields all properties. Those at the top come last, so they override the others."""
     for word in _SHAPES:
         shapes = schema.get(word)
         for shape in shapes if isinstance(shapes, list) else ():
@@ -167,9 +167,9 @@ async def _in_other_process(schema: JsonObject, answer: str | None) -> str | Non
 
 
 def _fault(schema: JsonObject, answer: str | None) -> str | None:
-    """What is wrong with the answer, or with the schema itself. In the other process. The time
-    is the processor's, however busy the machine is, and its signal ends the process, also
-    inside of a pattern."""
+    """Returns what is wrong with the answer, or with the schema itself. Runs in the child process.
+    The time limit is CPU time, however busy the machine is, and its signal ends the process,
+    also inside a pattern."""
     from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]
     from jsonschema.exceptions import best_match  # type: ignore[import-untyped]
     from jsonschema.validators import validator_for  # type: ignore[import-untyped]

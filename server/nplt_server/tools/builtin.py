@@ -37,7 +37,7 @@ __all__ = ["builtin_tools", "now_tool"]
 
 
 _NEVER: Final = tuple(map(PurePath, ("/proc", "/sys", "/dev")))
-"""Whatever the roots are: here the process itself could be read, its secrets too."""
+"""Never read, whatever the roots are: the process and its secrets could be read here."""
 
 _OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _PATH_CHARACTERS_SHOWN: Final = 200
@@ -61,7 +61,7 @@ _READ_BYTES: Final = 1024 * 1024
 _LOOKED_AT_BYTES: Final = 8_192
 """For a NUL, which no text has."""
 ENTRIES_MAX: Final = 100_000
-"""Of one directory that are looked at."""
+"""The entries of one directory that are looked at."""
 
 _LIMIT_MAX: Final = 1_000
 
@@ -203,7 +203,7 @@ def _open_below(root: PurePath, parts: Sequence[str]) -> int:
 
 
 def _must_be_plain(status: os.stat_result) -> None:
-    """To open a device can do something already."""
+    """Refuses links and devices: opening a device can have an effect."""
     if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, "a link")
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
@@ -254,7 +254,7 @@ def now_tool(clock: Callable[[], datetime]) -> Tool:
 
 
 _SAMPLE_SECONDS: Final = 0.1
-"""What a processor does can only be seen over a while."""
+"""The load of a processor is measured over this time."""
 
 _DISKS_MAX: Final = 8
 _GIB: Final = 2**30

@@ -47,7 +47,7 @@ from nplt_storage.entries import ToolCallRequest, ToolCallResult, ToolStatus
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 1.0
-"""For a cancelled tool to put away what it was working with."""
+"""The time a cancelled tool gets to clean up."""
 
 _NAMES_MAX: Final = 5
 
@@ -107,7 +107,8 @@ async def _dismiss(task: asyncio.Task[ToolOutcome]) -> None:
 
 
 def _outcome(task: asyncio.Task[ToolOutcome], instead: str | None) -> ToolOutcome:
-    """`instead`: what is said of a tool that was dismissed, unless it had succeeded by then."""
+    """Returns the outcome of a tool. `instead` is the text for a tool that was dismissed, unless it
+    had succeeded by then."""
     if instead is not None:
         if task.done() and not task.cancelled() and task.result().status == "success":
             return task.result()
@@ -118,8 +119,8 @@ def _outcome(task: asyncio.Task[ToolOutcome], instead: str | None) -> ToolOutcom
 
 
 def _in_short(error: BaseException) -> str:
-    """What failed, by name: what an exception says may hold what no model should read.
-    Of several that failed together, the first few."""
+    """Names the exception; its text may hold what no model should read. Of several that were
+    raised together, the first few are named."""
     names: dict[str, None] = {}
     waiting = [error]
     while waiting and len(names) < _NAMES_MAX:
@@ -149,7 +150,7 @@ OFFERED_MAX: Final = 128
 """OpenAI refuses a request with more, and others choose badly among so many."""
 
 _NAME_CHARACTERS_MAX: Final = 100
-"""Of a name that no tool has, when it is said back."""
+"""How much of an unknown tool's name the error repeats."""
 
 
 class ToolRunner:
@@ -178,7 +179,7 @@ class ToolRunner:
 
     @property
     def offer(self) -> ToolOffer:
-        """What a model is offered, always in the same order."""
+        """The tools that a model is offered, always in the same order."""
         tools = tuple(self._all)
         if tools != self._offered_of:
             allowed = tuple(tool for tool, policy in self.every if policy != "deny")
@@ -261,12 +262,12 @@ class ToolRunner:
         return self._result(call, "skipped", reason, 0.0)
 
     def unknown(self, call: ToolCallRequest, reason: str) -> ToolCallResult:
-        """Of a call that may have been run, and whose result nobody has: it may have
-        done what it was to do, so it is not run again."""
+        """The result of a call that may have run and whose own result is lost. It may have had its
+        effect, so it is not run again."""
         return self._result(call, "failed", f"outcome unknown: {reason}", 0.0)
 
     def _tool_for(self, number: int, call: ToolCallRequest) -> Tool | ToolCallResult:
-        """What is to be run, or why it is not."""
+        """Returns the tool to run, or the result of a call that is not run."""
         if number >= self._calls_max:
             return self.skipped(call, f"not run: at most {self._calls_max} calls in one step")
         tool = self._tools().get(call.tool_name)

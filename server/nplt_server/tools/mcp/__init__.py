@@ -71,9 +71,9 @@ class McpServerConfig:
     command: tuple[str, ...] | None = None
     """A program that is started, and talks over its standard input and output."""
     url: str | None = None
-    """One that is reached by streamable HTTP. Either this or a command."""
+    """The address of a server that is reached by streamable HTTP, instead of a command."""
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Of the command, beside a few harmless ones (PATH, HOME, …). It inherits nothing else."""
+    """Variables of the command; it inherits only a few harmless ones (PATH, HOME, …)."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Sent with each request to the url."""
     cwd: str | None = None
@@ -147,7 +147,8 @@ McpServerState: TypeAlias = Literal["connecting", "connected", "waiting", "stopp
 
 
 class RetryPauses(Struct, frozen=True, kw_only=True):
-    """Between two attempts: twice as long each time, until it has stayed for a while."""
+    """The pauses between two attempts. Each is twice as long as the last, until the server has
+    stayed connected for a while."""
 
     seconds_min: float = 1.0
     seconds_max: float = 60.0
@@ -173,7 +174,7 @@ class McpServer:
         self.error: str | None = None
         """Why the server is not connected, in words; nothing if it is."""
         self.note: str | None = None
-        """What else is worth knowing."""
+        """Further information for the operator."""
         self.tools: tuple[Tool, ...] = ()
         """The same objects as long as the server lists the same tools."""
         self.sources: tuple[McpSource, ...] = ()
@@ -240,7 +241,7 @@ class McpServer:
     def on_list(
         self, tools: list[mcp_types.Tool], sources: list[McpSource], *, is_cut: bool
     ) -> None:
-        """What there is, each time the server has named it."""
+        """Called with the tools and sources each time the server has listed them."""
         own_name = self.config.name
         self.note = f"only its first {TOOLS_MAX} tools are used" if is_cut else None
         self.sources = tuple(sources[:SOURCES_MAX])
@@ -325,32 +326,31 @@ T = TypeVar("T")
 
 CLOSED: Final = "it has closed the connection"
 TOOLS_MAX: Final = 128
-"""Of one server; a model that is shown more can't choose any more."""
+"""The tools of one server that are used; a model that is shown more chooses badly."""
 PAGES_MAX: Final = 32
 MESSAGES_PER_SECOND_MAX: Final = 200
-"""Those of a server that nobody waits for: notifications, requests, noise. Each KiB of one counts
-as another. A server that sends more is read more slowly, its replies too."""
+"""The rate of messages that nobody waits for: notifications, requests, noise. Each KiB counts as
+one more. A server that sends more is read more slowly, its replies too."""
 MESSAGES_BURST_MAX: Final = 400
 _OPEN_REQUESTS_MAX: Final = 16
 """Requests of a server that we have not answered, because it does not read; others are dropped."""
 _REQUEST_SECONDS_MAX: Final = 30.0
 _SILENCE_SECONDS_MAX: Final = 300.0
-"""Of a stream that stays open; a server is expected to say at least that it lives."""
+"""The longest silence on an open stream; a server is expected to send at least a sign of life."""
 _LISTINGS_APART_SECONDS: Final = 0.1
 _UNASKED_LISTING_SECONDS: Final = 60.0
 """A server that is reached by HTTP can go, and come back with other tools, unnoticed."""
 _LISTEN_AGAIN_SECONDS: Final = 5.0
 _PARTING_SECONDS_MAX: Final = 2.0
-"""For a last word by HTTP. A process is waited for as long as it takes, a few seconds."""
+"""The time to end a session by HTTP. A process is waited for until it ends, a few seconds."""
 
 
 class ConnectionEnded(Exception):
-    """By the server; with words for the operator."""
+    """The server ended the connection; the text is for the operator."""
 
 
 class _Traffic:
-    """What goes to and fro on one connection: the replies that are awaited, and how fast all else
-    may come."""
+    """The traffic of one connection: the replies that are awaited, and the rate of all else."""
 
     def __init__(self) -> None:
         self._awaited: set[str] = set()
@@ -467,7 +467,8 @@ class _WatchedStream(anyio.abc.ObjectReceiveStream["SessionMessage | Exception"]
 
 @cache
 def _certificates() -> SSLContext:
-    """Those to trust. To read them takes a tenth of a second: once, and off the loop."""
+    """The trusted certificates. Reading them takes a tenth of a second, so it is done once, off the
+    loop."""
     import httpx2
 
     return httpx2.create_ssl_context()
@@ -707,7 +708,7 @@ class McpConnection:
             self._look.set()
 
     def on_end(self, reason: str) -> None:
-        """Nothing more will come."""
+        """Called when the connection has ended."""
         self.ended = self.ended or reason
         self._server.lose(self.ended)
         self._look.set()
@@ -772,11 +773,11 @@ class McpServers:
 
     @property
     def described(self) -> JsonObject | None:
-        """By name how each one is; `None` where none is configured."""
+        """The state of each server by name; `None` where none is configured."""
         return {name: one.described for name, one in self.by_name.items()} or None
 
     async def read(self, reference: str) -> McpFile:
-        """What `mcp:SERVER/…` stands for. Raises `ToolFailed`."""
+        """Reads the source that `mcp:SERVER/…` names. Raises `ToolFailed`."""
         name, _, wanted = reference.removeprefix("mcp:").partition("/")
         server = self.by_name.get(name)
         if server is None:

@@ -36,7 +36,7 @@ LINE_BYTES_MAX: Final = 2 * RESULT_BYTES_MAX
 """The longest message; as JSON a result can be twice as long."""
 _PARSED_ON_THE_LOOP_BYTES_MAX: Final = 128 * 1024
 _STOPPING_SECONDS_MAX: Final = 2.0
-"""For each way of asking it to end."""
+"""The time that each way of asking the process to end is given."""
 _GROUP_POLL_SECONDS: Final = 0.01
 
 

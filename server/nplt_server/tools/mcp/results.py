@@ -140,12 +140,12 @@ class McpFile(Struct, frozen=True, kw_only=True):
 
 
 PICTURES_MAX: Final = 4
-"""Of one result."""
+"""The images of one result that are used."""
 _PICTURE_TYPES: Final = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif"}
 
 
 def pictures_in(result: mcp_types.CallToolResult) -> list[McpFile]:
-    """Those that models take."""
+    """The images of the result, of types that models accept."""
     images = [block for block in result.content if block.type == "image"][:PICTURES_MAX]
     found: list[McpFile] = []
     for image in images:
@@ -264,7 +264,7 @@ def _description(text: str) -> str:
 
 
 def _with_clean_descriptions(schema: JsonValue) -> JsonValue:
-    """What is meant for the reader is cleaned; names and values must stay as the server
+    """Cleans the texts that are meant for a reader. Names and values must stay as the server
     knows them."""
     match schema:
         case dict():
