@@ -64,7 +64,7 @@ class HistoryProfile(Struct, frozen=True, kw_only=True):
     turns_max: int | None = None
     """The largest number of turns that a model is shown."""
     directory: Path | None = None
-    """Where its files are, if it is kept in files."""
+    """The directory of its files, if it is kept in files."""
 
     @property
     def read_only_reason(self) -> str | None:

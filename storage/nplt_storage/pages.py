@@ -329,7 +329,7 @@ class TurnOrder:
                 yield entry
 
     def since(self, seq: int) -> Iterator[Entry]:
-        """That message, if it exists, and those after it."""
+        """Gives that message, if it exists, and those after it."""
         here = self._at(seq)
         if isinstance(here, MessageEntry):
             yield here

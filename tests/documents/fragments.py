@@ -44,6 +44,8 @@ UNLESS_CLAUSE = _words(
 _FIRST_WORD = re.compile(r"[`\"'(]*([A-Za-z]+)")
 _SENTENCE_END = re.compile(r"(?<=[.:;])\s")
 _ONE_THAT = re.compile(r"One (that|who|whose|which|is|by|after|at|of)\b")
+_CLAUSE = re.compile(r", (?!(and|or|also|if|within|by|which|where|in)\b)")
+"""A comma, and what may be a main clause: a heuristic."""
 _BANNER = re.compile(r"^\s*# -{10,}$", re.M)
 
 
@@ -66,11 +68,9 @@ def is_fragment(note: str) -> bool:
     first = _SENTENCE_END.split(note.strip(), maxsplit=1)[0]
     found = _FIRST_WORD.match(first)
     word = found.group(1).lower() if found else ""
-    return (
-        word in NEVER
-        or bool(_ONE_THAT.match(first))
-        or (word in UNLESS_CLAUSE and "," not in first)
-    )
+    if word in NEVER or _ONE_THAT.match(first):
+        return True
+    return word in UNLESS_CLAUSE and _CLAUSE.search(first) is None
 
 
 def fragments(root: Path) -> list[str]:

@@ -215,7 +215,7 @@ def _with_screen(content: str, screen: str | None) -> str:
 MESSAGE_TOKENS: Final = 4
 """The tokens of the format around a message."""
 CALL_TOKENS: Final = 8
-"""For a tool call, and again for its result: both carry the call's id."""
+"""Counted for a tool call, and again for its result: both carry the call's id."""
 
 
 def tokens_in(message: ContextMessage, count: Callable[[str], int]) -> int:

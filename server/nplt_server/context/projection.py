@@ -251,7 +251,7 @@ class GrowingContext:
         """The turn at the end of the list, to which steps may still be added."""
         self._open_begins = 0
         self._open_taken = 0
-        """Where the open turn begins in the list, and how many of its entries are there."""
+        """The open turn begins at the first place, and so many of its entries are in the list."""
         self.parts: ContextParts | None = None
         """The parts of the last `extend`."""
         self.messages: list[ContextMessage] = []

@@ -164,7 +164,7 @@ class Conversation:
 
     @property
     def used_at(self) -> float:
-        """When it was last written, entered or left."""
+        """The time when it was last written, entered or left."""
         return self.record.used_at
 
     def touch(self) -> None:

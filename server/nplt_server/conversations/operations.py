@@ -67,7 +67,7 @@ async def find_or_create(
 
 
 def checked_name(name: str) -> str:
-    """In one line, and nothing but text: others' terminals show it."""
+    """Returns the name as one line of plain text: other users' terminals show it."""
     line = _CONTROLS.sub(" ", name).strip()
     if not line:
         raise RequestError(ErrorCode.MALFORMED, "a name must not be blank", field="name")

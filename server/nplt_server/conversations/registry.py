@@ -132,7 +132,7 @@ class Registry:
         return conversation
 
     async def find(self, session_id: str, user: str) -> FoundConversation | None:
-        """Where it is kept, and its row; `None` while it is only reserved."""
+        """Finds where a conversation is kept, and its row; `None` while it is only reserved."""
         conversation, found = self._opened(session_id), None
         if conversation is not None and conversation.row is not None:
             found = FoundConversation(profile=conversation.record.profile, row=conversation.row)
@@ -158,8 +158,8 @@ class Registry:
         )
 
     async def lookup(self, wanted: str, user: str, *, by_prefix: bool = False) -> str | None:
-        """Exact id, else exact name, else, `by_prefix`, the only id that begins so; `@last`:
-        the one that was changed last."""
+        """Finds a conversation by its exact id, else by its exact name, else, with `by_prefix`, by
+        the beginning of its id; `@last` is the one that was changed last."""
         if is_session_id(wanted) and (own := await self._own(wanted, user)) is not None:
             return own
         queries = [RowQuery(name_is=wanted)]
@@ -198,7 +198,8 @@ class Registry:
         return await self._chosen(_stem(wanted), user)
 
     async def _chosen(self, stem: str, user: str) -> str | None:
-        """Finds the stored id of a chosen one. It was made with another key before a restart."""
+        """Finds the stored id of a chosen one. If it was made before a restart, its key is lost,
+        and the user's own rows are searched."""
         session_id = self._stored_id(stem, user)
         if await self._is_own(session_id, user):
             return session_id
@@ -299,7 +300,7 @@ class Registry:
         del self._open[session_id]
 
     async def delete(self, session_id: str, user: str) -> None:
-        """To the trash, also if it is damaged; whoever is attached is told and finds
+        """Moves a conversation to the trash, also a damaged one. Attached clients are told, and get
         a fresh one."""
         async with self.alone_with(session_id):
             found = await self.find(session_id, user)
@@ -357,7 +358,8 @@ class Registry:
         )
 
     async def find_in_trash(self, wanted: str, user: str) -> str:
-        """Exact id, else exact name, else unique prefix of an id, of what was deleted."""
+        """Finds a deleted conversation by exact id, else by exact name, else by the beginning of
+        its id."""
         rows = [each.row for each in await self._services.histories.trash(user)]
         for found in (
             [row for row in rows if row.session_id == wanted],
@@ -390,8 +392,8 @@ class Registry:
                 raise no_such_conversation(session_id) from None
 
     async def is_taken(self, session_id: str, user: str) -> bool:
-        """By anybody, in any history, or reserved for a conversation yet to come; or by
-        what someone other than that user deleted, and may want back."""
+        """Whether the id is in use: in any history, reserved, or in the trash of another user, who
+        may restore it."""
         histories = self._services.histories
         is_here = session_id in self._open or session_id in self._reserved
         if is_here or await histories.find(session_id) is not None:

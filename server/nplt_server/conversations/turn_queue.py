@@ -357,7 +357,7 @@ class TurnQueue:
             self.services.spawn(self._retry_ends)
 
     async def _retry_ends(self) -> None:
-        """With growing pauses, until all ends are written or nothing can be any more."""
+        """Tries to write the missing ends, with growing pauses, until the record is closed."""
         pause, longest = _RETRY_SECONDS
         try:
             while self._unwritten_ends and not (self.record.is_closed or self.record.is_stale):

@@ -114,7 +114,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
         return min(wanted, self.answer_tokens_max or wanted)
 
     def temperature(self, most: float) -> float | None:
-        """As the prompt asks for it, within what the vendor takes."""
+        """The value that the prompt asks for, within the vendor's limits."""
         wanted = self.options.get("temperature")
         if not isinstance(wanted, int | float) or isinstance(wanted, bool) or wanted != wanted:
             return None

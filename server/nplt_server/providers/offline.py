@@ -257,7 +257,7 @@ def _count_words(message: ContextMessage) -> int:
 
 
 def _count(text: str) -> int:
-    """As many as `split` finds, which for a long text takes ten times as long."""
+    """Counts as many words as `split` finds, in a tenth of its time for a long text."""
     if not text.isascii():
         return len(text.split())
     marked = text.encode().translate(_BLANKS_MARKED)

@@ -176,7 +176,7 @@ def _functions_of(tools: tuple[ToolDescription, ...]) -> list[dict[str, JsonValu
 
 
 def _description(tool: ToolDescription) -> str:
-    """With the schema, where that can't be sent as it is, if there is room for all of it:
+    """Adds the schema to the text where it can't be sent as it is and there is room for all of it:
     half of one would mislead."""
     description = clean_text(tool.description)[:_DESCRIPTION_CHARACTERS_MAX]
     if NOT_AT_THE_TOP.isdisjoint(tool.parameters):

@@ -54,12 +54,12 @@ _IN_WORDS: Final = {
 
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 SHOWN_BYTES_MAX: Final = 24_000
-"""Less than what is shown of a result at once."""
+"""This is less than a result shows at once."""
 
 _LINES_MAX: Final = 2_000
 _READ_BYTES: Final = 1024 * 1024
 _LOOKED_AT_BYTES: Final = 8_192
-"""For a NUL, which no text has."""
+"""The bytes that are searched for a NUL, which no text has."""
 ENTRIES_MAX: Final = 100_000
 """The entries of one directory that are looked at."""
 
@@ -211,7 +211,7 @@ def _must_be_plain(status: os.stat_result) -> None:
 
 
 def _as_many_as_fit(lines: Sequence[str]) -> list[str]:
-    """At least one, if need be only its beginning."""
+    """Gives at least one, if need be only its beginning."""
     taken: list[str] = []
     room = SHOWN_BYTES_MAX
     for line in lines:
@@ -299,7 +299,7 @@ def _used(what: str, used: int, total: int) -> str:
 
 LENGTH_DEFAULT: Final = 16_000
 LENGTH_MAX: Final = 24_000
-"""Less than what is shown of a result at once, or this would have to be read again."""
+"""This is less than a result shows at once; otherwise it would have to be read again."""
 
 _CHARACTER_BYTES_MAX: Final = 4
 _LENGTH_MIN: Final = 16

@@ -78,9 +78,9 @@ class McpServerConfig:
     """Sent with each request to the url."""
     cwd: str | None = None
     connect_seconds_max: float = 15.0
-    """Until it has been started, greeted, and has named its tools."""
+    """The time to start the server, greet it and list its tools."""
     call_seconds_max: float = 30.0
-    """For an answer, or for the next sign of progress."""
+    """The time to wait for a result, or for the next sign of progress."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _NAME_CHARACTERS_MAX:
@@ -124,7 +124,7 @@ def full_name(server: str, tool: str) -> str:
 
 
 def full_names(server: str, tools: Iterable[str]) -> dict[str, str]:
-    """By true name, in order of true names, without those that would clash."""
+    """Maps true names to tools, in order, without those that would clash."""
     names = sorted(set(tools))
     room = NAME_CHARACTERS_MAX - len(server) - 2
     owners: dict[str, str] = {}
@@ -575,7 +575,7 @@ class McpConnection:
     async def run(
         self, work: Callable[[Client, anyio.CancelScope], Awaitable[T]], *, what: str
     ) -> T:
-        """In a task of the connection, within the server's time. Raises `ToolFailed`."""
+        """Runs work in a task of the connection, within the server's time. Raises `ToolFailed`."""
         name, seconds = self._config.name, self._config.call_seconds_max
         if self._tasks is None or self._client is None or self.ended:
             raise ToolFailed(f"{name} is not connected; it has just gone")
@@ -768,7 +768,7 @@ class McpServers:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """By the name of the server, then by the name the tool has there."""
+        """The tools in the order of server names, then of their own names there."""
         return tuple(tool for server in self.by_name.values() for tool in server.tools)
 
     @property

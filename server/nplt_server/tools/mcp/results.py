@@ -37,7 +37,7 @@ _DROPPED: Final = dict.fromkeys(
 
 
 def clean_foreign(text: str) -> str:
-    """Without control characters other than line ends and tabs, and nothing hidden."""
+    """Removes hidden characters, and control characters other than line ends and tabs."""
     return clean_text(text.replace("\r\n", "\n").replace("\r", "\n").translate(_DROPPED))
 
 
