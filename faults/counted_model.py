@@ -16,14 +16,14 @@ from pathlib import Path
 import anyio
 
 from nplt_server.context.messages import ModelInputMessage
-from nplt_server.providers import ModelRequest, Stopped, TextPiece, ToolCallPiece
+from nplt_server.providers import LlmRequest, Stopped, TextPiece, ToolCallPiece
 from nplt_server.providers.offline import Piece
 
 CALLS_FILE = "FAULTS_CALLS"
 _WORD_SECONDS = 0.01
 
 
-async def answer(request: ModelRequest) -> AsyncIterator[Piece]:
+async def answer(request: LlmRequest) -> AsyncIterator[Piece]:
     """Repeats the prompt, word by word."""
     last = request.context[-1]
     said = "counted"

@@ -42,8 +42,8 @@ from nplt_server import __version__
 from nplt_server.connections.admission import Admission, Arrival
 from nplt_server.connections.session import ServerState, Session
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import ContextServices, Services, begin_epoch_and_summarize
+from nplt_server.conversations.session_manager import SessionManager
 from nplt_server.errors import ConfigurationError
 from nplt_server.extensions import check_tool_names, load_extensions
 from nplt_server.histories import Histories, utc_now
@@ -59,8 +59,8 @@ from nplt_server.tasks import BackgroundTasks, TurnSlots
 from nplt_server.tokens import TokenCounting
 from nplt_server.tools import Tool, ToolPolicy, unknown_tools
 from nplt_server.tools.builtin import builtin_tools
+from nplt_server.tools.executor import AllTools, ToolExecutor
 from nplt_server.tools.mcp import McpServerConfig, McpServers
-from nplt_server.tools.runner import AllTools, ToolRunner
 from nplt_server.widgets import default_widgets, widget_tools
 from nplt_storage.attachments import AttachmentFiles, end_copy, unfinished_copies
 from nplt_storage.errors import ConversationReadOnly, StorageError
@@ -87,7 +87,7 @@ _HOW_TO_GET_MORE = (
 
 def build_parts(
     settings: Settings, environ: Mapping[str, str] = os.environ
-) -> tuple[ProviderRouter, ContextServices, ToolRunner, McpServers]:
+) -> tuple[ProviderRouter, ContextServices, ToolExecutor, McpServers]:
     """Raises `ConfigurationError` for mistakes in what the settings name."""
     known = KnownModels(settings)
     secrets = _known_secrets(settings, environ)
@@ -127,7 +127,7 @@ def build_parts(
     policies: dict[str, ToolPolicy] = _ALLOWED | settings.tools
     for name, server in settings.mcp_servers.items():
         policies[f"{name}__"] = server.policy
-    runner = ToolRunner(
+    runner = ToolExecutor(
         tools,
         clock=utc_now,
         policies=policies,
@@ -195,7 +195,7 @@ class Server(ServerState):
         async with anyio.create_task_group() as tasks:
             owned = "checking what this server owns"
             tasks.start_soon(_every_second, self._sweep, "sweeping connections and conversations")
-            tasks.start_soon(_every_second, self.registry.check_owned, owned)
+            tasks.start_soon(_every_second, self.session_manager.check_owned, owned)
             async with anyio.create_task_group() as accepting:
                 for sock in sockets:
                     accepting.start_soon(self._accept_from, sock)
@@ -205,7 +205,7 @@ class Server(ServerState):
                 sock.close()
             await self._drain()
             tasks.cancel_scope.cancel()
-        await self.registry.close_all()
+        await self.session_manager.close_all()
 
     # Connections
 
@@ -333,7 +333,7 @@ class Server(ServerState):
         for row in await self.services.histories.all_rows(user, RowQuery(unfinished=True)):
             try:
                 if not row.damaged:
-                    await self.registry.get(row.session_id, user)
+                    await self.session_manager.get(row.session_id, user)
             except ConversationReadOnly:
                 all_resumed = False
             except Exception as error:
@@ -345,7 +345,7 @@ class Server(ServerState):
         for session in (*self.sessions, *self.peers.sessions):
             session.check_timeouts(now)
         self.admission.forgive(now)
-        await self.registry.close_unused()
+        await self.session_manager.close_unused()
         if self.admission.unfinished.given_back - self._trimmed_at >= _FREED_BYTES_MIN:
             self._trimmed_at = self.admission.unfinished.given_back
             import ctypes  # rarely needed
@@ -357,10 +357,10 @@ class Server(ServerState):
     async def _drain(self) -> None:
         self.services.draining = True
         activity = self.services.activity
-        conversations = list(self.registry)
+        conversations = list(self.session_manager)
         busy = sum(conversation.is_busy for conversation in conversations)
         log.info("shutting down: %d conversations are busy", busy)
-        for broadcast in self.registry.broadcasts():
+        for broadcast in self.session_manager.broadcasts():
             broadcast.announce("shutdown")
         for conversation in conversations:
             conversation.queue.suspend("the server is shutting down")
@@ -377,13 +377,13 @@ class Server(ServerState):
                 await activity.quiet()
                 await anyio.lowlevel.checkpoint()
             handing_over.cancel_scope.cancel()
-        for conversation in self.registry:
+        for conversation in self.session_manager:
             conversation.interrupt("the server is shutting down")
         with anyio.move_on_after(_INTERRUPT_SECONDS_MAX):
             await activity.quiet()
         self._tools.cancel()
         async with anyio.create_task_group() as tasks:
-            for conversation in self.registry:
+            for conversation in self.session_manager:
                 tasks.start_soon(_note_shutdown, conversation)
         for session in tuple(self.sessions):
             session.send_away("The server is shutting down.", ErrorCode.SHUTTING_DOWN)
@@ -396,7 +396,7 @@ class Server(ServerState):
         await conversation.activity.quiet()
         with anyio.CancelScope(shield=True):
             try:
-                await self.registry.hand_over(conversation)
+                await self.session_manager.hand_over(conversation)
             except Exception:
                 log.exception("%s could not be handed over", conversation.session_id)
         for session in (*self.sessions, *self.peers.sessions):
@@ -490,7 +490,7 @@ async def serve(
                 wire_limits=wire_limits,
                 tls=tls,
                 services=services,
-                registry=Registry(services),
+                session_manager=SessionManager(services),
                 admission=admission,
             )
             if settings.cluster.secret_file is not None:

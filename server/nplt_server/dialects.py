@@ -47,7 +47,7 @@ class Presenter:
     """Whether this client sends HELLO, and with it a token."""
     can_decide = True
     """Whether this client can decide approvals of tool calls."""
-    answer_bytes_max: int | None = None
+    reply_bytes_max: int | None = None
 
     def __init__(self, connection: ServerConnection, stream: FrameStream[Received]) -> None:
         self._connection = connection
@@ -57,7 +57,7 @@ class Presenter:
         """Returns the seq of the reply; 0 in a dialect whose replies have none."""
         return seq
 
-    def answer(self, message_type: MessageType, seq: int, reply: Reply) -> None:
+    def reply(self, message_type: MessageType, seq: int, reply: Reply) -> None:
         self._stream.send(self._connection.send_reply(message_type, seq, reply))
 
     def refuse(self, message_type: int, seq: int, error: RequestError) -> None:
@@ -103,7 +103,7 @@ BRACKET_BYTES_MAX = 6
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Answer:
+class PendingReply:
     """The handle for the one reply of a request, sent now or later."""
 
     _presenter: Presenter
@@ -115,16 +115,16 @@ class Answer:
     @property
     def bytes_max(self) -> int | None:
         """The largest size of the reply, if the client's dialect limits it."""
-        return self._presenter.answer_bytes_max
+        return self._presenter.reply_bytes_max
 
-    def complain(self, error: RequestError) -> None:
+    def report(self, error: RequestError) -> None:
         """Sends an error about a message that gets no reply of its own."""
         self._presenter.refuse(self._message_type, 0, error)
 
-    def give(self, reply: Reply) -> None:
+    def send(self, reply: Reply) -> None:
         if not self._given:
             # If the reply can't be sent this raises, and the request may still be refused.
-            self._presenter.answer(self._message_type, self.seq, reply)
+            self._presenter.reply(self._message_type, self.seq, reply)
             self._given = True
             self._settled()
 
@@ -281,7 +281,7 @@ class PlainPresenter(Presenter):
 
     has_handshake = False
     can_decide = False
-    answer_bytes_max = FRAME_PAYLOAD_BYTES_MAX
+    reply_bytes_max = FRAME_PAYLOAD_BYTES_MAX
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class PlainPresenter(Presenter):
         while self._waiting:
             await self._settled.wait()
 
-    def answer(self, message_type: MessageType, seq: int, reply: Reply) -> None:
+    def reply(self, message_type: MessageType, seq: int, reply: Reply) -> None:
         if isinstance(reply, messages.Receipt):
             self._chat = _Chat(self, reply.turn_id)
             return

@@ -151,7 +151,7 @@ class ProviderRefused(ProviderError):
     """The model's own reasoning must go back to it with its calls, or must not."""
     instead: RequestForm | None = None
     """The form in which the same request may be accepted. The caller repeats the request in it
-    at once (`ModelRequest.form`); this attempt does not count as a failed call."""
+    at once (`LlmRequest.form`); this attempt does not count as a failed call."""
 
     @property
     def is_about_content(self) -> bool:

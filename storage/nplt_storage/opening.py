@@ -6,7 +6,7 @@
                                     or redis+cluster://
     type: package.module:Class      your own
 
-Your class has the three methods of `message_backend`, and is made with its settings as one
+Your class has the three methods of `history_backend`, and is made with its settings as one
 mapping. Or it is a whole store, with a class method `async def open(cls, options, context)`
 that gets the options as they were written; `nplt_storage.testing` has the conformance rules.
 
@@ -248,10 +248,10 @@ async def _open_own(config: StoreConfig, context: StoreContext) -> ConversationS
     found = _find_class(config.type)
     try:
         if not hasattr(found, "open"):
-            from nplt_storage.message_backend import MessageBackendStore, make_backend
+            from nplt_storage.history_backend import HistoryBackendStore, make_backend
 
             backend = make_backend(found, {"type": config.type, **config.options})
-            return MessageBackendStore(
+            return HistoryBackendStore(
                 backend, config.type, context.clock, context.system_message, levels=context.levels
             )
         store: ConversationStore = await found.open(config.options, context)
@@ -280,7 +280,7 @@ def _find_class(path: str) -> Any:
         )
     if callable(getattr(found, "open", None)):
         return found
-    from nplt_storage.message_backend import METHODS, why_no_backend
+    from nplt_storage.history_backend import METHODS, why_no_backend
 
     if (wrong := why_no_backend(found)) is not None:
         raise BadStoreConfig(

@@ -15,7 +15,7 @@ from tests.server.tools.mcp_house import SUPPORT, plain
 from tests.support.raw_client import ERROR, FILE_METADATA, STATUS, TOOLS, RawClient
 from tests.support.server_process import ServerProcess
 
-from nplt_server.tools.runner import OFFERED_MAX
+from nplt_server.tools.executor import OFFERED_MAX
 
 pytestmark = pytest.mark.slow
 

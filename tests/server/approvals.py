@@ -25,9 +25,9 @@ from nplt_protocol.messages import (
 from nplt_server.context.messages import ModelInputMessage, ToolResultsMessage
 from nplt_server.conversations.broadcast import ConnectedClient
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import Services
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, ToolCallPiece
+from nplt_server.conversations.session_manager import SessionManager
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, ToolCallPiece
 from nplt_server.settings import ApprovalSettings, Limits
 from nplt_server.tools import Tool, ToolClass, ToolDescription, ToolHost
 from nplt_storage.entries import ApprovalEntry, ToolCallResult, ToolResultsEntry
@@ -39,7 +39,7 @@ _Event = TypeVar("_Event", bound=Event)
 SOMEONE = ConnectedClient(client_id="c1", user="ada", client="test", can_decide=True)
 
 
-async def obedient(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def obedient(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     """Calls the tools it is told, then says what they gave."""
     last = request.context[-1]
     if isinstance(last, ToolResultsMessage):
@@ -92,8 +92,8 @@ class Asked:
         self.services = services
         self.store = store
         self.workshop = workshop
-        self.registry = Registry(services)
-        self.conversation = self.registry.new("ada")
+        self.session_manager = SessionManager(services)
+        self.conversation = self.session_manager.new("ada")
         self.ear = self.listen()
 
     def listen(self, guest: ConnectedClient = SOMEONE) -> EventRecorder:
@@ -145,8 +145,8 @@ class Asked:
         """As after a kill: what was in memory is out of reach, and nobody is there."""
         session_id = self.conversation.session_id
         await self.conversation.record.close()
-        self.registry = Registry(self.services)
-        self.conversation = await self.registry.get(session_id, "ada")
+        self.session_manager = SessionManager(self.services)
+        self.conversation = await self.session_manager.get(session_id, "ada")
         self.ear = self.listen()
         return self.conversation
 

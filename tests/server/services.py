@@ -15,7 +15,7 @@ from nplt_protocol.messages import Event
 from nplt_server.conversations.broadcast import BroadcastEvent
 from nplt_server.conversations.services import ContextServices, Services
 from nplt_server.histories import Histories, HistoryProfile
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Provider
+from nplt_server.providers import LlmRequest, ModelOutputDelta, ProviderClient
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.providers.retries import RetryPolicy
 from nplt_server.providers.router import ProviderRouter
@@ -25,12 +25,12 @@ from nplt_server.tasks import TurnSlots
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools import Tool
 from nplt_server.tools.builtin import now_tool
-from nplt_server.tools.runner import ToolRunner
+from nplt_server.tools.executor import ToolExecutor
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.memory import MemoryStore
 from nplt_storage.store import ConversationStore
 
-Model = Callable[[ModelRequest], AsyncGenerator[ModelOutputDelta, None]]
+Model = Callable[[LlmRequest], AsyncGenerator[ModelOutputDelta, None]]
 
 
 def model_of(model: Model) -> ScriptedProvider:
@@ -70,7 +70,7 @@ class EventRecorder:
 
 def make_services(
     tasks: anyio.abc.TaskGroup,
-    provider: Provider,
+    provider: ProviderClient,
     *,
     tools: tuple[Tool, ...] | None = None,
     limits: Limits | None = None,
@@ -96,7 +96,7 @@ def make_services(
         histories=histories,
         files=files,
         router=router or ProviderRouter([provider], retries=RetryPolicy(sleep=_no_time)),
-        tools=ToolRunner(
+        tools=ToolExecutor(
             tools or (now_tool(clock),), clock=clock, policies=dict.fromkeys(allowed, "allow")
         ),
         limits=limits,

@@ -15,8 +15,8 @@ from nplt_server.context.messages import ToolResultsMessage
 from nplt_server.conversations.services import ContextServices
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
+    LlmRequest,
     ModelOutputDelta,
-    ModelRequest,
     ReasoningPiece,
     Stopped,
     TextPiece,
@@ -29,29 +29,29 @@ SAID = "some words that were said before it was cancelled"
 USED = UsageReport(input_tokens=1_000, output_tokens=50)
 
 
-async def nothing(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def nothing(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield USED
     yield Stopped(reason="end")
 
 
-async def breaks_off(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def breaks_off(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield USED
     raise ProviderUnavailable("went away")
 
 
-async def thinks(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def thinks(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield ReasoningPiece(text="hm")
     yield USED
     await anyio.sleep_forever()
 
 
-async def spells(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def spells(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield USED
     yield ToolCallPiece(index=0, tool_name="now", arguments="{")
     await anyio.sleep_forever()
 
 
-async def calls_then_thinks(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def calls_then_thinks(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield USED
     if isinstance(request.context[-1], ToolResultsMessage):
         await anyio.sleep_forever()
@@ -59,14 +59,14 @@ async def calls_then_thinks(request: ModelRequest) -> AsyncGenerator[ModelOutput
     yield Stopped(reason="tool_calls")
 
 
-async def speaks(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def speaks(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     """Usage comes last, as through chat completions."""
     yield TextPiece(text=SAID)
     await anyio.sleep_forever()
 
 
 async def speaks_more_than_it_told(
-    request: ModelRequest,
+    request: LlmRequest,
 ) -> AsyncGenerator[ModelOutputDelta, None]:
     """The input is told first, as Anthropic does, with a first word of output."""
     yield UsageReport(input_tokens=1_000, output_tokens=1, cache_write_tokens=900)
@@ -74,7 +74,7 @@ async def speaks_more_than_it_told(
     await anyio.sleep_forever()
 
 
-async def is_silent(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def is_silent(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     await anyio.sleep_forever()
     yield Stopped(reason="end")
 

@@ -12,7 +12,7 @@ from tests.server.conversations import Stage, staged
 from nplt_protocol import JsonObject
 from nplt_protocol.messages import AgentThought, Prompt, Receipt, TurnFinished
 from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, ToolCallPiece
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, ToolCallPiece
 from nplt_server.tools.typed import typed_tool
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry
 from nplt_storage.files.examination import TurnPairing
@@ -29,12 +29,12 @@ class Model:
     """Gives these answers, one after the other; `None`: it never ends. Keeps the requests."""
 
     def __init__(self, *answers: str | None, reason: str = "end") -> None:
-        self.requests: list[ModelRequest] = []
+        self.requests: list[LlmRequest] = []
         self.has_begun = anyio.Event()
         self._answers = list(answers)
         self._reason = reason
 
-    async def __call__(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def __call__(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         self.requests.append(request)
         answer = self._answers.pop(0)
         if answer is None:

@@ -11,8 +11,8 @@ from tests.server.services import Model
 
 from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_server.providers import (
+    LlmRequest,
     ModelOutputDelta,
-    ModelRequest,
     OpaquePiece,
     ReasoningPiece,
     Stopped,
@@ -30,7 +30,7 @@ def saying(*deltas: ModelOutputDelta) -> Model:
         [TextPiece(text="done"), Stopped(reason="end")],
     ]
 
-    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def model(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         for delta in parts.pop(0):
             yield delta
 

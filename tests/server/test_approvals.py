@@ -117,7 +117,7 @@ async def test_a_turn_that_waits_for_an_approval_holds_no_slot() -> None:
     async with asking() as here:
         here.services.slots = TurnSlots(Limits(turns_max=1, turns_per_user_max=1))
         (question,) = await here.ask("write")
-        other = here.registry.new("ada")
+        other = here.session_manager.new("ada")
         await other.accept(Prompt(text="look"), receipt=lambda receipt: None)
         await other.activity.quiet()
         assert here.workshop.done == ["look"]

@@ -7,7 +7,7 @@ import anyio.lowlevel
 from tests.server.approvals import asking, until
 
 from nplt_protocol.messages import ToolFinished, TurnFinished
-from nplt_server.tools.runner import ToolRunner
+from nplt_server.tools.executor import ToolExecutor
 from nplt_storage.entries import FaultEntry, ModelOutputEntry
 
 UNKNOWN = "outcome unknown: the server stopped while it ran"
@@ -129,7 +129,7 @@ async def test_a_cancelled_turn_has_no_pending_approval_after_a_restart() -> Non
 async def test_an_approval_of_a_tool_that_is_denied_now_ends_with_its_turn() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
-        here.services.tools = ToolRunner(
+        here.services.tools = ToolExecutor(
             here.workshop.tools, clock=here.services.clock, policies={"write": "deny"}
         )
         again = await here.start_anew()

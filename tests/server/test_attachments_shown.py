@@ -30,9 +30,9 @@ from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import redact
 from nplt_server.conversations.services import ContextServices, Services
 from nplt_server.providers import (
+    LlmRequest,
     ModelFacts,
     ModelOutputDelta,
-    ModelRequest,
     Stopped,
     TextPiece,
     ToolCallPiece,
@@ -50,7 +50,7 @@ class Desk:
     def __init__(self, house: Services, conversation: Conversation) -> None:
         self.services = house
         self.conversation = conversation
-        self.requests: list[ModelRequest] = []
+        self.requests: list[LlmRequest] = []
 
     async def upload(self, name: str, data: bytes) -> str:
         async with self.services.files.receive("s1", size=len(data)) as upload:
@@ -78,7 +78,7 @@ class Desk:
 
 @asynccontextmanager
 async def desk(tmp_path: Path, facts: ModelFacts | None = None) -> AsyncIterator[Desk]:
-    async def answer(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def answer(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         made.requests.append(request)
         yield TextPiece(text="I see.")
         yield Stopped(reason="end")
@@ -127,7 +127,7 @@ async def test_a_picture_of_a_tool_is_shown_to_a_model_that_takes_pictures(
         text.attachments = (await host.keep_file("picture-1.png", "image/png", PNG),)
         return text
 
-    async def answer(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def answer(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         requests.append(request)
         if len(requests) == 1:
             yield ToolCallPiece(index=0, tool_name="look", arguments="{}")
@@ -135,7 +135,7 @@ async def test_a_picture_of_a_tool_is_shown_to_a_model_that_takes_pictures(
             yield TextPiece(text="I see.")
         yield Stopped(reason="end")
 
-    requests: list[ModelRequest] = []
+    requests: list[LlmRequest] = []
     description = ToolDescription(name="look", description="", parameters={"type": "object"})
     context_services = ContextServices(
         counting=TokenCounting(CharacterCounter()),
@@ -249,7 +249,7 @@ def room_for_four(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attachments_shown, "PICTURES_BYTES_MAX", 4 * len(LARGE))
 
 
-def pictures_in(request: ModelRequest) -> list[str]:
+def pictures_in(request: LlmRequest) -> list[str]:
     """Those that go along, by their names."""
     prompts = [each for each in request.context if isinstance(each, ModelInputMessage)]
     return [image.name for prompt in prompts for image in prompt.images]

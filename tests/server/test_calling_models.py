@@ -24,9 +24,9 @@ from nplt_server.errors import (
     RequestTooLarge,
 )
 from nplt_server.providers import (
+    LlmRequest,
     ModelFacts,
     ModelOutputDelta,
-    ModelRequest,
     Stopped,
     TextPiece,
     ToolCallPiece,
@@ -53,7 +53,7 @@ class Cast:
     def __init__(self, context_services: ContextServices | None, fallback: tuple[str, ...]) -> None:
         self.now = 0.0
         self.asked: list[str] = []
-        self.requests: list[ModelRequest] = []
+        self.requests: list[LlmRequest] = []
         self.waits: list[float] = []
         self.troubles: dict[str, list[Trouble]] = {}
         self.context = context_services
@@ -75,7 +75,7 @@ class Cast:
         if self.wait is not None:
             await self.wait().wait()
 
-    async def _answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def _answer(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         name = request.invocation.provider
         self.asked.append(name)
         self.requests.append(request)

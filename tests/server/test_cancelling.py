@@ -11,7 +11,7 @@ from tests.server.conversations import Stage, staged
 from tests.server.services import Clock
 
 from nplt_server.context.messages import ToolResultsMessage
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, ToolCallPiece
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, ToolCallPiece
 from nplt_server.tools.builtin import now_tool
 from nplt_server.widgets import default_widgets
 from nplt_storage.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry
@@ -21,7 +21,7 @@ CANCELS = 120
 NOTE = '{"action": "append", "text": "x"}'
 
 
-async def busy(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def busy(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     """Talks, calls three tools of which one writes, talks, calls one more, talks."""
     steps = sum(isinstance(one, ToolResultsMessage) for one in request.context[-5:])
     yield TextPiece(text="let me ")
@@ -82,7 +82,7 @@ async def test_a_cancel_at_any_moment_leaves_no_call_without_its_result() -> Non
 async def test_a_turn_cancelled_in_the_queue_has_its_reason_in_event_and_record() -> None:
     goes_on = anyio.Event()
 
-    async def slow(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def slow(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         await goes_on.wait()
         yield TextPiece(text="done")
         yield Stopped(reason="end")

@@ -23,9 +23,9 @@ from nplt_server.conversations.operations import compact
 from nplt_server.conversations.services import Compressible, ContextServices, OverThreshold
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
+    LlmRequest,
     ModelFacts,
     ModelOutputDelta,
-    ModelRequest,
     Stopped,
     TextPiece,
     ToolCallPiece,
@@ -54,8 +54,8 @@ class Play:
     """A conversation whose model remembers every request it got."""
 
     def __init__(self) -> None:
-        self.requests: list[ModelRequest] = []
-        self.summaries: list[ModelRequest] = []
+        self.requests: list[LlmRequest] = []
+        self.summaries: list[LlmRequest] = []
         self.summary: str | None = "They spoke of many things."
         self.stage: Stage
         self.context: ContextServices
@@ -71,7 +71,7 @@ class Play:
     def epochs(self) -> list[EpochEntry]:
         return [entry for entry in self.entries if isinstance(entry, EpochEntry)]
 
-    async def answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def answer(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         if request.invocation.model == "summarizer":
             self.summaries.append(request)
             if self.summary is None:
@@ -98,7 +98,7 @@ class Play:
         return {"entries": list(given.entries), **given.totals, "begins": given.begins_epoch}
 
 
-def _tokens(request: ModelRequest) -> int:
+def _tokens(request: LlmRequest) -> int:
     return sum(COUNT(str(_sent(message))) for message in request.context)
 
 

@@ -9,8 +9,8 @@ from tests.server.conversations import staged
 
 from nplt_server.context.messages import ToolResultsMessage
 from nplt_server.providers import (
+    LlmRequest,
     ModelOutputDelta,
-    ModelRequest,
     Stopped,
     TextPiece,
     ToolCallPiece,
@@ -20,7 +20,7 @@ from nplt_storage.entries import ModelInputEntry
 from nplt_storage.errors import BadEntry
 
 
-async def talkative(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def talkative(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     last = request.context[-1]
     if not isinstance(last, ToolResultsMessage) and last.role != "system":
         asked = getattr(last, "content", "")

@@ -8,11 +8,11 @@ import anyio
 import orjson
 import pytest
 from tests.server.services import Clock, make_services, model_of
-from tests.server.test_lives_of_conversations import OpenRegistry, opened_registry, patient
+from tests.server.test_lives_of_conversations import OpenSessions, opened_registry, patient
 
 from nplt_protocol.errors import RequestError
 from nplt_server.conversations.operations import OVER_THE_WIRE, fork, import_document
-from nplt_server.conversations.registry import Registry
+from nplt_server.conversations.session_manager import SessionManager
 from nplt_storage.memory import MemoryStore
 
 
@@ -21,23 +21,23 @@ async def test_a_fork_of_what_is_being_deleted_is_refused_not_made_without_its_f
         conversation = await here.begin("hello")
         session_id = conversation.session_id
         await conversation.record.close()
-        del here.registry._open[session_id]
+        del here.session_manager._open[session_id]
 
         async def try_to_fork() -> None:
             with pytest.raises(RequestError):
                 await forked(here, session_id)
 
-        async with here.registry.alone_with(session_id):  # as deleting does
+        async with here.session_manager.alone_with(session_id):  # as deleting does
             tasks.start_soon(try_to_fork)
             await anyio.wait_all_tasks_blocked()
             await here.store.delete(session_id)
         assert await here.store.count("local") == 0
 
 
-async def forked(here: OpenRegistry, session_id: str) -> str:
-    services, registry = here.registry._services, here.registry
+async def forked(here: OpenSessions, session_id: str) -> str:
+    services, session_manager = here.session_manager._services, here.session_manager
     made = await fork(
-        services, registry, session_id=session_id, user="local", at_seq=None, name=None
+        services, session_manager, session_id=session_id, user="local", at_seq=None, name=None
     )
     return made.session_id
 
@@ -59,9 +59,9 @@ async def test_a_document_that_would_take_everybodys_memory_is_refused(
     path.write_bytes(orjson.dumps({"messages": messages}))
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, model_of(patient), store=MemoryStore(Clock()))
-        registry = Registry(services)
+        session_manager = SessionManager(services)
         with pytest.raises(RequestError, match=why_not):
-            await import_document(services, registry, path, user="ada", field="document")
+            await import_document(services, session_manager, path, user="ada", field="document")
         tasks.cancel_scope.cancel()
 
 
@@ -70,10 +70,10 @@ async def test_one_document_is_taken_in_after_the_other(tmp_path: Path) -> None:
     path.write_bytes(orjson.dumps({"session_id": "s1", "messages": [{"content": "Moin"}]}))
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, model_of(patient), store=MemoryStore(Clock()))
-        registry, done = Registry(services), anyio.Event()
+        session_manager, done = SessionManager(services), anyio.Event()
 
         async def take_in() -> None:
-            await import_document(services, registry, path, user="ada", field="document")
+            await import_document(services, session_manager, path, user="ada", field="document")
             done.set()
 
         async with services.importing:
@@ -89,16 +89,18 @@ async def test_what_another_user_may_still_bring_back_keeps_its_id(tmp_path: Pat
     path.write_bytes(orjson.dumps({"session_id": "s1", "messages": [{"content": "Moin"}]}))
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, model_of(patient), store=MemoryStore(Clock()))
-        registry = Registry(services)
+        session_manager = SessionManager(services)
 
         async def take_in(user: str) -> str:
-            done = await import_document(services, registry, path, user=user, field="document")
+            done = await import_document(
+                services, session_manager, path, user=user, field="document"
+            )
             return done.session_id
 
         adas = await take_in("ada")
-        await registry.delete(adas, "ada")
+        await session_manager.delete(adas, "ada")
         assert await take_in("bob") != adas
-        await registry.undelete(adas, "ada")
-        await registry.delete(adas, "ada")
+        await session_manager.undelete(adas, "ada")
+        await session_manager.delete(adas, "ada")
         assert await take_in("ada") == adas, "it was her own"
         tasks.cancel_scope.cancel()

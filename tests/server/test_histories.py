@@ -17,10 +17,10 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import Prompt
 from nplt_server.context.messages import ContextMessage, SystemMessage
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.registry import Registry
+from nplt_server.conversations.session_manager import SessionManager
 from nplt_server.errors import CannotServe, ConfigurationError
 from nplt_server.histories import Histories, HistoryProfile, check_histories, open_histories
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece
 from nplt_server.settings import Settings
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.memory import MemoryStore
@@ -28,14 +28,14 @@ from nplt_storage.rows import RowQuery
 from nplt_storage.store import ConversationStore
 
 
-class OpenRegistry:
-    def __init__(self, registry: Registry, histories: Histories) -> None:
-        self.registry = registry
+class OpenSessions:
+    def __init__(self, session_manager: SessionManager, histories: Histories) -> None:
+        self.session_manager = session_manager
         self.histories = histories
         self.contexts: list[tuple[ContextMessage, ...]] = []
 
     async def begin(self, history: str | None, *prompts: str) -> Conversation:
-        conversation = self.registry.new("local", history)
+        conversation = self.session_manager.new("local", history)
         for prompt in prompts:
             await conversation.accept(Prompt(text=prompt), receipt=lambda _: None)
             await conversation.activity.quiet()
@@ -43,10 +43,10 @@ class OpenRegistry:
 
 
 @asynccontextmanager
-async def opened_registry() -> AsyncIterator[OpenRegistry]:
+async def opened_registry() -> AsyncIterator[OpenSessions]:
     heard: list[tuple[ContextMessage, ...]] = []
 
-    async def listening(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def listening(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         heard.append(tuple(request.context))
         yield TextPiece(text="yes")
         yield Stopped(reason="end")
@@ -65,7 +65,7 @@ async def opened_registry() -> AsyncIterator[OpenRegistry]:
                 ),
             ]
         )
-        here = OpenRegistry(Registry(services), services.histories)
+        here = OpenSessions(SessionManager(services), services.histories)
         here.contexts = heard
         yield here
         tasks.cancel_scope.cancel()
@@ -106,9 +106,9 @@ async def test_a_conversation_is_found_by_name_and_prefix_wherever_it_is() -> No
     async with opened_registry() as here:
         conversation = await here.begin("short", "hello there")
         await conversation.record.close()
-        assert await here.registry.resolve("hello there", "local") == conversation.session_id
+        assert await here.session_manager.resolve("hello there", "local") == conversation.session_id
         with pytest.raises(RequestError):
-            await here.registry.resolve("hello there", "somebody else")
+            await here.session_manager.resolve("hello there", "somebody else")
 
 
 async def test_its_system_message_is_the_first_thing_a_new_conversation_says_to_a_model() -> None:
@@ -130,7 +130,7 @@ async def test_a_model_is_shown_no_more_turns_than_the_history_says() -> None:
 async def test_a_history_that_is_not_there_is_refused_with_those_that_are() -> None:
     async with opened_registry() as here:
         with pytest.raises(RequestError, match="main, short"):
-            here.registry.new("local", "long")
+            here.session_manager.new("local", "long")
 
 
 def test_graph_history_describes_the_only_history() -> None:
@@ -253,7 +253,7 @@ async def test_an_unavailable_history_hides_only_its_own_conversations() -> None
 
 async def test_a_conversation_that_could_not_be_stored_yet_stays_where_it_was_to_be_kept() -> None:
     async with opened_registry() as here:
-        conversation = here.registry.new("local", "short")
-        here.registry.left(conversation.session_id)
-        again = await here.registry.get(conversation.session_id, "local")
+        conversation = here.session_manager.new("local", "short")
+        here.session_manager.left(conversation.session_id)
+        again = await here.session_manager.get(conversation.session_id, "local")
         assert again.record.profile.id == "short"

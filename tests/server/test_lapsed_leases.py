@@ -15,8 +15,8 @@ from tests.server.services import Clock, make_services, model_of
 from nplt_protocol import JsonObject
 from nplt_protocol.messages import SessionEvent
 from nplt_server.providers import (
+    LlmRequest,
     ModelOutputDelta,
-    ModelRequest,
     Stopped,
     TextPiece,
     ToolCallPiece,
@@ -33,7 +33,7 @@ class Counted:
         self.model_calls = 0
         self.tool_runs = 0
 
-    async def model(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def model(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         self.model_calls += 1
         if self.model_calls == 1:
             yield ToolCallPiece(index=0, tool_name="count", arguments="{}")

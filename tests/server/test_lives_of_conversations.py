@@ -30,9 +30,9 @@ from nplt_server.connections.uploads import Uploads
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import find_or_create, switch_model
-from nplt_server.conversations.registry import Registry
-from nplt_server.dialects import Answer, Presenter
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.conversations.session_manager import SessionManager
+from nplt_server.dialects import PendingReply, Presenter
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.errors import StorageUnavailable, WrittenElsewhere
@@ -41,7 +41,7 @@ from nplt_storage.rows import ConversationRow, RowPage, RowQuery
 from nplt_storage.store import ConversationStore
 
 
-async def patient(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def patient(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     """Says what it hears; `wait` is said for ever."""
     last = request.context[-1]
     assert isinstance(last, ModelInputMessage)
@@ -51,13 +51,13 @@ async def patient(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, Non
     yield Stopped(reason="end")
 
 
-class OpenRegistry:
-    def __init__(self, registry: Registry, store: FailingStore) -> None:
-        self.registry = registry
+class OpenSessions:
+    def __init__(self, session_manager: SessionManager, store: FailingStore) -> None:
+        self.session_manager = session_manager
         self.store = store
 
     async def begin(self, *prompts: str) -> Conversation:
-        conversation = self.registry.new("local")
+        conversation = self.session_manager.new("local")
         for prompt in prompts:
             await say(conversation, prompt)
         await conversation.activity.quiet()
@@ -66,17 +66,17 @@ class OpenRegistry:
     async def open_again(self, conversation: Conversation) -> Conversation:
         """As after a restart: nothing of it is left in memory."""
         await conversation.record.close()
-        del self.registry._open[conversation.session_id]
-        return await self.registry.get(conversation.session_id, "local")
+        del self.session_manager._open[conversation.session_id]
+        return await self.session_manager.get(conversation.session_id, "local")
 
 
 @asynccontextmanager
-async def opened_registry() -> AsyncIterator[OpenRegistry]:
+async def opened_registry() -> AsyncIterator[OpenSessions]:
     async with anyio.create_task_group() as tasks:
         store = FailingStore(MemoryStore(Clock()))
         provider = ScriptedProvider(patient, provider_id="test", models=("model", "other"))
         services = make_services(tasks, provider, store=cast(ConversationStore, store))
-        yield OpenRegistry(Registry(services), store)
+        yield OpenSessions(SessionManager(services), store)
         tasks.cancel_scope.cancel()
 
 
@@ -98,9 +98,9 @@ async def test_a_conversation_that_is_being_closed_can_be_attached_to() -> None:
         conversation = await here.begin("hello")
         conversation.record.used_at -= 100
         here.store.close_seconds = 0.05
-        tasks.start_soon(here.registry.close_unused)
+        tasks.start_soon(here.session_manager.close_unused)
         await anyio.sleep(0.01)
-        again = await here.registry.get(conversation.session_id, "local")
+        again = await here.session_manager.get(conversation.session_id, "local")
         assert again is not conversation
         await say(again, "still here")
 
@@ -109,16 +109,16 @@ async def test_too_many_unused_conversations_are_evicted_early() -> None:
     async with opened_registry() as here:
         for number in range(200):
             await here.begin(f"number {number}")
-        await here.registry.make_room()
-        assert len(list(here.registry)) <= 128
+        await here.session_manager.make_room()
+        assert len(list(here.session_manager)) <= 128
 
 
 async def test_a_conversation_without_messages_is_not_stored() -> None:
     async with opened_registry() as here:
-        conversation = here.registry.new("local")
-        here.registry.left(conversation.session_id)
-        assert list(here.registry) == []
-        again = await here.registry.get(conversation.session_id, "local")
+        conversation = here.session_manager.new("local")
+        here.session_manager.left(conversation.session_id)
+        assert list(here.session_manager) == []
+        again = await here.session_manager.get(conversation.session_id, "local")
         await say(again, "but its id is still mine")
 
 
@@ -126,13 +126,13 @@ async def test_unknown_ids_leave_nothing_behind() -> None:
     async with opened_registry() as here:
         for number in range(10):
             with pytest.raises(RequestError):
-                await here.registry.get(f"nobody{number}", "local")
-        assert here.registry._locks == {}
+                await here.session_manager.get(f"nobody{number}", "local")
+        assert here.session_manager._locks == {}
 
 
 async def test_recovery_interrupts_the_running_turn_and_runs_queued_prompts() -> None:
     async with opened_registry() as here:
-        conversation = here.registry.new("local")
+        conversation = here.session_manager.new("local")
         first = await say(conversation, "wait")
         second = await say(conversation, "I waited")
         again = await here.open_again(conversation)
@@ -143,7 +143,7 @@ async def test_recovery_interrupts_the_running_turn_and_runs_queued_prompts() ->
 
 async def test_a_shutdown_note_lets_queued_prompts_run_after_a_restart() -> None:
     async with opened_registry() as here:
-        conversation = here.registry.new("local")
+        conversation = here.session_manager.new("local")
         running = await say(conversation, "wait")
         waiting = await say(conversation, "I waited")
         conversation.services.draining = True
@@ -159,23 +159,23 @@ async def test_a_shutdown_note_lets_queued_prompts_run_after_a_restart() -> None
 
 async def test_a_prompt_during_recovery_is_queued_behind_the_older_ones() -> None:
     async with opened_registry() as here, anyio.create_task_group() as tasks:
-        conversation = here.registry.new("local")
+        conversation = here.session_manager.new("local")
         await say(conversation, "wait")
         older = await say(conversation, "older")
         await conversation.record.close()
-        del here.registry._open[conversation.session_id]
+        del here.session_manager._open[conversation.session_id]
         here.store.append_seconds = 0.02
         ears: list[EventRecorder] = []
 
         async def come() -> None:
-            opened = await here.registry.get(conversation.session_id, "local")
+            opened = await here.session_manager.get(conversation.session_id, "local")
             ears.append(listen(opened))
             await say(opened, "newer")
 
         tasks.start_soon(come)
         await anyio.sleep(0.005)
         await come()
-        (opened,) = here.registry
+        (opened,) = here.session_manager
         await opened.activity.quiet()
         for ear in ears:
             started = [event.turn_id for event in ear.heard if isinstance(event, TurnStarted)]
@@ -220,7 +220,7 @@ async def test_a_delete_cancels_a_prompt_that_is_being_written() -> None:
         tasks.start_soon(say, conversation, "wait")
         await anyio.sleep(0.005)
         with anyio.fail_after(60):
-            await here.registry.delete(conversation.session_id, "local")
+            await here.session_manager.delete(conversation.session_id, "local")
         assert await here.store.count("local") == 0
 
 
@@ -230,11 +230,11 @@ async def test_a_delete_that_fails_leaves_everything_as_it_was() -> None:
         ear = listen(conversation)
         here.store.delete_fails = True
         with pytest.raises(StorageUnavailable):
-            await here.registry.delete(conversation.session_id, "local")
+            await here.session_manager.delete(conversation.session_id, "local")
         assert not any(isinstance(event, SessionEvent) for event in ear.heard)
         await say(conversation, "still here")
         here.store.delete_fails = False
-        await here.registry.delete(conversation.session_id, "local")
+        await here.session_manager.delete(conversation.session_id, "local")
         assert any(isinstance(event, SessionEvent) for event in ear.heard)
 
 
@@ -247,7 +247,7 @@ async def test_an_upload_outlives_the_closing_of_its_conversation(tmp_path: Path
         def __init__(self) -> None:
             self.answers: list[Reply | RequestError] = []
 
-        def answer(self, message_type: MessageType, seq: int, reply: Reply) -> None:
+        def reply(self, message_type: MessageType, seq: int, reply: Reply) -> None:
             self.answers.append(reply)
 
         def refuse(self, message_type: int, seq: int, error: RequestError) -> None:
@@ -257,17 +257,19 @@ async def test_an_upload_outlives_the_closing_of_its_conversation(tmp_path: Path
         conversation = await here.begin("hello")
         services = conversation.services
         services.files = AttachmentFiles(tmp_path)
-        uploads = Uploads(services, here.registry)
+        uploads = Uploads(services, here.session_manager)
         presenter = Deaf()
 
-        def answer() -> Answer:
+        def pending_reply() -> PendingReply:
             stand_in: Presenter = presenter  # type: ignore[assignment]
-            return Answer(stand_in, MessageType.FILE_METADATA, 5, lambda: None)
+            return PendingReply(stand_in, MessageType.FILE_METADATA, 5, lambda: None)
 
         announced = FileMetadata(filename="f", size=2)
-        await uploads.begin(announced, answer(), session_id=conversation.session_id, user="local")
+        await uploads.begin(
+            announced, pending_reply(), session_id=conversation.session_id, user="local"
+        )
         again = await here.open_again(conversation)
-        await uploads.add(FileData(data=b"ab"), answer())
+        await uploads.add(FileData(data=b"ab"), pending_reply())
         assert isinstance(presenter.answers[0], FileStored)
         await say(again, "and on it goes")
         kinds = [entry.kind for entry in again.history.entries]
@@ -278,14 +280,14 @@ async def test_a_conversation_that_was_closed_meanwhile_is_deleted_all_the_same(
     async with opened_registry() as here:
         conversation = await here.begin("hello")
         await conversation.record.close()
-        del here.registry._open[conversation.session_id]
-        await here.registry.delete(conversation.session_id, "local")
+        del here.session_manager._open[conversation.session_id]
+        await here.session_manager.delete(conversation.session_id, "local")
         assert await here.store.count("local") == 0
 
 
 async def test_a_shutdown_note_holds_for_one_start_only() -> None:
     async with opened_registry() as here:
-        conversation = here.registry.new("local")
+        conversation = here.session_manager.new("local")
         await say(conversation, "wait")
         waiting = await say(conversation, "wait")
         conversation.services.draining = True
@@ -301,7 +303,7 @@ async def test_a_shutdown_note_holds_for_one_start_only() -> None:
 
 async def test_a_conversation_opens_on_a_full_disk_and_writes_turn_ends_later() -> None:
     async with opened_registry() as here:
-        conversation = here.registry.new("local")
+        conversation = here.session_manager.new("local")
         begun = await say(conversation, "wait")
         here.store.full_for = ("fault", "model_input", "model_output")
         again = await here.open_again(conversation)
@@ -322,14 +324,14 @@ async def test_a_conversation_written_elsewhere_sends_lagged_to_its_clients() ->
             await say(conversation, "I know nothing of that")
         here.store.written_elsewhere = False
         assert [event.event for event in ear.heard if isinstance(event, SessionEvent)] == ["lagged"]
-        again = await here.registry.get(conversation.session_id, "local")
+        again = await here.session_manager.get(conversation.session_id, "local")
         assert again is not conversation
         await say(again, "now I do")
 
 
 async def test_a_model_chosen_before_anything_was_said_is_the_chosen_one_after_a_restart() -> None:
     async with opened_registry() as here:
-        conversation = here.registry.new("local")
+        conversation = here.session_manager.new("local")
         await switch_model(conversation, "test/other")
         await say(conversation, "hello")
         await conversation.activity.quiet()
@@ -340,25 +342,28 @@ async def test_a_model_chosen_before_anything_was_said_is_the_chosen_one_after_a
 async def test_a_turn_is_found_by_its_id_whether_it_runs_or_waits_and_only_by_its_user() -> None:
     async with opened_registry() as here:
         other = await here.begin("hello")
-        conversation = here.registry.new("local")
+        conversation = here.session_manager.new("local")
         runs, waits = await say(conversation, "wait"), await say(conversation, "hello")
         for turn_id in (runs.turn_id, waits.turn_id):
-            assert here.registry.turn_holder(turn_id, "local") is conversation
-            assert here.registry.turn_holder(turn_id, "ada") is None
-        assert here.registry.turn_holder("nothing", "local") is None
-        assert here.registry.turn_holder(other.history.entries[0].turn_id or "", "local") is None
+            assert here.session_manager.turn_holder(turn_id, "local") is conversation
+            assert here.session_manager.turn_holder(turn_id, "ada") is None
+        assert here.session_manager.turn_holder("nothing", "local") is None
+        assert (
+            here.session_manager.turn_holder(other.history.entries[0].turn_id or "", "local")
+            is None
+        )
 
 
 async def test_a_request_that_found_a_conversation_before_it_was_dropped_does_not_store_it() -> (
     None
 ):
     async with opened_registry() as here:
-        found = here.registry.new("local")
-        here.registry.left(found.session_id)
+        found = here.session_manager.new("local")
+        here.session_manager.left(found.session_id)
         with pytest.raises(RequestError) as refused:
             await say(found, "too late")
         assert refused.value.code == ErrorCode.UNAVAILABLE
-        again = await here.registry.get(found.session_id, "local")
+        again = await here.session_manager.get(found.session_id, "local")
         await say(again, "in time")
         assert again.history.head_seq
 
@@ -385,8 +390,8 @@ async def test_looking_for_another_users_file_is_as_much_work_as_looking_for_non
         provider = ScriptedProvider(patient, provider_id="test")
         services = make_services(tasks, provider, store=cast(ConversationStore, store))
         services.files = AttachmentFiles(tmp_path)
-        registry = Registry(services)
-        adas = registry.new("ada")
+        session_manager = SessionManager(services)
+        adas = session_manager.new("ada")
         await say(adas, "hello")
         await adas.activity.quiet()
         async with services.files.receive(adas.session_id, size=0) as upload:
@@ -394,10 +399,10 @@ async def test_looking_for_another_users_file_is_as_much_work_as_looking_for_non
         looked_up = []
         for wanted in (file_id, "0" * 32):
             store.rows_looked_up = 0
-            assert await registry.with_file(wanted, "bob") is None
+            assert await session_manager.with_file(wanted, "bob") is None
             looked_up.append(store.rows_looked_up)
         assert looked_up[0] == looked_up[1] == 1
-        assert await registry.with_file(file_id, "ada") == adas.session_id
+        assert await session_manager.with_file(file_id, "ada") == adas.session_id
         tasks.cancel_scope.cancel()
 
 
@@ -406,11 +411,13 @@ async def test_a_chosen_id_is_not_made_anew_while_the_index_is_still_incomplete(
         store = CountingStore(MemoryStore(Clock()))
         provider = ScriptedProvider(patient, provider_id="test")
         services = make_services(tasks, provider, store=cast(ConversationStore, store))
-        registry = Registry(services)
+        session_manager = SessionManager(services)
         store.is_incomplete = True
         with pytest.raises(RequestError) as refused:
-            await find_or_create(registry, "diary", "ada")
+            await find_or_create(session_manager, "diary", "ada")
         assert (refused.value.code, refused.value.retry_after) == ("unavailable", 1.0)
         store.is_incomplete = False
-        assert (await find_or_create(registry, "diary", "ada")).session_id.startswith("diary-")
+        assert (await find_or_create(session_manager, "diary", "ada")).session_id.startswith(
+            "diary-"
+        )
         tasks.cancel_scope.cancel()

@@ -18,7 +18,7 @@ from nplt_server.conversations.operations import redact
 from nplt_server.conversations.services import ContextServices
 from nplt_server.conversations.summarizer import NAME_CHARACTERS_MAX, clean_name
 from nplt_server.errors import ProviderRefused
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import RenamedEntry
@@ -28,12 +28,12 @@ class Naming:
     """A stage with a namer that answers when it is let go."""
 
     def __init__(self, name: str) -> None:
-        self.asked: list[ModelRequest] = []
+        self.asked: list[LlmRequest] = []
         self.go = anyio.Event()
         self.stage: Stage
         self._name = name
 
-    async def answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def answer(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         if request.invocation.model == "namer":
             self.asked.append(request)
             await self.go.wait()

@@ -15,8 +15,8 @@ from nplt_server.context.messages import (
 )
 from nplt_server.errors import ProviderError, ProviderRefused
 from nplt_server.providers import (
+    LlmRequest,
     ModelOutputDelta,
-    ModelRequest,
     ReasoningPiece,
     Stopped,
     TextPiece,
@@ -84,7 +84,7 @@ def test_think_reasons_first() -> None:
 
 async def test_at_full_speed_a_book_is_read_back_whole() -> None:
     book = " ".join(f"word{n}" for n in range(50_000))
-    request = ModelRequest(
+    request = LlmRequest(
         invocation=ModelInvocationDescriptor(
             provider="offline", specification="offline", model="echo"
         ),

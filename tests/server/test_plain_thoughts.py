@@ -47,7 +47,7 @@ def test_a_thought_is_told_as_one_of_the_kinds_it_knows(kind: str, told_as: str)
     receipt = Receipt(
         turn_id="t1", session_id="s1", seq=1, message_id=None, position=0, state="running"
     )
-    presenter.answer(MessageType.CHAT_TEXT, 0, receipt)
+    presenter.reply(MessageType.CHAT_TEXT, 0, receipt)
     thought = AgentThought(session_id="s1", turn_id="t1", type=kind, content="one moment")
     presenter.send_event(BroadcastEvent(thought, 1_000))
     assert [frame[5:] for frame in sent.frames] == [
@@ -66,7 +66,7 @@ class Chat:
         stream = cast(FrameStream[Received], self.sent)
         self.presenter = PlainPresenter(connection, stream, clock=lambda: self.now)
         receipt = Receipt(turn_id="t1", session_id="s1", seq=1, position=0, state="running")
-        self.presenter.answer(MessageType.CHAT_TEXT, 0, receipt)
+        self.presenter.reply(MessageType.CHAT_TEXT, 0, receipt)
 
     def tell(self, event: Event) -> None:
         self.presenter.send_event(BroadcastEvent(event, 1_000))

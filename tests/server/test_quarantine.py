@@ -11,7 +11,7 @@ from nplt_protocol.messages import SessionEvent
 from nplt_server.context.messages import ContextMessage, ToolResultsMessage
 from nplt_server.context.steps import HIDDEN_RESULT
 from nplt_server.errors import NoSuchModel, ProviderRefused
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, ToolCallPiece
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, ToolCallPiece
 from nplt_storage.entries import EpochEntry, QuarantineEntry
 
 REFUSED = "the provider refused the request (400)"
@@ -26,9 +26,9 @@ class Picky:
         self.names_place = names_place
         self.refusal: ProviderRefused | None = None
         self.refuses_once = False
-        self.requests: list[ModelRequest] = []
+        self.requests: list[LlmRequest] = []
 
-    async def answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def answer(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         self.requests.append(request)
         named = [message.seq for message in request.context[:] if self._minds(message)]
         if named:
@@ -80,7 +80,7 @@ async def test_an_entry_that_was_answered_since_is_not_quarantined() -> None:
 
 
 async def test_an_empty_answer_causes_no_quarantine() -> None:
-    async def silent(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def silent(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield Stopped(reason="end")
 
     async with staged(silent) as stage:
@@ -143,7 +143,7 @@ async def test_a_cancel_before_the_guess_is_tried_leaves_no_quarantine() -> None
     asked_without = anyio.Event()
 
     async def waits_when_asked_without(
-        request: ModelRequest,
+        request: LlmRequest,
     ) -> AsyncGenerator[ModelOutputDelta, None]:
         async for delta in model.answer(request):
             if len(model.requests) == 3:

@@ -16,15 +16,15 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import Services
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.conversations.session_manager import SessionManager
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece
 from nplt_storage.entries import ClearEntry
 from nplt_storage.memory import MemoryStore
 from nplt_storage.store import ConversationStore
 
 
-async def brief(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def brief(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield TextPiece(text="yes")
     yield Stopped(reason="end")
 
@@ -35,8 +35,8 @@ class Jobs:
     def __init__(self, services: Services, store: FailingStore) -> None:
         self.services = services
         self.store = store
-        self.registry = Registry(services)
-        self.conversation: Conversation = self.registry.new("local")
+        self.session_manager = SessionManager(services)
+        self.conversation: Conversation = self.session_manager.new("local")
         self.told: list[object] = []
         self.begun: list[str] = []
 
@@ -72,7 +72,7 @@ async def test_deleting_a_conversation_drops_queued_jobs() -> None:
         here.hand_in("two")
         await here.until_begun()
         with anyio.fail_after(60):
-            await here.registry.delete(here.conversation.session_id, "local")
+            await here.session_manager.delete(here.conversation.session_id, "local")
         assert here.refusals == [ErrorCode.NOT_FOUND] * 2
         assert len(here.told) == 2
         assert here.begun == ["one"]

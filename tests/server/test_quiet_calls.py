@@ -14,7 +14,7 @@ from nplt_server.errors import (
     ProviderUnavailable,
     RequestForm,
 )
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, UsageReport
 from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.providers.retries import RetryPolicy, call_quietly
@@ -31,7 +31,7 @@ class Script:
         self.output = ModelOutputAccumulator(answer_bytes_max=1_000)
         self.router = ProviderRouter([ScriptedProvider(self._answer)])
 
-    async def _answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def _answer(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         self.forms.append(request.form)
         for part in self.parts.pop(0):
             if isinstance(part, ProviderError):
@@ -44,7 +44,7 @@ class Script:
     async def play(self) -> str:
         route = self.router.route_of("scripted/model")
         invocation = route.invocation
-        request = ModelRequest(
+        request = LlmRequest(
             invocation=invocation, context=(ModelInputMessage(content="hello", seq=1),)
         )
         policy = RetryPolicy(random=lambda: 0.0, sleep=self._sleep)

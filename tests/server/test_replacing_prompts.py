@@ -16,14 +16,14 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import Prompt, Receipt
 from nplt_server.conversations import operations
 from nplt_server.conversations.operations import redact
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece
 from nplt_storage.entries import CompactionEntry, ModelInputEntry
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.memory import MemoryStore
 from nplt_storage.store import ConversationStore
 
 
-async def answer(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def answer(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield TextPiece(text="an answer")
     yield Stopped(reason="end")
 

@@ -15,8 +15,8 @@ from tests.server.services import Clock, make_services, model_of
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.registry import Registry
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.conversations.session_manager import SessionManager
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece
 from nplt_storage.entries import ClearEntry, Entry, ModelInputEntry, ModelOutputEntry, NotebookEntry
 from nplt_storage.history import ConversationHistory
 from nplt_storage.opening import StoreConfig, open_store
@@ -59,9 +59,9 @@ async def upload_while_it_is_read_again(conversation: Conversation) -> None:
 async def test_a_rollback_beyond_the_loaded_entries_changes_the_context(
     tmp_path: Path,
 ) -> None:
-    requests: list[ModelRequest] = []
+    requests: list[LlmRequest] = []
 
-    async def answer(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def answer(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         requests.append(request)
         yield TextPiece(text="well")
         yield Stopped(reason="end")
@@ -69,8 +69,8 @@ async def test_a_rollback_beyond_the_loaded_entries_changes_the_context(
     store = await open_store(StoreConfig(), data_dir=tmp_path, clock=Clock())
     await write_long_conversation(store)
     async with anyio.create_task_group() as tasks:
-        registry = Registry(make_services(tasks, model_of(answer), store=store))
-        conversation = await registry.get("s1", "local")
+        session_manager = SessionManager(make_services(tasks, model_of(answer), store=store))
+        conversation = await session_manager.get("s1", "local")
         assert conversation.history.first_seq > 1_000
         async with anyio.create_task_group() as clients:
             clients.start_soon(upload_while_it_is_read_again, conversation)
@@ -92,14 +92,14 @@ async def test_a_rollback_beyond_the_loaded_entries_changes_the_context(
 
 
 async def test_a_clear_during_a_far_rollback_is_written_after_it(tmp_path: Path) -> None:
-    async def silent(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def silent(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield Stopped(reason="end")
 
     store = await open_store(StoreConfig(), data_dir=tmp_path, clock=Clock())
     await write_long_conversation(store)
     async with anyio.create_task_group() as tasks:
-        registry = Registry(make_services(tasks, model_of(silent), store=store))
-        conversation = await registry.get("s1", "local")
+        session_manager = SessionManager(make_services(tasks, model_of(silent), store=store))
+        conversation = await session_manager.get("s1", "local")
         cleared: list[int] = []
 
         async def clear_while_it_is_read_again() -> None:

@@ -18,8 +18,8 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import Prompt, Receipt
 from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.registry import Registry
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.conversations.session_manager import SessionManager
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece
 from nplt_storage.entries import ClearEntry, Entry, FaultEntry, ModelInputEntry, ModelOutputEntry
 from nplt_storage.history import ConversationHistory, SentBefore
 from nplt_storage.opening import StoreConfig, open_store
@@ -47,7 +47,7 @@ LONG: tuple[Entry, ...] = (
 )
 
 
-async def answer(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def answer(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield TextPiece(text="well")
     yield Stopped(reason="end")
 
@@ -69,8 +69,8 @@ async def write(store: ConversationStore, *drafts: Entry, to_seq: int | None = N
 async def reopened(store: ConversationStore) -> AsyncIterator[Conversation]:
     """As after a restart."""
     async with anyio.create_task_group() as tasks:
-        registry = Registry(make_services(tasks, model_of(answer), store=store))
-        conversation = await registry.get("s1", "local")
+        session_manager = SessionManager(make_services(tasks, model_of(answer), store=store))
+        conversation = await session_manager.get("s1", "local")
         assert not conversation.history.holds_all
         yield conversation
         await conversation.record.close()

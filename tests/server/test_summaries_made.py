@@ -19,7 +19,7 @@ from nplt_server.context.projection import Projection
 from nplt_server.conversations import operations
 from nplt_server.conversations.operations import compact
 from nplt_server.conversations.services import ContextServices, Services
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, UsageReport
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import CompactionEntry, EpochEntry, QuarantineEntry
@@ -37,7 +37,7 @@ class SlowPlay(Play):
         self.turns_go: anyio.Event | None = None
         self.services: Services
 
-    async def answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def answer(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         if request.invocation.model != "summarizer":
             if self.turns_go is not None:
                 await self.turns_go.wait()

@@ -15,8 +15,8 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import Prompt
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.conversations import operations
-from nplt_server.conversations.registry import Registry
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.conversations.session_manager import SessionManager
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece
 from nplt_storage import PageQuery
 from nplt_storage.entries import EpochEntry, SystemInstructionEntry
 from nplt_storage.opening import StoreConfig, open_store
@@ -26,12 +26,14 @@ from nplt_storage.store import ConversationStore
 class QueuedPrompts:
     """A conversation whose second prompt came while the first was answered."""
 
-    def __init__(self, stage: Stage, store: ConversationStore, registry: Registry) -> None:
+    def __init__(
+        self, stage: Stage, store: ConversationStore, session_manager: SessionManager
+    ) -> None:
         self.stage = stage
         self.conversation = stage.conversation
         self.store = store
-        self.registry = registry
-        self.requests: list[ModelRequest] = []
+        self.session_manager = session_manager
+        self.requests: list[LlmRequest] = []
 
     async def shown(self) -> list[str]:
         page = await self.store.page(self.conversation.session_id, PageQuery(order="turns"))
@@ -49,16 +51,16 @@ class QueuedPrompts:
         await self.conversation.activity.quiet()
 
     async def open_again(self) -> None:
-        await self.registry.close_all()
-        self.conversation = await self.registry.get(self.conversation.session_id, "local")
+        await self.session_manager.close_all()
+        self.conversation = await self.session_manager.get(self.conversation.session_id, "local")
 
 
 @asynccontextmanager
 async def queued(folder: Path) -> AsyncIterator[QueuedPrompts]:
     gate = anyio.Event()
-    requests: list[ModelRequest] = []
+    requests: list[LlmRequest] = []
 
-    async def answer(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def answer(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         requests.append(request)
         await gate.wait()
         asked = [m.content for m in request.context if isinstance(m, ModelInputMessage)]
@@ -67,9 +69,9 @@ async def queued(folder: Path) -> AsyncIterator[QueuedPrompts]:
 
     store = await open_store(StoreConfig(), data_dir=folder, clock=Clock())
     async with anyio.create_task_group() as tasks:
-        registry = Registry(make_services(tasks, model_of(answer), store=store))
-        stage = Stage(registry.new("local"))
-        play = QueuedPrompts(stage, store, registry)
+        session_manager = SessionManager(make_services(tasks, model_of(answer), store=store))
+        stage = Stage(session_manager.new("local"))
+        play = QueuedPrompts(stage, store, session_manager)
         play.requests = requests
         await stage.prompt("one")
         await stage.prompt("two")
@@ -78,7 +80,7 @@ async def queued(folder: Path) -> AsyncIterator[QueuedPrompts]:
         gate.set()
         await stage.conversation.activity.quiet()
         yield play
-        await play.registry.close_all()
+        await play.session_manager.close_all()
         tasks.cancel_scope.cancel()
     await store.close()
 

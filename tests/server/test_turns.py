@@ -18,9 +18,9 @@ from nplt_server.context.messages import ToolResultsMessage
 from nplt_server.conversations.services import Compressible, ContextServices, OverThreshold
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
+    LlmRequest,
     ModelFacts,
     ModelOutputDelta,
-    ModelRequest,
     ReasoningPiece,
     Stopped,
     TextPiece,
@@ -30,11 +30,11 @@ from nplt_server.providers import (
 from nplt_server.settings import Limits
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools import Tool, ToolDescription, ToolHost, offer_of
-from nplt_server.tools.runner import ToolRunner
+from nplt_server.tools.executor import ToolExecutor
 from nplt_storage.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry
 
 
-async def two_words(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def two_words(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield TextPiece(text="two ")
     await anyio.sleep(0)
     yield TextPiece(text="words")
@@ -59,7 +59,7 @@ async def test_an_answer_is_streamed_stored_and_finished() -> None:
 
 
 async def test_deltas_of_one_tick_are_one_event() -> None:
-    async def chatter(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def chatter(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         for _ in range(1_000):
             yield TextPiece(text="x")
         yield Stopped(reason="end")
@@ -71,25 +71,25 @@ async def test_deltas_of_one_tick_are_one_event() -> None:
         assert stage.said == "x" * 1_000
 
 
-async def nothing(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def nothing(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield Stopped(reason="end")
 
 
-async def cut(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def cut(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield TextPiece(text="half an ans")
 
 
-async def failing(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def failing(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield ReasoningPiece(text="hm")
     raise ProviderUnavailable("nobody home")
 
 
-async def failing_midway(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def failing_midway(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield TextPiece(text="half an ans")
     raise ProviderUnavailable("went away")
 
 
-async def buggy(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def buggy(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield TextPiece(text="half an ans")
     raise KeyError("a secret of the provider")
 
@@ -124,7 +124,7 @@ async def test_a_failure_ends_the_turn_once_and_keeps_the_partial_text(
 
 
 async def test_an_answer_that_is_too_long_is_cut_and_failed() -> None:
-    async def endless(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def endless(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         while True:
             yield TextPiece(text="x" * 100)
             await anyio.sleep(0)
@@ -139,7 +139,7 @@ async def test_an_answer_that_is_too_long_is_cut_and_failed() -> None:
 
 
 async def test_a_call_beyond_its_time_limit_is_cancelled() -> None:
-    async def silent(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def silent(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield TextPiece(text="wait")
         await anyio.sleep_forever()
 
@@ -150,7 +150,7 @@ async def test_a_call_beyond_its_time_limit_is_cancelled() -> None:
 
 
 async def test_a_timeout_of_the_provider_is_not_reported_as_ours() -> None:
-    async def impatient(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def impatient(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield TextPiece(text="half an ans")
         raise TimeoutError
 
@@ -161,7 +161,7 @@ async def test_a_timeout_of_the_provider_is_not_reported_as_ours() -> None:
 
 
 async def test_tools_of_a_turn_that_timed_out_have_a_result_that_says_so() -> None:
-    async def calling(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def calling(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         for number in range(6):  # more than run at once
             yield ToolCallPiece(index=number, tool_name="giant", arguments="{}")
         yield Stopped(reason="tool_calls")
@@ -182,9 +182,9 @@ async def test_tools_of_a_turn_that_timed_out_have_a_result_that_says_so() -> No
 
 async def test_a_tool_that_comes_while_an_epoch_begins_is_sent_with_the_next_call() -> None:
     tools = [tool_that_gives("one")]
-    requests: list[ModelRequest] = []
+    requests: list[LlmRequest] = []
 
-    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def model(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         requests.append(request)
         yield TextPiece(text="word " * 100)
         yield Stopped(reason="end")
@@ -201,7 +201,7 @@ async def test_a_tool_that_comes_while_an_epoch_begins_is_sent_with_the_next_cal
     )
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, model_of(model), context_services=context_services)
-        services.tools = ToolRunner(tools, clock=services.clock)
+        services.tools = ToolExecutor(tools, clock=services.clock)
         profile = services.histories.default
         stage = Stage(conversation_of("s1", user="local", services=services, profile=profile))
         while len(tools) == 1:
@@ -215,7 +215,7 @@ async def test_a_tool_that_comes_while_an_epoch_begins_is_sent_with_the_next_cal
 
 
 async def test_a_model_that_only_calls_tools_is_stopped_at_steps_max() -> None:
-    async def restless(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def restless(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield ToolCallPiece(index=0, tool_name="now", arguments="{}")
         yield Stopped(reason="tool_calls")
 
@@ -227,7 +227,7 @@ async def test_a_model_that_only_calls_tools_is_stopped_at_steps_max() -> None:
 
 
 async def test_lone_surrogates_in_a_delta_are_replaced() -> None:
-    async def surrogates(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def surrogates(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield TextPiece(text="a\ud800b")
         yield Stopped(reason="end")
 
@@ -236,7 +236,7 @@ async def test_lone_surrogates_in_a_delta_are_replaced() -> None:
         assert stage.said == "a\ufffdb"
 
 
-async def many_tools(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def many_tools(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     """Talks, calls two tools (one in pieces), talks again."""
     if isinstance(request.context[-1], ToolResultsMessage):
         for word in ("now ", "I ", "know"):
@@ -308,7 +308,7 @@ def tool_that_gives(result: str) -> Tool:
 
 
 async def test_a_giant_tool_result_is_stored_as_a_blob_and_cut_in_the_record() -> None:
-    async def calling(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def calling(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         if isinstance(request.context[-1], ToolResultsMessage):
             yield TextPiece(text="done")
         else:
@@ -331,12 +331,12 @@ async def test_a_giant_tool_result_is_stored_as_a_blob_and_cut_in_the_record() -
         tasks.cancel_scope.cancel()
 
 
-async def cancelling_itself(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def cancelling_itself(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield TextPiece(text="half an ans")
     raise asyncio.CancelledError
 
 
-async def leaving(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def leaving(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield TextPiece(text="half an ans")
     raise SystemExit(3)
 
@@ -351,7 +351,7 @@ async def test_a_provider_that_gives_up_ends_its_turn_and_nothing_else(model: Mo
 
 
 async def test_malformed_usage_of_a_provider_does_not_lose_the_answer() -> None:
-    async def boasting(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def boasting(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield TextPiece(text="hi")
         yield UsageReport(input_tokens=-5, output_tokens=10**30)
         yield Stopped(reason="end")

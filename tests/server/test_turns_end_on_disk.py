@@ -19,7 +19,7 @@ from nplt_protocol.messages import Cleared, TurnFinished
 from nplt_server.context.messages import ModelInputMessage, ToolResultsMessage
 from nplt_server.conversations import operations
 from nplt_server.conversations.broadcast import BroadcastEvent
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, ToolCallPiece
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, ToolCallPiece
 from nplt_storage.entries import FaultEntry
 from nplt_storage.memory import MemoryStore
 from nplt_storage.store import ConversationStore
@@ -29,12 +29,12 @@ class Play(Stage):
     """With a model that looks at the clock before it answers, once it may."""
 
     def __init__(self) -> None:
-        self.requests: list[ModelRequest] = []
+        self.requests: list[LlmRequest] = []
         self.ended_before: list[list[str]] = []
         self.may_answer = anyio.Event()
         self.store = FailingStore(MemoryStore(Clock()))
 
-    async def answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def answer(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         self.requests.append(request)
         self.ended_before.append(self.faults)
         await self.may_answer.wait()
@@ -78,7 +78,7 @@ class CancelsWhenEnded(EventRecorder):
             assert self._play.conversation.cancel(self._cancels)
 
 
-def shown(request: ModelRequest) -> list[str]:
+def shown(request: LlmRequest) -> list[str]:
     said = (m.content if isinstance(m, ModelInputMessage) else m.seq for m in request.context)
     return [str(one) for one in said]
 

@@ -14,13 +14,13 @@ from tests.server.failing_store import FailingStore
 from tests.server.services import Clock, make_services, model_of
 
 from nplt_protocol.errors import RequestError
-from nplt_server.conversations.registry import Registry
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.conversations.session_manager import SessionManager
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece
 from nplt_storage.memory import MemoryStore
 from nplt_storage.store import ConversationStore, Record
 
 
-async def brief(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def brief(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield TextPiece(text="yes")
     yield Stopped(reason="end")
 
@@ -39,10 +39,10 @@ class SlowToCreate(FailingStore):
 
 
 class Visit:
-    def __init__(self, registry: Registry, store: SlowToCreate) -> None:
-        self.registry = registry
+    def __init__(self, session_manager: SessionManager, store: SlowToCreate) -> None:
+        self.session_manager = session_manager
         self.store = store
-        self.stage = Stage(registry.new("local"))
+        self.stage = Stage(session_manager.new("local"))
         self.conversation = self.stage.conversation
 
 
@@ -51,7 +51,7 @@ async def visiting() -> AsyncIterator[Visit]:
     async with anyio.create_task_group() as tasks:
         store = SlowToCreate()
         services = make_services(tasks, model_of(brief), store=cast(ConversationStore, store))
-        yield Visit(Registry(services), store)
+        yield Visit(SessionManager(services), store)
         tasks.cancel_scope.cancel()
 
 
@@ -86,7 +86,7 @@ async def test_nothing_is_left_of_a_record_created_while_its_conversation_was_de
 
         client.start_soon(upload)
         await here.store.asked.wait()
-        await here.registry.delete(here.conversation.session_id, "local")
+        await here.session_manager.delete(here.conversation.session_id, "local")
         here.store.may_go_on.set()
         await anyio.wait_all_tasks_blocked()
         assert await here.store.count("local") == 0

@@ -13,8 +13,8 @@ from tests.server.services import Clock, make_services, model_of
 
 from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.registry import Registry
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped
+from nplt_server.conversations.session_manager import SessionManager
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped
 from nplt_storage.entries import (
     ApprovalEntry,
     ClearEntry,
@@ -44,7 +44,7 @@ MORE_THAN_IS_HELD: tuple[Entry, ...] = (
 """After a clear, a sixteenth of what else would be enough is."""
 
 
-async def silence(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def silence(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield Stopped(reason="end")
 
 
@@ -57,9 +57,9 @@ async def opened(directory: Path, *drafts: Entry) -> AsyncIterator[Conversation]
     async with store.build("s1", Origin(user="local", created_at=BEGAN)) as builder:
         await builder.add(list(history.entries))
     async with anyio.create_task_group() as tasks:
-        conversation = await Registry(make_services(tasks, model_of(silence), store=store)).get(
-            "s1", "local"
-        )
+        conversation = await SessionManager(
+            make_services(tasks, model_of(silence), store=store)
+        ).get("s1", "local")
         assert not conversation.history.holds_all
         yield conversation
         await conversation.record.close()

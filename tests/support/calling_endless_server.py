@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from nplt_server.context.messages import ModelInputMessage
-from nplt_server.providers import ModelRequest, Patience
+from nplt_server.providers import LlmRequest, Patience
 from nplt_server.providers.build import ProviderBuilder
 from nplt_server.providers.model_lists import ModelLister
 from nplt_server.settings import AnthropicSettings, OpenAISettings
@@ -44,7 +44,7 @@ async def outcome(one: ModelLister, way: str) -> str:
             provider="box", specification=one.specification_of("m"), model="m"
         )
         hello = (ModelInputMessage(content="hello", seq=1),)
-        async with one.call_model(ModelRequest(invocation=invocation, context=hello)) as deltas:
+        async with one.call_model(LlmRequest(invocation=invocation, context=hello)) as deltas:
             return f"answered {len([delta async for delta in deltas])}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"

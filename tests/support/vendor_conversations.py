@@ -24,8 +24,8 @@ from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import Prompt, Receipt
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import clear, roll_back
-from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import ContextServices
+from nplt_server.conversations.session_manager import SessionManager
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import ModelFacts
 from nplt_server.providers.router import ProviderRouter
@@ -118,12 +118,12 @@ class Life:
         session_id: str | None = None
         while left or self._died.is_set():
             self._died = anyio.Event()
-            async with self._server() as registry:
+            async with self._server() as session_manager:
                 if session_id is None:
-                    conversation = registry.new(_USER)
+                    conversation = session_manager.new(_USER)
                     session_id = conversation.session_id
                 else:
-                    conversation = await registry.get(session_id, _USER)
+                    conversation = await session_manager.get(session_id, _USER)
                 self._conversation = conversation
                 await self._until_quiet()
                 while left and not self._died.is_set():
@@ -221,7 +221,7 @@ class Life:
     # The server
 
     @asynccontextmanager
-    async def _server(self) -> AsyncIterator[Registry]:
+    async def _server(self) -> AsyncIterator[SessionManager]:
         look = Tool(
             description=ToolDescription(
                 name="look",
@@ -243,7 +243,7 @@ class Life:
             )
             services.router = ProviderRouter(self.voices)
             services.new_entry_id = lambda: f"id{next(self._numbers)}"
-            yield Registry(services)
+            yield SessionManager(services)
             tasks.cancel_scope.cancel()
 
     async def _until_quiet(self) -> None:

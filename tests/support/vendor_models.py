@@ -19,7 +19,7 @@ from tests.vendors.caching import Usage
 from tests.vendors.sse import Event, Wire
 
 from nplt_server.errors import ProviderRefused
-from nplt_server.providers import ModelOutputDelta, ModelRequest
+from nplt_server.providers import LlmRequest, ModelOutputDelta
 from nplt_server.providers.anthropic import MessageParser, MessagesApi
 from nplt_server.providers.compiler import ContextCompiler, VendorRules
 from nplt_server.providers.openai import ChatApi, ResponsesApi
@@ -45,7 +45,7 @@ class Prompter(Protocol):
         ...
 
 
-Rendering: TypeAlias = Callable[[ModelRequest], tuple[Json, Parser]]
+Rendering: TypeAlias = Callable[[LlmRequest], tuple[Json, Parser]]
 
 
 class VendorVoice:
@@ -74,14 +74,14 @@ class VendorVoice:
         return self._specification
 
     def call_model(
-        self, request: ModelRequest
+        self, request: LlmRequest
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
         return aclosing(self._answer(request))
 
     async def aclose(self) -> None:
         pass  # it holds nothing
 
-    async def _answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def _answer(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         rendered, parser = self._rendering(request)
         body: Json = orjson.loads(orjson.dumps(rendered))  # as it would arrive
         try:
@@ -124,13 +124,13 @@ def all_voices(prompter: Prompter) -> Iterator[VendorVoice]:
     )
 
 
-def rendered_in(vendor_api: VendorApi, request: ModelRequest) -> RenderedRequest:
+def rendered_in(vendor_api: VendorApi, request: LlmRequest) -> RenderedRequest:
     compiled = ContextCompiler(vendor_api.rules).compile(request.context, origin=request.invocation)
     return vendor_api.render(request, compiled)
 
 
 def _spoken_in(vendor_api: VendorApi) -> Rendering:
-    def rendering(request: ModelRequest) -> tuple[Json, Parser]:
+    def rendering(request: LlmRequest) -> tuple[Json, Parser]:
         rendered = rendered_in(vendor_api, request)
         return rendered.body, vendor_api.parser(rendered)
 
@@ -140,7 +140,7 @@ def _spoken_in(vendor_api: VendorApi) -> Rendering:
 def _as_messages() -> Rendering:
     compiler = ContextCompiler(VendorRules())
 
-    def rendering(request: ModelRequest) -> tuple[Json, Parser]:
+    def rendering(request: LlmRequest) -> tuple[Json, Parser]:
         compiled = compiler.compile(request.context, origin=request.invocation)
         rendered = MessagesApi().render(request, compiled)
         return rendered.body, MessageParser(rendered.own_names)

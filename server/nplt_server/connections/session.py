@@ -52,9 +52,9 @@ from nplt_server.conversations.broadcast import (
 )
 from nplt_server.conversations.conversation import Conversation, FreshConversation
 from nplt_server.conversations.operations import find_or_create
-from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import Services
-from nplt_server.dialects import NO_TOKEN, Answer, Presenter, presenter_for, too_silent
+from nplt_server.conversations.session_manager import SessionManager
+from nplt_server.dialects import NO_TOKEN, PendingReply, Presenter, presenter_for, too_silent
 from nplt_server.errors import error_to_tell
 from nplt_storage.errors import ConversationHeld, WrittenElsewhere
 from nplt_storage.files.format import LOCAL_USER
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 _BATCH_SECONDS_MAX = 0.005
 _CONNECTIONS = count(1)
 
-RequestHandler = Callable[["Session", Any, Answer], Awaitable[None]]
+RequestHandler = Callable[["Session", Any, PendingReply], Awaitable[None]]
 
 
 class Relay(Protocol):
@@ -79,7 +79,7 @@ class Relay(Protocol):
         """Whether the owner of that conversation must handle the request."""
         ...
 
-    async def forward(self, request: Request, answer: Answer) -> None:
+    async def forward(self, request: Request, pending: PendingReply) -> None:
         """Forwards such a request to the owner. Returns when the reply is sent, or will be."""
         ...
 
@@ -87,7 +87,7 @@ class Relay(Protocol):
         self,
         error: ConversationHeld | WrittenElsewhere,
         request: Request,
-        answer: Answer,
+        pending: PendingReply,
         current_id: str | None,
     ) -> None:
         """Forwards to the owner a request that failed here because another server holds the
@@ -120,14 +120,14 @@ class NoRelay:
     def concerns(self, request: Request, seq: int) -> bool:
         return False
 
-    async def forward(self, request: Request, answer: Answer) -> None:
+    async def forward(self, request: Request, pending: PendingReply) -> None:
         raise AssertionError("no request concerns it")
 
     async def ask_owner(
         self,
         error: ConversationHeld | WrittenElsewhere,
         request: Request,
-        answer: Answer,
+        pending: PendingReply,
         current_id: str | None,
     ) -> None:
         raise error
@@ -163,7 +163,7 @@ class Peers(Protocol):
 
     def relay_for(self, session: Session) -> Relay: ...
 
-    async def accept(self, session: Session, hello: Hello, answer: Answer) -> None:
+    async def accept(self, session: Session, hello: Hello, pending: PendingReply) -> None:
         """Handles the HELLO of another server. Returns when the link ends."""
         ...
 
@@ -177,7 +177,7 @@ class NoPeers:
     def relay_for(self, session: Session) -> Relay:
         return NO_RELAY
 
-    async def accept(self, session: Session, hello: Hello, answer: Answer) -> None:
+    async def accept(self, session: Session, hello: Hello, pending: PendingReply) -> None:
         raise RequestError(ErrorCode.UNAUTHORIZED, "this server has no cluster.secret_file")
 
 
@@ -186,7 +186,7 @@ class ServerState:
     """The state of the server that request handlers use."""
 
     services: Services
-    registry: Registry
+    session_manager: SessionManager
     admission: Admission
     peers: Peers = field(default_factory=NoPeers)
     sessions: set[Session] = field(default_factory=set)
@@ -228,7 +228,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.address = self.stream.peer[0] if self.stream.peer else ""
-        self.uploads = Uploads(self.server.services, self.server.registry)
+        self.uploads = Uploads(self.server.services, self.server.session_manager)
 
     # Properties for other parts of the server
 
@@ -323,7 +323,7 @@ class Session:
         message_type = MessageType.MODEL_SWITCH if is_switch else received.type
         presenter.expect(message_type)
         seq = presenter.number(received.seq)
-        answer = Answer(presenter, message_type, seq, self._something_settled)
+        pending = PendingReply(presenter, message_type, seq, self._something_settled)
         current_id = self.current_id
         try:
             if not self.is_authenticated and not isinstance(request, Hello):
@@ -331,14 +331,14 @@ class Session:
                     ErrorCode.UNAUTHORIZED, "log in first: your HELLO was not accepted"
                 )
             if self.relay.concerns(request, seq):
-                await self.relay.forward(request, answer)
+                await self.relay.forward(request, pending)
                 return
             try:
-                await self.handlers[type(request)](self, request, answer)
+                await self.handlers[type(request)](self, request, pending)
             except (ConversationHeld, WrittenElsewhere) as error:
-                await self.use_relay().ask_owner(error, request, answer, current_id)
+                await self.use_relay().ask_owner(error, request, pending, current_id)
         except Exception as error:
-            self.refuse(answer, error)
+            self.refuse(pending, error)
 
     def use_relay(self) -> Relay:
         if self.relay is NO_RELAY:
@@ -353,7 +353,7 @@ class Session:
             self.enter_fresh()
             return
         try:
-            self.enter(await find_or_create(self.server.registry, rules.default, self.user))
+            self.enter(await find_or_create(self.server.session_manager, rules.default, self.user))
         except ConversationHeld as held:
             await self.use_relay().enter(held, lambda session_id, model: None)
 
@@ -383,7 +383,7 @@ class Session:
 
     def enter_fresh(self) -> None:
         """Attaches the client to a fresh conversation, if it is in none or its own was deleted."""
-        self.enter(self.server.registry.fresh(self.user))
+        self.enter(self.server.session_manager.fresh(self.user))
 
     def depart(self) -> None:
         if self.current_id is None:
@@ -396,7 +396,7 @@ class Session:
         if self.conversation is not None:
             if isinstance(self.conversation, Conversation):
                 self.conversation.touch()
-            self.server.registry.left(self.conversation.session_id)
+            self.server.session_manager.left(self.conversation.session_id)
             self.conversation = None
         self.relay.leave()
 
@@ -409,7 +409,7 @@ class Session:
                 field="session_id",
             )
         if isinstance(self.conversation, FreshConversation):
-            self.conversation = self.server.registry.begin(self.conversation)
+            self.conversation = self.server.session_manager.begin(self.conversation)
         return self.conversation
 
     def is_in(self, conversation: Conversation) -> bool:
@@ -424,7 +424,7 @@ class Session:
             return self.current_id or self.here().session_id
         if self.current_id == wanted:
             return wanted
-        return await self.server.registry.resolve(wanted, self.user)
+        return await self.server.session_manager.resolve(wanted, self.user)
 
     async def meant(
         self,
@@ -439,7 +439,7 @@ class Session:
         attached to. With `create` it is created if it does not exist; `None` leaves that to the
         settings. A request that names none, of a session that is attached to none, gets the default
         conversation of the settings."""
-        registry, here = self.server.registry, self.conversation
+        session_manager, here = self.server.session_manager, self.conversation
         rules = self.server.services.sessions
         create = rules.create if create is None else create
         if wanted is None and here is None and create:
@@ -448,20 +448,23 @@ class Session:
             conversation = self.here()
         elif create:
             # A prefix is not resolved here: `user_1` never means `user_12`.
-            conversation = await find_or_create(registry, wanted, self.user, history=history)
+            conversation = await find_or_create(session_manager, wanted, self.user, history=history)
         else:
-            session_id = await registry.resolve(wanted, self.user, by_prefix=by_prefix)
-            conversation = await registry.get(session_id, self.user)
+            session_id = await session_manager.resolve(wanted, self.user, by_prefix=by_prefix)
+            conversation = await session_manager.get(session_id, self.user)
         if to_change and self.is_in(conversation):
             self.check_may_speak()
         return conversation
 
-    def answer_later(
-        self, conversation: Conversation, work: Callable[[], Awaitable[Reply]], answer: Answer
+    def reply_later(
+        self,
+        conversation: Conversation,
+        work: Callable[[], Awaitable[Reply]],
+        pending: PendingReply,
     ) -> None:
         """Queues a job among the turns, and replies with its result."""
         conversation.add_job(
-            work, done=answer.give, failed=lambda error: self.refuse(answer, error)
+            work, done=pending.send, failed=lambda error: self.refuse(pending, error)
         )
 
     # Events
@@ -533,8 +536,8 @@ class Session:
         if self.failed_hellos >= FAILED_TOKENS_MAX:
             self.stream.close_soon()
 
-    def refuse(self, answer: Answer, error: Exception) -> None:
-        answer.refuse(error_to_tell(error, log, "a request failed"))
+    def refuse(self, pending: PendingReply, error: Exception) -> None:
+        pending.refuse(error_to_tell(error, log, "a request failed"))
 
     # The end of the connection
 

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from nplt_protocol import ErrorCode, RequestError
 from nplt_protocol.messages import FileData, FileMetadata, FileStored
-from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import Services
-from nplt_server.dialects import Answer
+from nplt_server.conversations.session_manager import SessionManager
+from nplt_server.dialects import PendingReply
 from nplt_server.errors import error_to_tell
 from nplt_storage.attachments import StoredFile, Upload
 from nplt_storage.entries import AttachmentEntry
@@ -34,7 +34,7 @@ _AT_ONCE_MAX = 8
 @dataclass(slots=True, kw_only=True)
 class _Incoming:
     announced: FileMetadata
-    answer: Answer
+    pending: PendingReply
     session_id: str
     user: str
     upload: Upload
@@ -47,7 +47,7 @@ class _Incoming:
 @dataclass(slots=True, eq=False)
 class Uploads:
     _services: Services
-    _registry: Registry
+    _session_manager: SessionManager
     _incoming: dict[int, _Incoming] = field(default_factory=dict)
     _failed: dict[int, None] | None = None
     """The uploads that were refused, oldest first; their bytes may still arrive."""
@@ -55,9 +55,9 @@ class Uploads:
     """The complete uploads that belong to no conversation and wait for IMPORT."""
 
     async def begin(
-        self, announced: FileMetadata, answer: Answer, *, session_id: str, user: str
+        self, announced: FileMetadata, pending: PendingReply, *, session_id: str, user: str
     ) -> None:
-        key = answer.seq
+        key = pending.seq
         await self._drop(key)
         if self._failed is not None:
             self._failed.pop(key, None)
@@ -72,11 +72,11 @@ class Uploads:
             upload = await stack.enter_async_context(receiving)
         except Exception as error:
             await stack.aclose()
-            await self._fail(key, answer, error)
+            await self._fail(key, pending, error)
             return
         self._incoming[key] = incoming = _Incoming(
             announced=announced,
-            answer=answer,
+            pending=pending,
             session_id=session_id,
             user=user,
             upload=upload,
@@ -87,14 +87,14 @@ class Uploads:
         if not announced.size:
             await self._finish(key, incoming)
 
-    async def add(self, data: FileData, answer: Answer) -> None:
-        key = answer.seq
+    async def add(self, data: FileData, pending: PendingReply) -> None:
+        key = pending.seq
         incoming = self._incoming.get(key)
         if incoming is None:
             if key not in (self._failed or ()):  # else it is the rest of a refused upload
                 self.swallow(key)
                 before = "FILE_METADATA must come before FILE_DATA"
-                answer.complain(RequestError(ErrorCode.MALFORMED, before, field="seq"))
+                pending.report(RequestError(ErrorCode.MALFORMED, before, field="seq"))
             return
         try:
             if len(data.data) > incoming.missing:
@@ -105,7 +105,7 @@ class Uploads:
             incoming.missing -= len(data.data)
             await incoming.upload.write(data.data)
         except Exception as error:
-            await self._fail(key, incoming.answer, error)
+            await self._fail(key, incoming.pending, error)
             return
         if not incoming.missing:
             await self._finish(key, incoming)
@@ -115,7 +115,7 @@ class Uploads:
         shorter = "the file is shorter than the size that was announced; send it again"
         for key, incoming in tuple(self._incoming.items()):
             cut = RequestError(ErrorCode.MALFORMED, shorter, field="size")
-            await self._fail(key, incoming.answer, cut)
+            await self._fail(key, incoming.pending, cut)
 
     def are_late(self, now: float) -> bool:
         every = (*self._incoming.values(), *(self._imports or {}).values())
@@ -126,7 +126,7 @@ class Uploads:
         for key, incoming in tuple(self._incoming.items()):
             if now > incoming.due:
                 late = f"the file did not come within {seconds:g} s; send it again"
-                await self._fail(key, incoming.answer, RequestError(ErrorCode.UNAVAILABLE, late))
+                await self._fail(key, incoming.pending, RequestError(ErrorCode.UNAVAILABLE, late))
         for file_id, incoming in tuple((self._imports or {}).items()):
             if now > incoming.due:
                 await self.drop_import(file_id)
@@ -162,15 +162,15 @@ class Uploads:
             try:
                 stored = await self._attach(incoming)
             except Exception as error:
-                await self._fail(key, incoming.answer, error)
+                await self._fail(key, incoming.pending, error)
                 return
             await self._drop(key)
         reply = FileStored(file_id=stored.file_id, size=stored.size, sha256=stored.sha256)
-        incoming.answer.give(reply)
+        incoming.pending.send(reply)
 
     async def _attach(self, incoming: _Incoming) -> StoredFile:
         # Looked up by id, because it may have been closed and reopened meanwhile, or deleted.
-        conversation = await self._registry.get(incoming.session_id, incoming.user)
+        conversation = await self._session_manager.get(incoming.session_id, incoming.user)
         conversation.activity.begin()  # a deletion waits for this
         try:
             stored = await incoming.upload.finish()
@@ -191,10 +191,10 @@ class Uploads:
         finally:
             conversation.activity.end()
 
-    async def _fail(self, key: int, answer: Answer, error: Exception) -> None:
+    async def _fail(self, key: int, pending: PendingReply, error: Exception) -> None:
         await self._drop(key)
         self.swallow(key)
-        answer.refuse(error_to_tell(error, log, "an upload failed"))
+        pending.refuse(error_to_tell(error, log, "an upload failed"))
 
     async def _drop(self, key: int) -> None:
         incoming = self._incoming.pop(key, None)

@@ -63,7 +63,7 @@ class FreshConversation:
     """A conversation in which nothing has happened yet: an id, and the clients attached to it.
 
     Most connections never use the one they begin with, so it has neither record nor queue.
-    `Registry.begin` makes a `Conversation` of it, with the same subscribers.
+    `SessionManager.begin` makes a `Conversation` of it, with the same subscribers.
     """
 
     __slots__ = ("broadcast", "chosen_model", "profile", "services", "session_id", "user")

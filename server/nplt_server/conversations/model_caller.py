@@ -53,7 +53,7 @@ from nplt_server.errors import (
 )
 from nplt_server.providers import (
     CallRoom,
-    ModelRequest,
+    LlmRequest,
     ReasoningPiece,
     TextPiece,
     UsageReport,
@@ -271,12 +271,12 @@ class ModelCaller:
             self._context.learn_ceiling(self.model, room)
         return made
 
-    def _request(self, made: CallOutcome, *, answer_only: bool) -> ModelRequest:
+    def _request(self, made: CallOutcome, *, answer_only: bool) -> LlmRequest:
         facts, record = self._services.context.facts(self.model), self._record
         answer_tokens_max = self._context.answer_tokens_max(self.model, facts, made.view.tokens)
         if self._room is not None:
             answer_tokens_max = min(answer_tokens_max, self._room.answer_tokens)
-        return ModelRequest(
+        return LlmRequest(
             invocation=made.invocation,
             context=made.view.messages,
             tools=made.view.call_budget.offer.descriptions,

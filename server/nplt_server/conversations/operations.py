@@ -25,8 +25,8 @@ from nplt_protocol.messages import (
     SessionCreated,
 )
 from nplt_server.conversations.conversation import Conversation, drafted_rollback
-from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import Services
+from nplt_server.conversations.session_manager import SessionManager
 from nplt_storage.copying import NewFork
 from nplt_storage.copying import fork as copy_beginning
 from nplt_storage.entries import (
@@ -50,18 +50,18 @@ _TOLD_CHARACTERS_MAX: Final = 10_000
 
 
 async def find_or_create(
-    registry: Registry, wanted: str, user: str, *, history: str | None = None
+    session_manager: SessionManager, wanted: str, user: str, *, history: str | None = None
 ) -> Conversation:
     """The conversation of that id or name. If there is none it is made: an id becomes its
     id, anything else its name. Two who ask at once get the same one."""
-    async with registry.alone_with(f"{user}/{wanted}"):  # no id has a slash in it
-        session_id = await registry.lookup(wanted, user)
+    async with session_manager.alone_with(f"{user}/{wanted}"):  # no id has a slash in it
+        session_id = await session_manager.lookup(wanted, user)
         if session_id is not None:
-            return await registry.get(session_id, user)
+            return await session_manager.get(session_id, user)
         if is_session_id(wanted):
-            return await registry.make(wanted, user, history)
+            return await session_manager.make(wanted, user, history)
         name = checked_name(wanted)
-        conversation = registry.new(user, history)
+        conversation = session_manager.new(user, history)
         await rename(conversation, name)
         return conversation
 
@@ -160,7 +160,7 @@ _MARK: Final = " (fork)"
 
 async def fork(
     services: Services,
-    registry: Registry,
+    session_manager: SessionManager,
     *,
     session_id: str,
     user: str,
@@ -169,8 +169,8 @@ async def fork(
 ) -> SessionCreated:
     """A conversation that begins as another one did: its entries up to some seq, and its
     files, copied in one step. Deleting the first waits for that."""
-    async with registry.alone_with(session_id):
-        found = await registry.find(session_id, user)
+    async with session_manager.alone_with(session_id):
+        found = await session_manager.find(session_id, user)
         if found is None or not found.row.head_seq:
             raise RequestError(
                 ErrorCode.NOT_FOUND,
@@ -201,7 +201,7 @@ OVER_THE_WIRE: Final = InOneGo(bytes_max=4 * 1024 * 1024, values_max=400_000, me
 
 
 async def import_document(
-    services: Services, registry: Registry, path: Path, *, user: str, field: str
+    services: Services, session_manager: SessionManager, path: Path, *, user: str, field: str
 ) -> Imported:
     """A conversation that comes in as one document: all of it, or nothing. The local user's
     keeps its id if that is free; another user's is stored as if that user had chosen the id.
@@ -219,8 +219,10 @@ async def import_document(
                     files=services.files.directory,
                     user=user,
                     new_id=services.new_session_id,
-                    id_here=lambda named: registry.id_for_import(named, user),
-                    is_taken_elsewhere=lambda session_id: registry.is_taken(session_id, user),
+                    id_here=lambda named: session_manager.id_for_import(named, user),
+                    is_taken_elsewhere=lambda session_id: session_manager.is_taken(
+                        session_id, user
+                    ),
                 )
     except (NotAConversation, BadEntry) as error:
         raise RequestError(

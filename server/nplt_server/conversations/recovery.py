@@ -23,7 +23,7 @@ from typing import Final
 from nplt_server.conversations.approvals import is_open_question, last_words_of_step, why_denied
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.turn import InterruptedStep
-from nplt_server.tools.runner import ToolRunner
+from nplt_server.tools.executor import ToolExecutor
 from nplt_storage.entries import (
     ApprovalEntry,
     DebugEntry,
@@ -54,7 +54,7 @@ class UnfinishedPrompt:
 
 
 def unfinished_prompts(
-    record: ConversationRecord, tools: ToolRunner, now: datetime
+    record: ConversationRecord, tools: ToolExecutor, now: datetime
 ) -> Iterator[UnfinishedPrompt]:
     """Yields the unfinished prompts in the order in which they were accepted."""
     history, partial = record.history, record.partial_answer
@@ -75,7 +75,7 @@ def interruption(turn_id: str) -> FaultEntry:
     return FaultEntry(turn_id=turn_id, content=_INCOMPLETE, code="interrupted", state="interrupted")
 
 
-async def end_interrupted(record: ConversationRecord, tools: ToolRunner, turn_id: str) -> None:
+async def end_interrupted(record: ConversationRecord, tools: ToolExecutor, turn_id: str) -> None:
     """Ends a turn with the text it had sent, or else with a fault."""
     partial = record.partial_answer
     if partial is None or partial.turn_id != turn_id or not partial.text:
@@ -93,7 +93,7 @@ async def end_interrupted(record: ConversationRecord, tools: ToolRunner, turn_id
     )
 
 
-async def end_turn(record: ConversationRecord, tools: ToolRunner, fault: FaultEntry) -> None:
+async def end_turn(record: ConversationRecord, tools: ToolExecutor, fault: FaultEntry) -> None:
     """Ends a turn that can't end by itself: its tool calls get results, then comes the fault."""
     history, turn_id, why = record.history, fault.turn_id or "", fault.content
     if history.end_of_turn(turn_id) is not None:
@@ -126,7 +126,7 @@ def has_shutdown_note(history: ConversationHistory) -> bool:
 
 
 def _interrupted_step(
-    history: ConversationHistory, turn_id: str, tools: ToolRunner, now: datetime
+    history: ConversationHistory, turn_id: str, tools: ToolExecutor, now: datetime
 ) -> InterruptedStep | None:
     """Returns where to resume a turn that waited for an approval when the server stopped; `None`
     if no approval is open any more. The record decides about each tool call of its last output:
@@ -163,7 +163,7 @@ def _interrupted_step(
 
 
 def _result_by_record(
-    tool_call: ToolCallRequest, last: dict[str, ApprovalEntry], reason: str, tools: ToolRunner
+    tool_call: ToolCallRequest, last: dict[str, ApprovalEntry], reason: str, tools: ToolExecutor
 ) -> ToolCallResult:
     """The result of a call whose own result was lost, or never came."""
     approval = last.get(tool_call.tool_call_id)

@@ -22,8 +22,8 @@ from nplt_server.quotas import Quotas
 from nplt_server.settings import ApprovalSettings, ContextSettings, Limits, SessionSettings
 from nplt_server.tasks import Activity, HeavyWork, Spawn, TurnSlots
 from nplt_server.tokens import TokenCounting
+from nplt_server.tools.executor import ToolExecutor
 from nplt_server.tools.mcp import McpServers
-from nplt_server.tools.runner import ToolRunner
 from nplt_server.widgets import Widget, default_widgets
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import EpochEntry
@@ -119,7 +119,7 @@ class Services:
     histories: Histories
     files: AttachmentFiles
     router: ProviderRouter
-    tools: ToolRunner
+    tools: ToolExecutor
     limits: Limits
     context: ContextServices
     clock: Callable[[], datetime]

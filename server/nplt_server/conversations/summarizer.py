@@ -28,7 +28,7 @@ from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.services import Services
 from nplt_server.errors import ProviderError, ProviderRefused
-from nplt_server.providers import ModelRequest
+from nplt_server.providers import LlmRequest
 from nplt_server.providers.accumulator import ModelOutputAccumulator, usage_as_json
 from nplt_server.providers.retries import call_quietly
 from nplt_storage.entries import (
@@ -120,7 +120,7 @@ class _BackgroundCall:
         services = self._services
         route = services.router.route_of(model)
         invocation = route.invocation
-        request = ModelRequest(
+        request = LlmRequest(
             invocation=invocation,
             context=(SystemMessage(instruction=instruction), ModelInputMessage(content=text)),
             answer_tokens_max=answer_tokens_max,

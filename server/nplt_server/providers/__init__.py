@@ -1,6 +1,6 @@
 """The provider port: requests to a model, and the deltas that come back.
 
-`Provider` is what every vendor implements. A request is a list of context messages; an
+`ProviderClient` is what every vendor implements. A request is a list of context messages; an
 answer is a stream of `ModelOutputDelta`. `router` finds the provider of a model, `build`
 makes them from the settings. A vendor's SDK is imported at its first call.
 """
@@ -82,7 +82,7 @@ DeltaStream: TypeAlias = AbstractAsyncContextManager[AsyncIterator[ModelOutputDe
 """Leaving it closes the provider's stream at once."""
 
 
-class ModelRequest(Struct, frozen=True, kw_only=True):
+class LlmRequest(Struct, frozen=True, kw_only=True):
     invocation: ModelInvocationDescriptor
     context: Sequence[ContextMessage]
     tools: tuple[ToolDescription, ...] = ()
@@ -150,7 +150,7 @@ async def check_options(options: Mapping[str, JsonValue]) -> None:
         await check_schema(schema)
 
 
-class Provider(Protocol):
+class ProviderClient(Protocol):
     """A provider only reads the request. It fails with a `ProviderError`; any other exception is
     a bug of the provider and also ends the turn as `failed`."""
 
@@ -164,7 +164,7 @@ class Provider(Protocol):
     @property
     def models(self) -> tuple[str, ...]: ...
 
-    def call_model(self, request: ModelRequest) -> DeltaStream: ...
+    def call_model(self, request: LlmRequest) -> DeltaStream: ...
 
     async def aclose(self) -> None:
         """Called when the server stops and no call runs any more."""

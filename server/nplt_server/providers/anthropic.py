@@ -19,8 +19,8 @@ from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.digest.text import clean_text
 from nplt_server.errors import ProviderRefused
 from nplt_server.providers import (
+    LlmRequest,
     ModelOutputDelta,
-    ModelRequest,
     OpaquePiece,
     ReasoningPiece,
     Stopped,
@@ -186,7 +186,7 @@ def _is_accepted(schema: Json) -> bool:
 
 
 def _place_cache_breakpoints(
-    body: Json, request: ModelRequest, steps: Sequence[CompiledStep]
+    body: Json, request: LlmRequest, steps: Sequence[CompiledStep]
 ) -> None:
     """Writes them into a body that was just made."""
     places = {len(steps) - 1}
@@ -287,7 +287,7 @@ _BUDGET_SHARES = {"low": 0.25, "medium": 0.5, "high": 0.75, "xhigh": 0.875, "max
 _NO_THINKING = "none"
 
 
-def _request_options(request: ModelRequest, abilities: ModelAbilities, *, may_think: bool) -> Json:
+def _request_options(request: LlmRequest, abilities: ModelAbilities, *, may_think: bool) -> Json:
     """Fields of the request's body. `may_think`: nothing that was said so far forbids it."""
     output_tokens = request.output_tokens or _OUTPUT_TOKENS
     effort, temperature = request.options.get("effort"), request.temperature(1.0)
@@ -339,7 +339,7 @@ class MessagesApi(VendorApi, frozen=True, kw_only=True):
     def parser(self, rendered: RenderedRequest) -> MessageParser:
         return MessageParser(rendered.own_names)
 
-    def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest:
+    def render(self, request: LlmRequest, compiled: CompiledContext) -> RenderedRequest:
         steps, abilities = compiled.steps, abilities_of(request.invocation.model)
         ids = _sent_ids(steps)
         contents = [

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, assert_never
 
 from nplt_server.errors import ConfigurationError
-from nplt_server.providers import Patience, Provider
+from nplt_server.providers import Patience, ProviderClient
 from nplt_server.providers.credentials import (
     KeyMistake,
     base_url_of,
@@ -49,7 +49,7 @@ class ProviderBuilder:
         self._models = models
         self._patience = patience
 
-    def build(self, settings: AnyProviderSettings) -> Provider:
+    def build(self, settings: AnyProviderSettings) -> ProviderClient:
         try:
             match settings:
                 case OfflineSettings():

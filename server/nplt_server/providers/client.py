@@ -42,7 +42,7 @@ from nplt_server.errors import (
     ProviderRefused,
     RequestForm,
 )
-from nplt_server.providers import DeltaStream, ModelOutputDelta, ModelRequest, Patience
+from nplt_server.providers import DeltaStream, LlmRequest, ModelOutputDelta, Patience
 from nplt_server.providers.compiler import ContextCompiler
 from nplt_server.providers.failures import (
     VendorError,
@@ -296,7 +296,7 @@ class VendorProvider:
     def specification_of(self, model: str) -> str:
         return self._api_of(model).specification
 
-    def call_model(self, request: ModelRequest) -> DeltaStream:
+    def call_model(self, request: LlmRequest) -> DeltaStream:
         return aclosing(self._stream(request))
 
     @property
@@ -315,7 +315,7 @@ class VendorProvider:
             return learned
         return next((api for api in self._apis if api.is_needed_by(model)), self._apis[0])
 
-    async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def _stream(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         """Sends the request once, in its form. A refusal says whether another form may be
         accepted."""
         model, form = request.invocation.model, request.form or RequestForm()
@@ -351,7 +351,7 @@ class VendorProvider:
         return next(named, self._api_of(model)).in_form(form)
 
     def _instead(
-        self, refusal: ProviderRefused, request: ModelRequest, api: VendorApi
+        self, refusal: ProviderRefused, request: LlmRequest, api: VendorApi
     ) -> RequestForm | None:
         """The form to send the refused request in: without a schema that the vendor does not
         enforce, or, once, with or without the model's reasoning, or through the other API."""
@@ -371,7 +371,7 @@ class VendorProvider:
         return structs.replace(other, enforces_schema=form.enforces_schema)
 
 
-def _without_schema(request: ModelRequest) -> ModelRequest:
+def _without_schema(request: LlmRequest) -> LlmRequest:
     plain = {name: value for name, value in request.options.items() if name != "schema"}
     return structs.replace(request, options=plain)
 

@@ -26,7 +26,7 @@ from nplt_server.context.messages import (
     ToolResultsMessage,
 )
 from nplt_server.errors import ProviderUnavailable
-from nplt_server.providers import DeltaStream, ModelOutputDelta, ModelRequest, Patience
+from nplt_server.providers import DeltaStream, LlmRequest, ModelOutputDelta, Patience
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.models import FACTS, MODEL, installed_model
 from nplt_server.providers.openai import ChatApi, OpenAIClient
@@ -37,7 +37,7 @@ _WHO_IT_IS: Final = SystemMessage(instruction="You are a helpful assistant.")
 """Used for contexts without an instruction: the template's own makes the model digress."""
 
 
-def without_tools(request: ModelRequest) -> ModelRequest:
+def without_tools(request: LlmRequest) -> LlmRequest:
     """The request as the local model is shown it, which knows no tools. Results of other models'
     calls are shown as text; the calls are not shown, because the template would render them as
     empty answers. So small a model never calls a tool and takes their descriptions for the
@@ -190,7 +190,7 @@ class LocalProvider:
     def specification_of(self, model: str) -> str:
         return _VENDOR_API.specification
 
-    def call_model(self, request: ModelRequest) -> DeltaStream:
+    def call_model(self, request: LlmRequest) -> DeltaStream:
         return aclosing(self._answer(without_tools(request)))
 
     async def running(self) -> Engine:
@@ -218,7 +218,7 @@ class LocalProvider:
             await asyncio.gather(self._starting, return_exceptions=True)
         await self._leave()
 
-    async def _answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def _answer(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         for may_ask_again in (True, False):
             engine = await self.running()
             assert engine.chat is not None

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from nplt_protocol import JsonObject, JsonValue
 from nplt_server.masking import NO_SECRETS, SecretMask
-from nplt_server.providers import Provider
+from nplt_server.providers import ProviderClient
 from nplt_server.providers.models import KnownModels, ListedModel
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def is_model_name(name: str) -> bool:
 
 
 @runtime_checkable
-class ModelLister(Provider, Protocol):
+class ModelLister(ProviderClient, Protocol):
     """A provider that can be asked which models it has."""
 
     @property

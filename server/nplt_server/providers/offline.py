@@ -48,8 +48,8 @@ from nplt_server.context.messages import (
 from nplt_server.errors import ConfigurationError, ProviderError, ProviderRefused
 from nplt_server.providers import (
     DeltaStream,
+    LlmRequest,
     ModelOutputDelta,
-    ModelRequest,
     ReasoningPiece,
     Stopped,
     TextPiece,
@@ -83,7 +83,7 @@ class Script(Struct, frozen=True, kw_only=True):
 class _StreamingProvider:
     specification: ClassVar[str]
 
-    def call_model(self, request: ModelRequest) -> DeltaStream:
+    def call_model(self, request: LlmRequest) -> DeltaStream:
         return aclosing(self._stream(request))
 
     async def aclose(self) -> None:
@@ -92,7 +92,7 @@ class _StreamingProvider:
     def specification_of(self, model: str) -> str:
         return self.specification
 
-    def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    def _stream(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         raise NotImplementedError
 
 
@@ -107,7 +107,7 @@ class OfflineProvider(_StreamingProvider):
         self._words_per_second = words_per_second
         self._words = WordCounts()
 
-    async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def _stream(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         heard = await self._words.of(request.context)
         script = write_script(request.context, heard=heard, schema=request.schema)
         seconds = script.seconds
@@ -275,7 +275,7 @@ def _count(text: str) -> int:
 
 Piece: TypeAlias = str | ModelOutputDelta
 Said: TypeAlias = str | Iterable[Piece] | AsyncIterable[Piece]
-ModelFunction: TypeAlias = Callable[[ModelRequest], Said | Awaitable[Said]]
+ModelFunction: TypeAlias = Callable[[LlmRequest], Said | Awaitable[Said]]
 
 
 class ScriptedProvider(_StreamingProvider):
@@ -292,7 +292,7 @@ class ScriptedProvider(_StreamingProvider):
         self.models = models
         self._function = function
 
-    async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def _stream(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         said = self._function(request)
         if not isinstance(said, str) and isawaitable(said):
             said = await said

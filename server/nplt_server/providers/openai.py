@@ -19,8 +19,8 @@ from nplt_protocol.messages import EFFORTS
 from nplt_server.digest.text import clean_text
 from nplt_server.errors import ProviderRefused, RequestForm
 from nplt_server.providers import (
+    LlmRequest,
     ModelOutputDelta,
-    ModelRequest,
     OpaquePiece,
     ReasoningPiece,
     Stopped,
@@ -138,7 +138,7 @@ def _efforts_of(model: str) -> tuple[str, ...]:
     return known[1:] if _ALWAYS_REASONS.match(model) else known
 
 
-def _effort_of(request: ModelRequest) -> str | None:
+def _effort_of(request: LlmRequest) -> str | None:
     """The nearest the model takes: the highest that is not above what was asked for, but no
     less than some, unless none was asked for."""
     model, wanted = request.invocation.model, request.options.get("effort")
@@ -152,7 +152,7 @@ def _effort_of(request: ModelRequest) -> str | None:
     return next((each for each in reversed(some) if each in below), some[0])
 
 
-def _chat_effort_of(request: ModelRequest) -> str | None:
+def _chat_effort_of(request: LlmRequest) -> str | None:
     """Through chat completions newer models call tools only if they don't reason."""
     model = request.invocation.model
     if not request.tools or not _is_bound_since(_NO_EFFORT_WITH_TOOLS_SINCE, model):
@@ -160,7 +160,7 @@ def _chat_effort_of(request: ModelRequest) -> str | None:
     return "none" if "none" in _efforts_of(model) else None
 
 
-def _temperature_of(request: ModelRequest) -> float | None:
+def _temperature_of(request: LlmRequest) -> float | None:
     return None if _REASONS.match(request.invocation.model) else request.temperature(2.0)
 
 
@@ -185,7 +185,7 @@ def _description(tool: ToolDescription) -> str:
     return told if len(told) <= _DESCRIPTION_CHARACTERS_MAX else description
 
 
-def _schema_format(request: ModelRequest) -> JsonObject | None:
+def _schema_format(request: LlmRequest) -> JsonObject | None:
     """The schema of the answer, as both APIs take it."""
     if request.schema is None or (told := for_openai(request.schema)) is None:
         return None
@@ -202,7 +202,7 @@ def _seqs_of_user_step(step: UserStep) -> list[tuple[int, ...]]:
 
 
 def _rendered(
-    request: ModelRequest, body: JsonObject, options: JsonObject, seqs: list[tuple[int, ...]]
+    request: LlmRequest, body: JsonObject, options: JsonObject, seqs: list[tuple[int, ...]]
 ) -> RenderedRequest:
     return RenderedRequest(
         body=body | _without_nulls(options),
@@ -379,7 +379,7 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
         returned = self._returns_reasoning(model)
         return RequestForm(specification=self.specification, returns_reasoning=not returned)
 
-    def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest:
+    def render(self, request: LlmRequest, compiled: CompiledContext) -> RenderedRequest:
         model, messages, seqs = request.invocation.model, list[JsonValue](), list[tuple[int, ...]]()
         if compiled.system:
             messages.append({"role": "system", "content": compiled.system})
@@ -452,7 +452,7 @@ def _user_messages(step: UserStep) -> list[JsonObject]:
     return messages
 
 
-def _answer_format(request: ModelRequest) -> JsonObject:
+def _answer_format(request: LlmRequest) -> JsonObject:
     """Other servers than OpenAI's hold a model to a schema word by word, so that it can't call
     a tool: they are sent the schema where no tool need be called any more."""
     model, schema = request.invocation.model, request.schema
@@ -618,7 +618,7 @@ class ResponsesApi(VendorApi, frozen=True, kw_only=True):
     def parser(self, rendered: RenderedRequest) -> ResponsesParser:
         return ResponsesParser(rendered.own_names)
 
-    def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest:
+    def render(self, request: LlmRequest, compiled: CompiledContext) -> RenderedRequest:
         items, seqs, given_ids = list[JsonValue](), list[tuple[int, ...]](), set[str]()
         for step in compiled.steps:
             if isinstance(step, UserStep):

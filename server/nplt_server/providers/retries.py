@@ -26,7 +26,7 @@ from nplt_server.errors import (
     ProviderUnavailable,
     RequestForm,
 )
-from nplt_server.providers import ModelRequest
+from nplt_server.providers import LlmRequest
 from nplt_server.providers.accumulator import ModelOutputAccumulator, cleaned
 from nplt_server.providers.route import ModelRoute
 
@@ -84,7 +84,7 @@ class RequestForms:
 
 
 async def call_quietly(
-    request: ModelRequest, output: ModelOutputAccumulator, *, route: ModelRoute, policy: RetryPolicy
+    request: LlmRequest, output: ModelOutputAccumulator, *, route: ModelRoute, policy: RetryPolicy
 ) -> None:
     """Makes a call outside of any turn, over the same route and with the same retries, and
     without events. Returns when the output is complete; otherwise raises `ProviderError`."""

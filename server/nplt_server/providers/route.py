@@ -34,9 +34,9 @@ from nplt_server.errors import (
 from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.providers import (
     DeltaStream,
+    LlmRequest,
     ModelOutputDelta,
-    ModelRequest,
-    Provider,
+    ProviderClient,
     Stopped,
     TextPiece,
     UsageReport,
@@ -142,7 +142,7 @@ class ModelMetrics(Struct):
 class ModelRoute:
     def __init__(
         self,
-        provider: Provider,
+        provider: ProviderClient,
         model: str,
         provider_breaker: Breaker,
         secrets: SecretMask = NO_SECRETS,
@@ -168,10 +168,10 @@ class ModelRoute:
             model=self._model,
         )
 
-    def call_model(self, request: ModelRequest) -> DeltaStream:
+    def call_model(self, request: LlmRequest) -> DeltaStream:
         return aclosing(self._masked_call(request) if self._secrets else self._call(request))
 
-    async def _masked_call(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def _masked_call(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         masked = MaskedOutput(self._secrets)
         try:
             async with aclosing(self._call(request)) as deltas:
@@ -185,7 +185,7 @@ class ModelRoute:
         for each in masked.flush():
             yield each
 
-    async def _call(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def _call(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         observer = _CallObserver(self, request)
         try:
             async with self._provider.call_model(request) as deltas:
@@ -245,7 +245,7 @@ class ModelRoute:
 class _CallObserver:
     """Counts one call in the metrics, and reports to both breakers."""
 
-    def __init__(self, route: ModelRoute, request: ModelRequest) -> None:
+    def __init__(self, route: ModelRoute, request: LlmRequest) -> None:
         """Raises `ProviderPaused` if one of them is open: no request is to be sent."""
         self._metrics = route.metrics
         self._of_model, self._of_provider = route.breaker, route.provider_breaker

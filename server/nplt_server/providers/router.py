@@ -20,7 +20,7 @@ import anyio
 from nplt_protocol import ErrorCode, RequestError
 from nplt_server.errors import ConfigurationError
 from nplt_server.masking import NO_SECRETS, SecretMask
-from nplt_server.providers import Patience, Provider
+from nplt_server.providers import Patience, ProviderClient
 from nplt_server.providers.breaker import Breaker
 from nplt_server.providers.build import ProviderBuilder
 from nplt_server.providers.local_servers import LocalServers
@@ -38,7 +38,7 @@ _UNLISTED_ROUTES_MAX: Final = 256
 class ProviderRouter:
     def __init__(  # noqa: PLR0913
         self,
-        providers: Iterable[Provider],
+        providers: Iterable[ProviderClient],
         *,
         default_model: str | None = None,
         roles: Mapping[str, str] | None = None,
@@ -54,7 +54,7 @@ class ProviderRouter:
         self._secrets = secrets
         self._local_servers: LocalServers | None = None
         self._clock = clock
-        self._providers: dict[str, Provider] = {}
+        self._providers: dict[str, ProviderClient] = {}
         self.breakers: dict[str, Breaker] = {}
         self.routes: dict[str, ModelRoute] = {}
         """The routes of the models in the settings, and of others that were called."""
@@ -78,7 +78,7 @@ class ProviderRouter:
         }
         self.fallback = tuple(self.check(model, field="fallback") for model in fallback)
 
-    def add(self, provider: Provider) -> None:
+    def add(self, provider: ProviderClient) -> None:
         self._providers[provider.id] = provider
         self.breakers[provider.id] = Breaker(
             patience_seconds=self.retries.patience_seconds, clock=self._clock, of_provider=True
@@ -121,7 +121,7 @@ class ProviderRouter:
         provider = self._provider(provider_id)
         return isinstance(provider, ModelLister) and provider.is_open
 
-    def _provider(self, provider_id: str) -> Provider | None:
+    def _provider(self, provider_id: str) -> ProviderClient | None:
         known = self._providers.get(provider_id)
         if known is None and self._local_servers is not None:
             known = self._local_servers.provider(provider_id)
@@ -195,7 +195,7 @@ class ProviderRouter:
         """Closes all providers concurrently, so that one that hangs does not delay the
         others."""
 
-        async def close(provider: Provider) -> None:
+        async def close(provider: ProviderClient) -> None:
             try:
                 await provider.aclose()
             except Exception as error:

@@ -17,8 +17,8 @@ from msgspec import Struct, field
 from nplt_protocol import JsonObject, JsonValue
 from nplt_server.errors import ProviderError, ProviderRefused, RequestForm
 from nplt_server.providers import (
+    LlmRequest,
     ModelOutputDelta,
-    ModelRequest,
     Patience,
     Stopped,
     UsageReport,
@@ -135,7 +135,7 @@ class VendorApi(Struct, frozen=True, kw_only=True):
     specification: ClassVar[str]
     rules: ClassVar[VendorRules] = VendorRules()
 
-    def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest:
+    def render(self, request: LlmRequest, compiled: CompiledContext) -> RenderedRequest:
         raise NotImplementedError
 
     def parser(self, rendered: RenderedRequest) -> AnswerParser:

@@ -43,7 +43,7 @@ from nplt_protocol.messages import Hello, Welcome
 from nplt_protocol.stream import FrameStream
 from nplt_server import __version__
 from nplt_server.connections.session import Session
-from nplt_server.dialects import Answer
+from nplt_server.dialects import PendingReply
 from nplt_server.errors import ConfigurationError
 from nplt_server.relay.edge import EdgeRelay
 from nplt_server.relay.link import Links
@@ -88,13 +88,13 @@ class ClusterPeers:
     def relay_for(self, session: Session) -> EdgeRelay:
         return EdgeRelay(self._links, session)
 
-    async def accept(self, session: Session, hello: Hello, answer: Answer) -> None:
+    async def accept(self, session: Session, hello: Hello, pending: PendingReply) -> None:
         assert hello.peer is not None
         challenge, session.challenge = session.challenge, None
         if challenge is None or hello.proof is None:
             challenge = session.challenge = secrets.token_hex(16)
             proof = peer_proof(self._secret, "owner", hello.peer, challenge)
-            answer.refuse(
+            pending.refuse(
                 RequestError(
                     ErrorCode.UNAUTHORIZED,
                     "prove that you know the secret of this cluster",
@@ -108,7 +108,9 @@ class ClusterPeers:
             admission = session.server.admission
             admission.log_refusal(session.address, "it does not know the cluster's secret")
             await anyio.sleep(admission.penalty_for(session.address))
-            answer.refuse(RequestError(ErrorCode.UNAUTHORIZED, "that is not this cluster's secret"))
+            pending.refuse(
+                RequestError(ErrorCode.UNAUTHORIZED, "that is not this cluster's secret")
+            )
             session.count_failed_hello()
             return
         session.is_authenticated = True
@@ -123,7 +125,7 @@ class ClusterPeers:
             limits={},
             features=("link",),
         )
-        session.stream.send(session.connection.send_welcome(answer.seq, welcome))
+        session.stream.send(session.connection.send_welcome(pending.seq, welcome))
         stream: FrameStream[Frame] = session.stream  # type: ignore[assignment]
         stream.connection = LinkConnection()
         await OwnerLink(session, stream, self._limits, self.sessions).run()

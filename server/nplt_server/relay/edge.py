@@ -25,7 +25,7 @@ from nplt_protocol.resume import Cursor, TurnProgress, has_ended
 from nplt_server.connections.session import Session, client_of
 from nplt_server.conversations.broadcast import BroadcastEvent
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.dialects import Answer
+from nplt_server.dialects import PendingReply
 from nplt_server.errors import error_to_tell
 from nplt_server.relay.link import (
     Channel,
@@ -180,7 +180,7 @@ class OwnerSearch:
             raise RequestError(
                 ErrorCode.SHUTTING_DOWN, "the server is shutting down; try again later"
             )
-        return await server.registry.get(self._session_id, self._session.user)
+        return await server.session_manager.get(self._session_id, self._session.user)
 
     async def _find_next(self, failure: Exception) -> None:
         is_late = monotonic() > self._give_up_at
@@ -190,7 +190,7 @@ class OwnerSearch:
             self._address = failure.address
             attempts = [at for address, at in self._unreached if address == failure.address]
             if len(attempts) > 1 and self._began - attempts[0] > _UNREACHED_SECONDS:
-                await self._session.server.registry.ask_for(failure, self._session.user)
+                await self._session.server.session_manager.ask_for(failure, self._session.user)
             if not is_late:
                 return
         else:
@@ -235,27 +235,27 @@ class EdgeRelay:
             return True
         return isinstance(request, _NAMED) and request.session_id in (None, self.cursor.session_id)
 
-    async def forward(self, request: messages.Request, answer: Answer) -> None:
+    async def forward(self, request: messages.Request, pending: PendingReply) -> None:
         if isinstance(request, messages.FileData):
-            channel, seq_there = self._uploads[answer.seq]
+            channel, seq_there = self._uploads[pending.seq]
             await channel.send_data(seq_there, request.data)
             return
         assert self.cursor is not None
         address = None if self._channel is None else self._channel.link.address
-        await self._forward(request, answer, self.cursor.session_id, address)
+        await self._forward(request, pending, self.cursor.session_id, address)
 
     async def ask_owner(
         self,
         error: ConversationHeld | WrittenElsewhere,
         request: messages.Request,
-        answer: Answer,
+        pending: PendingReply,
         current_id: str | None,
     ) -> None:
         if isinstance(error, WrittenElsewhere):
             session_id = getattr(request, "session_id", None) or current_id
             if session_id is None or isinstance(request, messages.FileData):
                 raise error
-            await self._forward(request, answer, session_id, None)
+            await self._forward(request, pending, session_id, None)
             return
         if error.address is None:
             raise error
@@ -263,10 +263,10 @@ class EdgeRelay:
         if isinstance(here, Conversation) and current_id == error.session_id:
             # This server created a conversation with the same id that was never stored.
             here.record.mark_stale()
-        await self._forward(request, answer, error.session_id, error.address)
+        await self._forward(request, pending, error.session_id, error.address)
 
     async def _forward(
-        self, request: messages.Request, answer: Answer, session_id: str, address: str | None
+        self, request: messages.Request, pending: PendingReply, session_id: str, address: str | None
     ) -> None:
         request, cursor = self._addressed(request, session_id), self.cursor
         attached: messages.Attached | None = None
@@ -274,7 +274,7 @@ class EdgeRelay:
         async for owner in search:
             with search.attempt():
                 attached = await self._attach_again(owner, session_id)
-                await self._ask(owner, request, answer)
+                await self._ask(owner, request, pending)
                 if isinstance(owner, Conversation):
                     attached = owner.snapshot()
         cursor = self.cursor or cursor
@@ -294,41 +294,45 @@ class EdgeRelay:
             request = replace(request, message_id=message_id)
         return request
 
-    async def _ask(self, owner: Owner, request: messages.Request, answer: Answer) -> None:
+    async def _ask(self, owner: Owner, request: messages.Request, pending: PendingReply) -> None:
         if isinstance(owner, Conversation):
-            await self._session.handlers[type(request)](self._session, request, answer)
+            await self._session.handlers[type(request)](self._session, request, pending)
             return
         try:
             if isinstance(request, _ANSWERED_LATER):
-                self._send(owner, request, answer)
+                self._send(owner, request, pending)
             else:
-                await owner.ask(request, partial(self._receive_reply, owner, request, answer))
+                await owner.ask(request, partial(self._receive_reply, owner, request, pending))
         except LinkLost:
             if isinstance(request, _NOT_REPEATED):
                 raise _unknown_outcome() from None
             raise
 
-    def _send(self, channel: Channel, request: messages.Request, answer: Answer) -> None:
+    def _send(self, channel: Channel, request: messages.Request, pending: PendingReply) -> None:
         """Sends a request without waiting for its reply."""
 
         def receive(outcome: Outcome) -> None:
-            self._uploads.pop(answer.seq, None)
+            self._uploads.pop(pending.seq, None)
             if isinstance(outcome, LinkLost | Moved):
-                answer.refuse(_unknown_outcome())
+                pending.refuse(_unknown_outcome())
             else:
-                self._receive_reply(channel, request, answer, outcome)
+                self._receive_reply(channel, request, pending, outcome)
 
         seq = channel.send(request, receive)
         if isinstance(request, messages.FileMetadata):
-            self._uploads[answer.seq] = (channel, seq)
+            self._uploads[pending.seq] = (channel, seq)
 
     def _receive_reply(
-        self, channel: Channel, request: messages.Request, answer: Answer, reply: ReplyOrRefusal
+        self,
+        channel: Channel,
+        request: messages.Request,
+        pending: PendingReply,
+        reply: ReplyOrRefusal,
     ) -> None:
         session = self._session
         match reply:
             case RequestError():
-                answer.refuse(reply)
+                pending.refuse(reply)
                 return
             case messages.Attached():
                 if channel is self._channel:
@@ -348,7 +352,7 @@ class EdgeRelay:
                 reply = replace(reply, is_current=reply.session_id == session.current_id)
             case _:
                 pass
-        answer.give(reply)
+        pending.send(reply)
 
     # The conversation that the client is in
 
@@ -488,7 +492,7 @@ class EdgeRelay:
         }
         found = None
         if ended:
-            found = await session.server.registry.find(session_id, session.user)
+            found = await session.server.session_manager.find(session_id, session.user)
         if found is None:
             return
         progress: dict[str, TurnProgress] = defaultdict(TurnProgress)

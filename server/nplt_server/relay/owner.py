@@ -41,7 +41,7 @@ from nplt_protocol.messages import SessionEvent
 from nplt_protocol.stream import FrameStream
 from nplt_server.connections.session import NO_RELAY, Relay, Session
 from nplt_server.conversations.broadcast import BroadcastEvent
-from nplt_server.dialects import Answer
+from nplt_server.dialects import PendingReply
 from nplt_server.errors import error_to_tell
 from nplt_server.relay.link import MOVED, ping
 from nplt_storage.errors import ConversationHeld, WrittenElsewhere
@@ -121,12 +121,12 @@ class ChannelSession(Session):
             lagged = SessionEvent(session_id=here.session_id, event="lagged", details=details)
             self.deliver(BroadcastEvent(lagged, self.server.services.limits.message_bytes_max))
 
-    def refuse(self, answer: Answer, error: Exception) -> None:
+    def refuse(self, pending: PendingReply, error: Exception) -> None:
         refusal = error_to_tell(error, log, "a relayed request failed")
         is_moved = isinstance(error, ConversationHeld | WrittenElsewhere)
         if is_moved or refusal.code == ErrorCode.SHUTTING_DOWN:
             refusal = RequestError(refusal.code, refusal.message, details={MOVED: True})
-        answer.refuse(refusal)
+        pending.refuse(refusal)
 
 
 @dataclass(eq=False, repr=False)

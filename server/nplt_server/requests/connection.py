@@ -24,7 +24,7 @@ from nplt_server import __version__
 from nplt_server.connections.session import Session
 from nplt_server.conversations.conversation import Conversation, FreshConversation
 from nplt_server.conversations.services import ContextServices
-from nplt_server.dialects import Answer
+from nplt_server.dialects import PendingReply
 from nplt_server.histories import Histories
 from nplt_server.providers.breaker import Breaker
 from nplt_server.providers.router import ProviderRouter
@@ -36,9 +36,9 @@ _KEEPALIVE_SECONDS_MIN = 0.5
 SERVER_NAME = f"nplt/{__version__}"
 
 
-async def hello(session: Session, request: Hello, answer: Answer) -> None:
+async def hello(session: Session, request: Hello, pending: PendingReply) -> None:
     if PROTOCOL_VERSION not in request.versions:
-        answer.refuse(
+        pending.refuse(
             RequestError(
                 ErrorCode.UNSUPPORTED,
                 f"this server speaks protocol version {PROTOCOL_VERSION}; use a client that does",
@@ -55,7 +55,7 @@ async def hello(session: Session, request: Hello, answer: Answer) -> None:
             field="keepalive",
         )
     if request.peer is not None:
-        await session.server.peers.accept(session, request, answer)
+        await session.server.peers.accept(session, request, pending)
         return
     admission = session.server.admission
     user = admission.authenticate(request.token)
@@ -63,11 +63,11 @@ async def hello(session: Session, request: Hello, answer: Answer) -> None:
         admission.log_refusal(session.address, "its token is not known")
         await anyio.sleep(admission.penalty_for(session.address))
         message = WRONG_TOKEN if request.token else NO_TOKEN
-        answer.refuse(RequestError(ErrorCode.UNAUTHORIZED, message, field="token"))
+        pending.refuse(RequestError(ErrorCode.UNAUTHORIZED, message, field="token"))
         session.count_failed_hello()
         return
     if not admission.has_room_for(user):
-        answer.refuse(
+        pending.refuse(
             RequestError(
                 ErrorCode.BUSY,
                 "you have too many connections; close one and try again",
@@ -76,10 +76,10 @@ async def hello(session: Session, request: Hello, answer: Answer) -> None:
         )
         session.stream.close_soon()
         return
-    await _welcome(session, request, answer, user)
+    await _welcome(session, request, pending, user)
 
 
-async def _welcome(session: Session, request: Hello, answer: Answer, user: str) -> None:
+async def _welcome(session: Session, request: Hello, pending: PendingReply, user: str) -> None:
     limits = session.server.services.limits
     session.user = user
     session.client_name = (request.client or "")[:200]
@@ -104,11 +104,11 @@ async def _welcome(session: Session, request: Hello, answer: Answer, user: str) 
                 "history_page_max": 200,
             },
         )
-        session.stream.send(session.connection.send_welcome(answer.seq, welcome))
+        session.stream.send(session.connection.send_welcome(pending.seq, welcome))
 
     conversation: Conversation | FreshConversation
     if request.session_id is None and not request.create:
-        conversation = session.server.registry.fresh(user, request.history)
+        conversation = session.server.session_manager.fresh(user, request.history)
     else:
         try:
             conversation = await session.meant(
@@ -128,11 +128,11 @@ WRONG_TOKEN = (
 )
 
 
-async def ping(session: Session, request: Ping, answer: Answer) -> None:
-    answer.give(Pong(data=request.data))
+async def ping(session: Session, request: Ping, pending: PendingReply) -> None:
+    pending.send(Pong(data=request.data))
 
 
-async def client_note(session: Session, request: ClientNote, answer: Answer) -> None:
+async def client_note(session: Session, request: ClientNote, pending: PendingReply) -> None:
     """A version 2 client tells its UDP port. There is nothing to say to that."""
 
 
@@ -217,7 +217,7 @@ async def _cluster(histories: Histories) -> JsonObject | None:
     }
 
 
-async def status(session: Session, request: StatusRequest, answer: Answer) -> None:
+async def status(session: Session, request: StatusRequest, pending: PendingReply) -> None:
     """An operator is told about all users' connections, turns and calls, others about their
     own. Conversations are always those of who asks."""
     services, admission = session.server.services, session.server.admission
@@ -230,15 +230,15 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
     finished: Counter[str] = Counter()
     for one in counted:
         finished.update(one.turns_finished)
-    mine = [each for each in session.server.registry if each.user == session.user]
-    states = session.server.registry.states(session.user)
+    mine = [each for each in session.server.session_manager if each.user == session.user]
+    states = session.server.session_manager.states(session.user)
     cluster = await _cluster(services.histories) if is_operator else None
     present: JsonObject | None = None
     if (here := session.conversation) is not None:
         present = {"session_id": here.session_id, "model": here.model}
         if here.options:
             present["options"] = {**here.options}
-    answer.give(
+    pending.send(
         Status(
             server=SERVER_NAME,
             uptime=round(time.monotonic() - session.server.started_at, 3),

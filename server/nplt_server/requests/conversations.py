@@ -21,7 +21,7 @@ from nplt_server.connections.session import Session, client_of
 from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import checked_name
-from nplt_server.dialects import Answer
+from nplt_server.dialects import PendingReply
 from nplt_server.errors import no_such_conversation, repair_command
 from nplt_server.requests.files import path_of_upload
 from nplt_storage.entries import ArchivedEntry, PinnedEntry
@@ -49,7 +49,7 @@ def as_row(session: Session, row: ConversationRow) -> messages.SessionRow:
         last_accessed=last_accessed,
         is_current=session.current_id == row.session_id,
         model=session.server.services.router.choose(row.model),
-        state=session.server.registry.state_of(row),
+        state=session.server.session_manager.state_of(row),
         preview=row.preview,
         pinned=row.pinned,
         archived=row.archived,
@@ -67,19 +67,19 @@ async def _damaged_row(session: Session, row: ConversationRow) -> messages.Sessi
     return replace(shown, repair=repair_command(row.session_id))
 
 
-async def update(session: Session, request: messages.SessionUpdate, answer: Answer) -> None:
+async def update(session: Session, request: messages.SessionUpdate, pending: PendingReply) -> None:
     if request.deleted is False and request.session_id is not None:
         session_id = request.session_id  # what is in the trash is found by its id
     else:
         session_id = await session.id_of(request.session_id)
     name = checked_name(request.name) if request.name is not None else None
     if request.deleted is False:
-        registry, user = session.server.registry, session.user
+        session_manager, user = session.server.session_manager, session.user
         try:
-            await registry.find(session_id, user)  # nothing is done to one that is there
+            await session_manager.find(session_id, user)  # nothing is done to one that is there
         except RequestError:
-            session_id = await registry.find_in_trash(session_id, user)
-            await registry.undelete(session_id, user)
+            session_id = await session_manager.find_in_trash(session_id, user)
+            await session_manager.undelete(session_id, user)
     conversation = await session.meant(session_id, to_change=True)
     if name is not None:
         await operations.rename(conversation, name)
@@ -93,30 +93,30 @@ async def update(session: Session, request: messages.SessionUpdate, answer: Answ
         conversation.announce("archived", {"archived": request.archived})
     if conversation.row is None:
         raise no_such_conversation(session_id)
-    answer.give(as_row(session, conversation.row))
+    pending.send(as_row(session, conversation.row))
 
 
-async def fork(session: Session, request: messages.SessionFork, answer: Answer) -> None:
+async def fork(session: Session, request: messages.SessionFork, pending: PendingReply) -> None:
     session_id = await session.id_of(request.session_id)
     name = checked_name(request.name) if request.name is not None else None
     created = await operations.fork(
         session.server.services,
-        session.server.registry,
+        session.server.session_manager,
         session_id=session_id,
         user=session.user,
         at_seq=request.at_seq,
         name=name,
     )
-    answer.give(created)
+    pending.send(created)
 
 
-async def import_(session: Session, request: messages.Import, answer: Answer) -> None:
+async def import_(session: Session, request: messages.Import, pending: PendingReply) -> None:
     server, user = session.server, session.user
     if request.file_id is not None:
         path = await path_of_upload(session, request.file_id)
         try:
             done = await operations.import_document(
-                server.services, server.registry, path, user=user, field="file_id"
+                server.services, server.session_manager, path, user=user, field="file_id"
             )
         finally:
             with anyio.CancelScope(shield=True):  # refused or not, it was for this one time
@@ -126,55 +126,55 @@ async def import_(session: Session, request: messages.Import, answer: Answer) ->
             path = Path(directory) / "document.json"
             await anyio.to_thread.run_sync(path.write_bytes, orjson.dumps(request.document))
             done = await operations.import_document(
-                server.services, server.registry, path, user=user, field="document"
+                server.services, server.session_manager, path, user=user, field="document"
             )
     else:
         raise RequestError(
             ErrorCode.MALFORMED, "say what to import: file_id or document", field="document"
         )
-    answer.give(done)
+    pending.send(done)
 
 
-async def redact(session: Session, request: messages.Redact, answer: Answer) -> None:
+async def redact(session: Session, request: messages.Redact, pending: PendingReply) -> None:
     conversation = await session.meant(request.session_id, to_change=True)
     await conversation.queue.settle()
     operations.check_redactable(conversation.history, request.seq)
     work = partial(operations.redact, conversation, request.seq)
-    session.answer_later(conversation, work, answer)
+    session.reply_later(conversation, work, pending)
 
 
-async def repair(session: Session, request: messages.Repair, answer: Answer) -> None:
+async def repair(session: Session, request: messages.Repair, pending: PendingReply) -> None:
     """Repairs a conversation, also one that can't be entered because it is damaged."""
-    wanted, registry = request.session_id, session.server.registry
+    wanted, session_manager = request.session_id, session.server.session_manager
     if wanted is None:
         session_id = session.here().session_id
     else:
-        session_id = await registry.resolve(wanted, session.user, by_prefix=True)
-    answer.give(await registry.repair(session_id, session.user))
+        session_id = await session_manager.resolve(wanted, session.user, by_prefix=True)
+    pending.send(await session_manager.repair(session_id, session.user))
 
 
 _LIST_ROWS_MAX = 200
 _ROW_BYTES_MAX = 4_096
 
 
-async def attach(session: Session, request: messages.Attach, answer: Answer) -> None:
+async def attach(session: Session, request: messages.Attach, pending: PendingReply) -> None:
     conversation = await session.meant(
         request.session_id, create=request.create, history=request.history
     )
-    _attach(session, conversation, answer, request)
+    _attach(session, conversation, pending, request)
 
 
-async def switch(session: Session, request: messages.SessionSwitch, answer: Answer) -> None:
+async def switch(session: Session, request: messages.SessionSwitch, pending: PendingReply) -> None:
     conversation = await session.meant(
         request.session_id, create=request.create, history=request.history, by_prefix=True
     )
-    _attach(session, conversation, answer, None)
+    _attach(session, conversation, pending, None)
 
 
 def _attach(
     session: Session,
     conversation: Conversation,
-    answer: Answer,
+    pending: PendingReply,
     cursor: messages.Attach | None,
 ) -> None:
     """Attaches without a gap: the old conversation is left, the reply is sent, missed events are
@@ -183,7 +183,7 @@ def _attach(
     session.depart()
     observer = cursor.observer if cursor else False
     snapshot = conversation.snapshot(client_of(session, observer=observer))
-    answer.give(replace(snapshot, resync=True) if resync else snapshot)
+    pending.send(replace(snapshot, resync=True) if resync else snapshot)
     session.replay(frames)
     session.enter(conversation, observer=observer)
     conversation.record.profile.store.touch(
@@ -191,16 +191,16 @@ def _attach(
     )
 
 
-async def detach(session: Session, request: messages.Detach, answer: Answer) -> None:
+async def detach(session: Session, request: messages.Detach, pending: PendingReply) -> None:
     session.depart()
-    answer.give(messages.Detached())
+    pending.send(messages.Detached())
 
 
-async def new(session: Session, request: messages.SessionNew, answer: Answer) -> None:
+async def new(session: Session, request: messages.SessionNew, pending: PendingReply) -> None:
     model = session.server.services.router.check(request.model) if request.model else None
     name = checked_name(request.name) if request.name is not None else None
-    await session.server.registry.make_room()
-    conversation = session.server.registry.new(session.user, request.history)
+    await session.server.session_manager.make_room()
+    conversation = session.server.session_manager.new(session.user, request.history)
     await conversation.record.open()
     if name is not None:
         await operations.rename(conversation, name)
@@ -209,7 +209,7 @@ async def new(session: Session, request: messages.SessionNew, answer: Answer) ->
     if model is not None:
         await operations.switch_model(conversation, model)
     session.depart()
-    answer.give(
+    pending.send(
         messages.SessionCreated(
             session_id=conversation.session_id, name=conversation.name, model=conversation.model
         )
@@ -217,13 +217,13 @@ async def new(session: Session, request: messages.SessionNew, answer: Answer) ->
     session.enter(conversation)
 
 
-async def delete(session: Session, request: messages.SessionDelete, answer: Answer) -> None:
+async def delete(session: Session, request: messages.SessionDelete, pending: PendingReply) -> None:
     session_id = await session.id_of(request.session_id)
     if session.current_id == session_id:
         session.check_may_speak()
-    await session.server.registry.delete(session_id, session.user)
+    await session.server.session_manager.delete(session_id, session.user)
     current = session.conversation
-    answer.give(
+    pending.send(
         messages.SessionDeleted(
             session_id=session_id,
             current_session_id=current.session_id if current else "",
@@ -232,7 +232,9 @@ async def delete(session: Session, request: messages.SessionDelete, answer: Answ
     )
 
 
-async def list_sessions(session: Session, request: messages.SessionList, answer: Answer) -> None:
+async def list_sessions(
+    session: Session, request: messages.SessionList, pending: PendingReply
+) -> None:
     # A row is at most a few hundred characters; a page fits any message limit.
     bytes_max = session.server.services.limits.message_bytes_max
     query = RowQuery(
@@ -243,7 +245,7 @@ async def list_sessions(session: Session, request: messages.SessionList, answer:
     )
     try:
         if request.trash:
-            answer.give(await _trash(session, query))
+            pending.send(await _trash(session, query))
             return
         page = await session.server.services.histories.list(session.user, query)
     except BadCursor:
@@ -254,7 +256,7 @@ async def list_sessions(session: Session, request: messages.SessionList, answer:
         await _damaged_row(session, row) if row.damaged else as_row(session, row)
         for row in page.rows
     ]
-    answer.give(
+    pending.send(
         messages.SessionRows(
             sessions=tuple(rows), next_cursor=page.next_cursor, incomplete=page.incomplete
         )
@@ -288,7 +290,7 @@ _HIT_BYTES_MAX = 4_096
 _NAMES, _SAID = "n", "s"
 
 
-async def search(session: Session, request: messages.Search, answer: Answer) -> None:
+async def search(session: Session, request: messages.Search, pending: PendingReply) -> None:
     """Names first, then what was said, page by page; a cursor says in which of the two."""
     bytes_max = session.server.services.limits.message_bytes_max
     limit = min(request.limit, _HITS_MAX, bytes_max // _HIT_BYTES_MAX)
@@ -298,7 +300,7 @@ async def search(session: Session, request: messages.Search, answer: Answer) -> 
         raise RequestError(
             ErrorCode.MALFORMED, "cursor must be a next_cursor of this search", field="cursor"
         ) from None
-    answer.give(messages.SearchHits(hits=tuple(hits), next_cursor=next_cursor))
+    pending.send(messages.SearchHits(hits=tuple(hits), next_cursor=next_cursor))
 
 
 async def _page(

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from nplt_protocol import ErrorCode, RequestError, messages
 from nplt_server.connections.session import Session
-from nplt_server.dialects import Answer
+from nplt_server.dialects import PendingReply
 from nplt_server.tools import ToolFailed
 from nplt_server.tools.mcp.results import McpFile
 
@@ -19,14 +19,16 @@ _PIECE_BYTES_MAX = 1024 * 1024
 """The most of a file that one reply carries."""
 
 
-async def file_metadata(session: Session, request: messages.FileMetadata, answer: Answer) -> None:
+async def file_metadata(
+    session: Session, request: messages.FileMetadata, pending: PendingReply
+) -> None:
     session_id = ""
     if request.purpose != "import":  # that belongs nowhere yet
         try:
             session.check_may_speak()
             session_id = session.here().session_id
         except RequestError:
-            session.uploads.swallow(answer.seq)
+            session.uploads.swallow(pending.seq)
             raise
     data = b""
     if request.source is not None:
@@ -35,23 +37,23 @@ async def file_metadata(session: Session, request: messages.FileMetadata, answer
         request = structs.replace(
             request, filename=found.filename, size=len(data), content_type=found.content_type
         )
-    await session.uploads.begin(request, answer, session_id=session_id, user=session.user)
+    await session.uploads.begin(request, pending, session_id=session_id, user=session.user)
     if data:
-        await session.uploads.add(messages.FileData(data=data), answer)
+        await session.uploads.add(messages.FileData(data=data), pending)
 
 
-async def file_data(session: Session, request: messages.FileData, answer: Answer) -> None:
-    await session.uploads.add(request, answer)
+async def file_data(session: Session, request: messages.FileData, pending: PendingReply) -> None:
+    await session.uploads.add(request, pending)
 
 
-async def file_get(session: Session, request: messages.FileGet, answer: Answer) -> None:
+async def file_get(session: Session, request: messages.FileGet, pending: PendingReply) -> None:
     session_id = await _session_with_file(session, request.file_id, request.session_id)
     most = min(_PIECE_BYTES_MAX, session.server.services.limits.message_bytes_max)
     length = most if request.length is None else min(request.length, most)
     data = await session.server.services.files.read(
         session_id, request.file_id, offset=request.offset, length=length
     )
-    answer.give(messages.FilePiece(data=data))
+    pending.send(messages.FilePiece(data=data))
 
 
 async def path_of_upload(session: Session, file_id: str) -> Path:
@@ -74,7 +76,7 @@ async def _session_with_file(session: Session, file_id: str, session_id: str | N
     elif here is not None and await files.has(here.session_id, file_id):
         return here.session_id
     else:
-        holder = await session.server.registry.with_file(file_id, session.user)
+        holder = await session.server.session_manager.with_file(file_id, session.user)
     if holder is None or not await files.has(holder, file_id):
         raise RequestError(ErrorCode.NOT_FOUND, f"there is no file {file_id!r}", field="file_id")
     return holder

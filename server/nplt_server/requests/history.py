@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, JsonObject, RequestError, messages
 from nplt_server.connections.session import Session
 from nplt_server.conversations.context_report import context_report
-from nplt_server.dialects import BRACKET_BYTES_MAX, Answer
+from nplt_server.dialects import BRACKET_BYTES_MAX, PendingReply
 from nplt_server.histories import FoundConversation
 from nplt_storage.pages import MessagePage, PageQuery
 from nplt_storage.rows import NEW_NAME
@@ -25,11 +25,13 @@ _RANGE_CHARACTERS_MAX = 10_000
 """A range of this length fits one frame, whatever its characters."""
 
 
-async def history(session: Session, request: messages.HistoryRequest, answer: Answer) -> None:
+async def history(
+    session: Session, request: messages.HistoryRequest, pending: PendingReply
+) -> None:
     session_id = await session.id_of(request.session_id)
-    found = await session.server.registry.find(session_id, session.user)
+    found = await session.server.session_manager.find(session_id, session.user)
     if request.seq is not None:
-        answer.give(await _message_range(found, session_id, request))
+        pending.send(await _message_range(found, session_id, request))
         return
     if found is None:
         cursor = request.before or request.after or request.around or 0
@@ -41,7 +43,7 @@ async def history(session: Session, request: messages.HistoryRequest, answer: An
         if request.max_bytes is not None:
             asked = max(request.max_bytes, _PAGE_BYTES_MIN)
         server_bytes_max = session.server.services.limits.message_bytes_max
-        bytes_max = min(asked, server_bytes_max, answer.bytes_max or asked)
+        bytes_max = min(asked, server_bytes_max, pending.bytes_max or asked)
         query = PageQuery(
             before=request.before,
             after=request.after,
@@ -56,12 +58,12 @@ async def history(session: Session, request: messages.HistoryRequest, answer: An
         )
         with found.profile.explained():
             page = await found.profile.store.page(session_id, query)
-        found = await session.server.registry.find(session_id, session.user) or found
+        found = await session.server.session_manager.find(session_id, session.user) or found
     row, here = found.row if found else None, session.conversation
     chosen = row.model if row else None
     if here is not None and here.session_id == session_id:
         chosen = here.model
-    answer.give(
+    pending.send(
         messages.HistoryPage(
             session_id=session_id,
             name=row.name if row else NEW_NAME,
@@ -102,25 +104,27 @@ async def _message_range(
     )
 
 
-async def context(session: Session, request: messages.ContextRequest, answer: Answer) -> None:
+async def context(
+    session: Session, request: messages.ContextRequest, pending: PendingReply
+) -> None:
     conversation = await session.meant(request.session_id)
     model = conversation.model
     if request.model is not None:
         model = session.server.services.router.check(request.model)
     bytes_max = session.server.services.limits.message_bytes_max
-    answer.give(
+    pending.send(
         await context_report(
             conversation.context, model=model, text=request.text, bytes_max=bytes_max
         )
     )
 
 
-async def usage(session: Session, request: messages.Usage, answer: Answer) -> None:
+async def usage(session: Session, request: messages.Usage, pending: PendingReply) -> None:
     conversation = await session.meant(request.session_id)
-    answer.give(await conversation.get_token_usage())
+    pending.send(await conversation.get_token_usage())
 
 
-async def tools(session: Session, request: messages.Tools, answer: Answer) -> None:
+async def tools(session: Session, request: messages.Tools, pending: PendingReply) -> None:
     conversation = await session.meant(request.session_id)
     services = session.server.services
     every = services.tools.every
@@ -142,7 +146,7 @@ async def tools(session: Session, request: messages.Tools, answer: Answer) -> No
         name: {**server.described, "sources": [to_builtins(one) for one in server.sources]}
         for name, server in services.mcp_servers.by_name.items()
     }
-    answer.give(
+    pending.send(
         messages.ToolList(
             session_id=conversation.session_id, tools=tuple(listed), mcp_servers=servers or None
         )

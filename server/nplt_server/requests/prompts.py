@@ -12,11 +12,11 @@ from nplt_server.connections.session import Session
 from nplt_server.conversations import operations
 from nplt_server.conversations.approvals import no_such_question
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.dialects import Answer
+from nplt_server.dialects import PendingReply
 from nplt_server.providers import check_options
 
 
-async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> None:
+async def prompt(session: Session, request: messages.Prompt, pending: PendingReply) -> None:
     if request.options:
         await check_options(request.options)
     conversation = await session.meant(
@@ -41,21 +41,25 @@ async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> 
         # A plain client has no message_id: if its prompt is a duplicate, the relay sent it twice.
         if not is_foreign and not (given.duplicate and session.can_attach):
             session.own_turns[given.turn_id] = given.seq
-        answer.give(given)
+        pending.send(given)
 
     await conversation.accept(request, receipt=receipt)
 
 
-async def cancel(session: Session, request: messages.Cancel, answer: Answer) -> None:
+async def cancel(session: Session, request: messages.Cancel, pending: PendingReply) -> None:
     turn_id = request.turn_id or session.last_turn
-    conversation = session.server.registry.turn_holder(turn_id, session.user) if turn_id else None
+    conversation = (
+        session.server.session_manager.turn_holder(turn_id, session.user) if turn_id else None
+    )
     if conversation is not None and session.is_in(conversation):
         session.check_may_speak()
     cancelled = bool(conversation and turn_id and conversation.cancel(turn_id))
-    answer.give(messages.Cancelled(cancelled=cancelled))
+    pending.send(messages.Cancelled(cancelled=cancelled))
 
 
-async def model_switch(session: Session, request: messages.ModelSwitch, answer: Answer) -> None:
+async def model_switch(
+    session: Session, request: messages.ModelSwitch, pending: PendingReply
+) -> None:
     conversation, router = session.here(), session.server.services.router
     previous = conversation.model
     wanted = router.wished(model=request.model, role=request.role)
@@ -70,7 +74,7 @@ async def model_switch(session: Session, request: messages.ModelSwitch, answer: 
         await router.lists.load()
         # Beside this: nobody waits for a provider that is slow or gone.
         session.server.services.spawn(router.begin_lists())
-    answer.give(
+    pending.send(
         messages.ModelChoice(
             model=conversation.model,
             previous_model=previous,
@@ -82,13 +86,13 @@ async def model_switch(session: Session, request: messages.ModelSwitch, answer: 
     )
 
 
-async def clear(session: Session, request: messages.ClearRequest, answer: Answer) -> None:
+async def clear(session: Session, request: messages.ClearRequest, pending: PendingReply) -> None:
     session.check_may_speak()
     here = session.here()
-    session.answer_later(here, partial(operations.clear, here), answer)
+    session.reply_later(here, partial(operations.clear, here), pending)
 
 
-async def rollback(session: Session, request: messages.Rollback, answer: Answer) -> None:
+async def rollback(session: Session, request: messages.Rollback, pending: PendingReply) -> None:
     conversation = await session.meant(request.session_id, to_change=True)
     given = (request.to_seq is not None, bool(request.turns), request.redo)
     if given.count(True) != 1:
@@ -97,29 +101,31 @@ async def rollback(session: Session, request: messages.Rollback, answer: Answer)
             "say what to take back: to_seq, or turns, or redo to bring it back",
             field="turns",
         )
-    answer.give(
+    pending.send(
         await operations.roll_back(
             conversation, request.to_seq or 0, turns=request.turns, redo=request.redo
         )
     )
 
 
-async def compact_context(session: Session, request: messages.Compact, answer: Answer) -> None:
+async def compact_context(
+    session: Session, request: messages.Compact, pending: PendingReply
+) -> None:
     conversation = await session.meant(request.session_id, to_change=True)
-    session.answer_later(conversation, partial(operations.compact, conversation), answer)
+    session.reply_later(conversation, partial(operations.compact, conversation), pending)
 
 
-async def approval(session: Session, request: messages.Approval, answer: Answer) -> None:
+async def approval(session: Session, request: messages.Approval, pending: PendingReply) -> None:
     """Asked in the conversation of this session, or in another one of the user's."""
     here, approval_id = session.conversation, request.approval_id
     if isinstance(here, Conversation) and here.approvals.knows(approval_id):
         session.check_may_speak()
-        answer.give(await here.approvals.decide(request, by=session.user))
+        pending.send(await here.approvals.decide(request, by=session.user))
         return
-    mine = [each for each in session.server.registry if each.user == session.user]
+    mine = [each for each in session.server.session_manager if each.user == session.user]
     asked_in = next((each for each in mine if each.approvals.holds(approval_id)), None)
     if asked_in is None:  # it may be decided already
         asked_in = next((each for each in mine if each.approvals.knows(approval_id)), None)
     if asked_in is None:
         raise no_such_question(approval_id)
-    answer.give(await asked_in.approvals.decide(request, by=session.user))
+    pending.send(await asked_in.approvals.decide(request, by=session.user))

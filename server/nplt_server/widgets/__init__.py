@@ -72,7 +72,7 @@ NOTEBOOK_BYTES_MAX: Final = 16 * 1024
 NotebookAction: TypeAlias = Literal["write", "append", "replace"]
 
 
-class NotebookWidget(Widget):
+class MemoryNotebookWidget(Widget):
     name = "notebook"
     description = "What the model noted down for itself."
 
@@ -318,4 +318,4 @@ def changed(
 
 
 def default_widgets() -> tuple[Widget, ...]:
-    return (NotebookWidget(), TodoWidget())
+    return (MemoryNotebookWidget(), TodoWidget())

@@ -25,10 +25,10 @@ from nplt_server.context.messages import (
 )
 from nplt_server.errors import ProviderError
 from nplt_server.providers import (
+    LlmRequest,
     ModelOutputDelta,
-    ModelRequest,
     Patience,
-    Provider,
+    ProviderClient,
     Stopped,
     ToolCallPiece,
 )
@@ -64,8 +64,8 @@ def request(
     tools: tuple[ToolDescription, ...] = (LOOK,),
     options: dict[str, JsonValue] | None = None,
     answer_tokens_max: int | None = 4096,
-) -> ModelRequest:
-    return ModelRequest(
+) -> LlmRequest:
+    return LlmRequest(
         invocation=claude(model),
         context=context or (ModelInputMessage(content="hello", seq=1),),
         tools=tools,
@@ -85,12 +85,12 @@ def anthropic_provider(
     return VendorProvider("anthropic", client, apis=(MessagesApi(),), models=models)
 
 
-def rendered(asked: ModelRequest) -> RenderedRequest:
+def rendered(asked: LlmRequest) -> RenderedRequest:
     compiled = ContextCompiler(VendorRules()).compile(asked.context, origin=asked.invocation)
     return MessagesApi().render(asked, compiled)
 
 
-def body_of(asked: ModelRequest) -> Json:
+def body_of(asked: LlmRequest) -> Json:
     return rendered(asked).body
 
 
@@ -183,13 +183,13 @@ def result(call_id: str, said: str = "seen", **fields: Any) -> ToolCallResult:
     return ToolCallResult(tool_call_id=call_id, result=said, **{**known, **fields})
 
 
-async def heard(provider: Provider, asked: ModelRequest) -> list[ModelOutputDelta]:
+async def heard(provider: ProviderClient, asked: LlmRequest) -> list[ModelOutputDelta]:
     async with provider.call_model(asked) as deltas:
         return [delta async for delta in deltas]
 
 
 async def heard_until_it_fails(
-    provider: Provider, asked: ModelRequest
+    provider: ProviderClient, asked: LlmRequest
 ) -> tuple[list[ModelOutputDelta], ProviderError | None]:
     said: list[ModelOutputDelta] = []
     try:

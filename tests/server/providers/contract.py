@@ -18,7 +18,7 @@ import pytest
 from nplt_protocol import JsonValue
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.errors import ProviderError
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Provider, Stopped, TextPiece
+from nplt_server.providers import LlmRequest, ModelOutputDelta, ProviderClient, Stopped, TextPiece
 from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.tools import ToolDescription
 from nplt_storage.entries import ModelInvocationDescriptor, ModelOutputEntry
@@ -60,7 +60,7 @@ class Scene:
 
 class Stage(Protocol):
     @property
-    def provider(self) -> Provider: ...
+    def provider(self) -> ProviderClient: ...
 
     def cannot(self, scene: SceneName) -> str | None:
         """Why not."""
@@ -220,9 +220,9 @@ async def whatever_fails_is_told_as_an_error_of_ours(stage: Stage) -> None:
 
 def request(
     stage: Stage, scene: Scene, *tools: ToolDescription, screen: str | None = None
-) -> ModelRequest:
+) -> LlmRequest:
     provider = stage.provider
-    return ModelRequest(
+    return LlmRequest(
         invocation=ModelInvocationDescriptor(
             provider=provider.id,
             specification=provider.specification_of(provider.models[0]),

@@ -29,8 +29,8 @@ from tests.vendors.sse import Wire
 
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
-    ModelRequest,
-    Provider,
+    LlmRequest,
+    ProviderClient,
     Stopped,
     TextPiece,
     ToolCallPiece,
@@ -52,7 +52,7 @@ _TEXT = "an answer of several pieces"
 class _AnyStage:
     cannots: dict[SceneName, str] = {}  # noqa: RUF012
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: ProviderClient) -> None:
         self.provider = provider
 
     def cannot(self, scene: SceneName) -> str | None:
@@ -109,7 +109,7 @@ class ScriptedStage(_AnyStage):
     def is_busy(self) -> bool:
         return self._is_speaking
 
-    async def _answer(self, request: ModelRequest) -> AsyncIterator[Piece]:
+    async def _answer(self, request: LlmRequest) -> AsyncIterator[Piece]:
         self._seen.append(request.context[-1].text)  # type: ignore[union-attr]
         if self._scene == "failure":
             raise ProviderUnavailable("it was told to")
@@ -249,7 +249,7 @@ def _scene_of_speech(scene: SceneName) -> Scene:
             return Scene(text=speech.spoken(speech.SENTENCE))
 
 
-def provider_of(api: Api, *, model: str, key: str, url: str) -> Provider:
+def provider_of(api: Api, *, model: str, key: str, url: str) -> ProviderClient:
     if api == "messages":
         return anthropic_provider(models=(model,), key=key, base_url=url)
     client = OpenAIClient(api_key=key, base_url=f"{url}/v1")

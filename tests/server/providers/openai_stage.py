@@ -24,7 +24,7 @@ from nplt_server.context.messages import (
     SystemMessage,
     ToolResultsMessage,
 )
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Patience
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Patience
 from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.openai import ChatApi, OpenAIClient, ResponsesApi
@@ -50,8 +50,8 @@ def request(
     tools: tuple[ToolDescription, ...] = (LOOK,),
     options: dict[str, JsonValue] | None = None,
     answer_tokens_max: int | None = 4096,
-) -> ModelRequest:
-    return ModelRequest(
+) -> LlmRequest:
+    return LlmRequest(
         invocation=ModelInvocationDescriptor(
             provider="openai", specification=vendor_api.specification, model=model
         ),
@@ -97,7 +97,7 @@ def calls_of(output: ModelOutputAccumulator) -> list[tuple[str, str]]:
 
 
 async def heard(
-    provider: VendorProvider, asked: ModelRequest, deltas: list[ModelOutputDelta]
+    provider: VendorProvider, asked: LlmRequest, deltas: list[ModelOutputDelta]
 ) -> ModelOutputAccumulator:
     """`deltas` also holds what came before an error."""
     async with provider.call_model(asked) as stream:
@@ -107,7 +107,7 @@ async def heard(
 
 
 async def asked_over_http(
-    vendors: Emulator, vendor_api: VendorApi, asked: ModelRequest | None = None, **how: Any
+    vendors: Emulator, vendor_api: VendorApi, asked: LlmRequest | None = None, **how: Any
 ) -> ModelOutputAccumulator:
     async with provider_of(vendors, vendor_api, **how) as provider:
         return await heard(provider, asked or request(vendor_api=vendor_api), [])

@@ -16,7 +16,7 @@ from tests.vendors.emulator import Emulator
 from tests.vendors.rejections import Rejection
 
 from nplt_server.conversations.services import ContextServices
-from nplt_server.providers import Provider
+from nplt_server.providers import ProviderClient
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.openai import ChatApi, OpenAIClient, ResponsesApi
 from nplt_server.tools import Tool
@@ -52,8 +52,8 @@ def _rejection(api: ApiName, place: int) -> Rejection:
 
 
 @asynccontextmanager
-async def provider_for(api: ApiName, vendors: Emulator) -> AsyncIterator[Provider]:
-    provider: Provider
+async def provider_for(api: ApiName, vendors: Emulator) -> AsyncIterator[ProviderClient]:
+    provider: ProviderClient
     if api == "messages":
         provider = anthropic_provider(
             models=("claude-opus-4-5",), key=vendors.key, base_url=vendors.anthropic_url
@@ -71,7 +71,7 @@ async def provider_for(api: ApiName, vendors: Emulator) -> AsyncIterator[Provide
 @asynccontextmanager
 async def conversation_with(
     entries: Sequence[Entry],
-    provider: Provider,
+    provider: ProviderClient,
     *,
     context_services: ContextServices | None = None,
     tools: tuple[Tool, ...] | None = None,

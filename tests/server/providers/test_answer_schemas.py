@@ -18,7 +18,7 @@ from tests.vendors.emulator import Emulator, emulator
 from nplt_protocol import JsonObject, RequestError
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.errors import ProviderRefused, RequestForm
-from nplt_server.providers import ModelRequest, check_options
+from nplt_server.providers import LlmRequest, check_options
 from nplt_server.providers.schemas import fault_of_answer, for_anthropic, for_openai
 
 TEXT: JsonObject = {"type": "string"}
@@ -112,8 +112,8 @@ async def test_a_check_without_end_is_given_up_and_nothing_else_waits_for_it() -
 
 def openai_request(
     schema: JsonObject, model: str, *, tools: bool = False, answer_only: bool = False
-) -> ModelRequest:
-    return ModelRequest(
+) -> LlmRequest:
+    return LlmRequest(
         invocation=openai_stage.request(model=model).invocation,
         context=(ModelInputMessage(content="as JSON", seq=1),),
         tools=(openai_stage.LOOK,) if tools else (),

@@ -20,7 +20,7 @@ from tests.vendors.sse import Wire
 
 from nplt_protocol.messages import AgentThought
 from nplt_server.errors import ProviderRefused, RequestForm
-from nplt_server.providers import Patience, Provider
+from nplt_server.providers import Patience, ProviderClient
 from nplt_server.providers.build import ProviderBuilder
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.openai import ChatApi, ResponsesApi
@@ -33,7 +33,9 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 @asynccontextmanager
-async def provider_of(vendors: Emulator, *models: str, **more: Any) -> AsyncIterator[Provider]:
+async def provider_of(
+    vendors: Emulator, *models: str, **more: Any
+) -> AsyncIterator[ProviderClient]:
     settings = OpenAISettings(
         id="box", base_url=vendors.openai_url, api_key_env="KEY", models=models, **more
     )

@@ -14,7 +14,7 @@ from tests.vendors.faults import Stall
 
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.errors import ConfigurationError, ProviderRefused, ProviderUnavailable
-from nplt_server.providers import ModelRequest, Patience, TextPiece
+from nplt_server.providers import LlmRequest, Patience, TextPiece
 from nplt_server.providers.build import ProviderBuilder
 from nplt_server.providers.local_model import LocalProvider
 from nplt_server.providers.router import ProviderRouter, build_router
@@ -43,7 +43,7 @@ async def answer(
 ) -> str:
     provider = router.route_of(model)
     invocation = provider.invocation
-    asked = ModelRequest(
+    asked = LlmRequest(
         invocation=invocation,
         context=(ModelInputMessage(content="hi", seq=1),),
         answer_tokens_max=answer_tokens_max,

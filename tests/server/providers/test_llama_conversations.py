@@ -20,7 +20,7 @@ from nplt_server.context.messages import (
     ToolResultsMessage,
 )
 from nplt_server.errors import RequestTooLarge
-from nplt_server.providers import ModelRequest, Provider
+from nplt_server.providers import LlmRequest, ProviderClient
 from nplt_server.providers.schemas import fault_of_answer
 from nplt_server.tools import ToolDescription
 from nplt_storage.entries import ModelInvocationDescriptor, ToolCallResult
@@ -39,7 +39,7 @@ class Talk:
         asked = ModelInvocationDescriptor(
             provider=provider.id, specification=provider.specification_of(MODEL), model=MODEL
         )
-        request = ModelRequest(invocation=asked, context=tuple(self.context), tools=tools)
+        request = LlmRequest(invocation=asked, context=tuple(self.context), tools=tools)
         try:
             async with provider.call_model(request) as deltas:
                 output = accumulated([delta async for delta in deltas])
@@ -80,7 +80,7 @@ class Talk:
         return len(self.context) + 1
 
 
-def llama(api: Api, model: str = MODEL) -> Provider:
+def llama(api: Api, model: str = MODEL) -> ProviderClient:
     return provider_of(api, model=model, key="none", url=llama_server().url)
 
 
@@ -118,7 +118,7 @@ async def test_a_schema_is_held_to_by_chat_completions_and_harms_nowhere(api: Ap
         provider=provider.id, specification=provider.specification_of(MODEL), model=MODEL
     )
     prompt = ModelInputMessage(content="a number", seq=1)
-    request = ModelRequest(invocation=asked, context=(prompt,), options={"schema": schema})
+    request = LlmRequest(invocation=asked, context=(prompt,), options={"schema": schema})
     async with provider.call_model(request) as deltas:
         output = accumulated([delta async for delta in deltas])
     await provider.aclose()

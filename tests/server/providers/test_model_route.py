@@ -20,7 +20,7 @@ from nplt_server.errors import (
     RequestForm,
     RequestTooLarge,
 )
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, UsageReport
 from nplt_server.providers.breaker import FAILURES_MAX, OPEN_SECONDS
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.providers.route import BUCKET_SECONDS, Durations
@@ -36,7 +36,7 @@ class Meter:
         router = ProviderRouter([model_of(model)], clock=lambda: self.now)
         self.route = router.route_of("test/model")
         invocation = self.route.invocation
-        self.request = ModelRequest(
+        self.request = LlmRequest(
             invocation=invocation, context=(ModelInputMessage(content="hello", seq=1),)
         )
 
@@ -46,7 +46,7 @@ class Meter:
 
 
 async def test_an_answer_is_counted_and_its_time_taken() -> None:
-    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def model(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         meter.now += 0.4
         yield TextPiece(text="a")
         meter.now += 3.0
@@ -74,14 +74,14 @@ async def test_an_answer_is_counted_and_its_time_taken() -> None:
 
 
 def failing(error: Exception) -> Model:
-    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def model(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         raise error
         yield TextPiece(text="never")
 
     return model
 
 
-async def cut(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def cut(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     yield TextPiece(text="half an ans")
 
 
@@ -115,7 +115,7 @@ async def test_a_refusal_that_another_form_may_mend_is_no_failure_and_counts_one
 ) -> None:
     other = RequestForm(specification="other")
 
-    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def model(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         if request.form is None:
             raise ProviderRefused("wrong API", wrong_api=True, instead=other)
         yield TextPiece(text="hello")
@@ -132,7 +132,7 @@ async def test_a_refusal_that_another_form_may_mend_is_no_failure_and_counts_one
 
 
 async def test_a_refusal_that_another_form_may_mend_leaves_the_breaker_half_open() -> None:
-    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def model(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         if meter.now == 0.0:
             raise ProviderUnavailable("down")
         raise ProviderRefused("wrong API", instead=RequestForm(specification="other"))
@@ -162,7 +162,7 @@ async def test_while_it_is_open_the_provider_is_not_even_asked() -> None:
 
 
 async def test_a_call_that_is_given_up_says_nothing_of_the_provider() -> None:
-    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def model(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         if meter.now == 0.0:
             raise ProviderUnavailable("down")
         await anyio.sleep_forever()
@@ -183,7 +183,7 @@ class Gateway:
     """Two models behind one address; `x` fails."""
 
     def __init__(self, error: ProviderError) -> None:
-        def model(request: ModelRequest) -> str:
+        def model(request: LlmRequest) -> str:
             if request.invocation.model == "x":
                 raise error
             return "fine"
@@ -193,7 +193,7 @@ class Gateway:
     async def calls(self, name: str) -> None:
         route = self.router.route_of(name)
         invocation = route.invocation
-        asked = ModelRequest(
+        asked = LlmRequest(
             invocation=invocation, context=(ModelInputMessage(content="hello", seq=1),)
         )
         async with route.call_model(asked) as deltas:
@@ -254,7 +254,7 @@ def test_what_took_longer_than_all_edges_is_counted_too() -> None:
 
 
 async def test_who_asks_for_fewer_requests_is_in_good_health() -> None:
-    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def model(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         raise ProviderUnavailable("fewer, please (429)", is_busy=True)
         yield
 
@@ -270,7 +270,7 @@ async def test_a_bug_in_the_adapter_is_no_answer_of_the_provider() -> None:
     errors = [*[ProviderUnavailable("down")] * (FAILURES_MAX - 1), KeyError("a bug")]
     errors.append(ProviderUnavailable("down"))
 
-    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    async def model(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         raise errors.pop(0)
         yield Stopped(reason="end")
 

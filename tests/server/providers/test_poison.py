@@ -21,7 +21,7 @@ from tests.vendors.models import ClaudeModel, GptModel
 
 from nplt_protocol.messages import AgentThought, SessionEvent
 from nplt_server.conversations import operations
-from nplt_server.providers import Provider
+from nplt_server.providers import ProviderClient
 from nplt_server.widgets import TodoList
 from nplt_storage.entries import (
     CompactionEntry,
@@ -118,7 +118,9 @@ KINDS: dict[str, list[Entry]] = {
 }
 
 
-async def play_on(entries: list[Entry], provider: Provider, vendors: Emulator) -> tuple[int, int]:
+async def play_on(
+    entries: list[Entry], provider: ProviderClient, vendors: Emulator
+) -> tuple[int, int]:
     """How many calls the next turn takes, and the one after it."""
     async with conversation_with(entries, provider) as stage:
         before = len(vendors.received)

@@ -25,7 +25,7 @@ from nplt_server.providers import ModelFacts
 from nplt_server.settings import ContextSettings
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools.typed import typed_tool
-from nplt_server.widgets import NotebookWidget
+from nplt_server.widgets import MemoryNotebookWidget
 from nplt_storage.entries import NotebookEntry, SystemInstructionEntry
 
 THINKING = {
@@ -77,7 +77,7 @@ async def test_a_model_that_poisons_its_own_notebook_can_be_talked_to(api: ApiNa
     async with (
         emulator(script) as vendors,
         provider_for(api, vendors) as provider,
-        conversation_with([], provider, tools=NotebookWidget().tools) as stage,
+        conversation_with([], provider, tools=MemoryNotebookWidget().tools) as stage,
     ):
         # Both what it asked for and what stands in the notebook since.
         assert (await stage.play("note it")).state == "completed"

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from nplt_protocol import RequestError
-from nplt_server.providers import ModelRequest
+from nplt_server.providers import LlmRequest
 from nplt_server.providers.breaker import FAILURES_MAX
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.providers.router import ProviderRouter
@@ -24,7 +24,7 @@ class Closable(ScriptedProvider):
         self.is_closed = True
 
 
-def _silence(request: ModelRequest) -> str:
+def _silence(request: LlmRequest) -> str:
     return "…"
 
 

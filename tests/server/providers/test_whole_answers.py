@@ -13,7 +13,7 @@ from tests.vendors.sse import Wire
 
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.errors import ProviderError
-from nplt_server.providers import ModelRequest, Patience, Provider
+from nplt_server.providers import LlmRequest, Patience, ProviderClient
 from nplt_server.providers.build import ProviderBuilder
 from nplt_server.settings import AnthropicSettings, OpenAISettings
 from nplt_storage.entries import ModelInvocationDescriptor, ModelOutputEntry
@@ -44,7 +44,7 @@ async def test_a_whole_answer_is_read_as_the_answer_it_is(api: ApiName) -> None:
     assert (second.usage or {})["output_tokens"]
 
 
-def built(kind: str, url: str, key: str, **more: Any) -> Provider:
+def built(kind: str, url: str, key: str, **more: Any) -> ProviderClient:
     settings = {"id": "box", "base_url": url, "api_key_env": "KEY", "models": ("m",), **more}
     builder = ProviderBuilder(environ={"KEY": key}, models={}, patience=Patience())
     if kind == "anthropic":
@@ -52,13 +52,11 @@ def built(kind: str, url: str, key: str, **more: Any) -> Provider:
     return builder.build(OpenAISettings(**settings))
 
 
-async def fails(provider: Provider) -> ProviderError:
+async def fails(provider: ProviderClient) -> ProviderError:
     invocation = ModelInvocationDescriptor(
         provider="box", specification=provider.specification_of("m"), model="m"
     )
-    asked = ModelRequest(
-        invocation=invocation, context=(ModelInputMessage(content="hello", seq=1),)
-    )
+    asked = LlmRequest(invocation=invocation, context=(ModelInputMessage(content="hello", seq=1),))
     try:
         with pytest.raises(ProviderError) as caught:
             await heard(provider, asked)

@@ -17,7 +17,7 @@ from nplt_server.tools import (
     policy_of,
     unknown_tools,
 )
-from nplt_server.tools.runner import ToolRunner
+from nplt_server.tools.executor import ToolExecutor
 from nplt_storage.entries import ToolCallRequest, ToolCallResult
 
 
@@ -37,7 +37,7 @@ TOOLS = [
 
 
 async def run(name: str, policies: dict[str, ToolPolicy]) -> ToolCallResult:
-    runner = ToolRunner(TOOLS, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC), policies=policies)
+    runner = ToolExecutor(TOOLS, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC), policies=policies)
     call = ToolCallRequest(tool_call_id="a", tool_name=name, raw_arguments="{}", arguments={})
     turn = RecordingTurn()
     await runner.run_all((call,), turn)
@@ -73,7 +73,7 @@ async def test_a_tool_with_the_policy_deny_is_skipped_even_if_it_only_reads() ->
 
 
 def test_tools_with_the_policy_ask_are_offered_and_with_deny_are_not() -> None:
-    runner = ToolRunner(
+    runner = ToolExecutor(
         TOOLS, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC), policies={"look": "deny"}
     )
     assert [offered.name for offered in runner.offer.descriptions] == ["change", "fetch"]

@@ -16,8 +16,8 @@ from tests.support.tool_hosts import NoConversationHost, RecordingTurn
 
 from nplt_protocol import JsonObject
 from nplt_server.tools import Tool, ToolDescription, ToolFailed, ToolHost, typed
-from nplt_server.tools import runner as attempt
-from nplt_server.tools.runner import ToolRunner, bounded
+from nplt_server.tools import executor as attempt
+from nplt_server.tools.executor import ToolExecutor, bounded
 from nplt_server.tools.typed import typed_tool
 from nplt_storage.entries import ToolCallRequest, ToolCallResult
 
@@ -57,8 +57,8 @@ def call(name: str, number: int = 0, arguments: JsonObject | None = None) -> Too
     )
 
 
-def runner(*tools: Tool, seconds_max: float = 30.0, at_once_max: int = 4) -> ToolRunner:
-    return ToolRunner(
+def executor_of(*tools: Tool, seconds_max: float = 30.0, at_once_max: int = 4) -> ToolExecutor:
+    return ToolExecutor(
         tools,
         clock=lambda: datetime(2026, 1, 1, tzinfo=UTC),
         seconds_max=seconds_max,
@@ -67,7 +67,7 @@ def runner(*tools: Tool, seconds_max: float = 30.0, at_once_max: int = 4) -> Too
 
 
 async def results_of(
-    tools: ToolRunner, *calls: ToolCallRequest, host: ToolHost | None = None
+    tools: ToolExecutor, *calls: ToolCallRequest, host: ToolHost | None = None
 ) -> list[ToolCallResult]:
     turn = RecordingTurn(host)
     await tools.run_all(calls, turn)
@@ -75,7 +75,7 @@ async def results_of(
 
 
 async def result_of(run: Run, *, seconds_max: float = 30.0) -> ToolCallResult:
-    (result,) = await results_of(runner(tool("it", run), seconds_max=seconds_max), call("it"))
+    (result,) = await results_of(executor_of(tool("it", run), seconds_max=seconds_max), call("it"))
     return result
 
 
@@ -99,13 +99,13 @@ async def test_the_text_that_a_tool_returns_is_its_result() -> None:
 
 
 async def test_an_unknown_tool_is_told_with_the_nearest_name() -> None:
-    (result,) = await results_of(runner(tool("sys_monitor", giving(""))), call("sysmonitor"))
+    (result,) = await results_of(executor_of(tool("sys_monitor", giving(""))), call("sysmonitor"))
     assert result.status == "failed"
     assert result.result == "there is no tool 'sysmonitor'; did you mean sys_monitor?"
 
 
 async def test_a_very_long_unknown_name_is_not_said_back_whole() -> None:
-    (result,) = await results_of(runner(tool("it", giving(""))), call("x" * 1_000_000))
+    (result,) = await results_of(executor_of(tool("it", giving(""))), call("x" * 1_000_000))
     assert len(result.result) < 200
 
 
@@ -117,7 +117,7 @@ async def test_arguments_that_are_no_json_object_are_told() -> None:
         arguments=None,
         parse_error="it ends too early",
     )
-    (result,) = await results_of(runner(tool("it", giving(""))), broken)
+    (result,) = await results_of(executor_of(tool("it", giving(""))), broken)
     assert (result.status, result.result) == ("failed", "it ends too early")
 
 
@@ -208,7 +208,7 @@ async def test_a_thread_that_hangs_does_not_block_the_turn(gate: threading.Event
         gate.wait()
         return "at last"
 
-    (result,) = await results_of(runner(typed_tool(hang), seconds_max=0.001), call("hang"))
+    (result,) = await results_of(executor_of(typed_tool(hang), seconds_max=0.001), call("hang"))
     assert result.result == "hang did not finish within 0.001 s"
 
 
@@ -254,7 +254,7 @@ async def test_calls_run_side_by_side_but_no_more_than_allowed() -> None:
         running -= 1
         return "done"
 
-    tools = runner(tool("count", count), at_once_max=3)
+    tools = executor_of(tool("count", count), at_once_max=3)
     results = await results_of(tools, *(call("count", number) for number in range(8)))
     assert [result.status for result in results] == ["success"] * 8
     assert most == 3
@@ -267,7 +267,7 @@ async def test_the_result_of_a_quick_tool_call_is_emitted_before_a_slow_one_ends
         await heard.wait()
         return "slow"
 
-    tools = runner(tool("slow", slow), tool("quick", giving("quick")))
+    tools = executor_of(tool("slow", slow), tool("quick", giving("quick")))
 
     class HearingTurn(RecordingTurn):
         def tool_finished(self, result: ToolCallResult) -> None:
@@ -281,7 +281,7 @@ async def test_the_result_of_a_quick_tool_call_is_emitted_before_a_slow_one_ends
 
 async def test_tool_calls_beyond_the_limit_are_skipped_with_a_reason() -> None:
     results = await results_of(
-        runner(tool("it", giving("ran"))), *(call("it", number) for number in range(9))
+        executor_of(tool("it", giving("ran"))), *(call("it", number) for number in range(9))
     )
     skipped = [result for result in results if result.status == "skipped"]
     assert [result.tool_call_id for result in skipped] == ["call8"]
@@ -295,12 +295,12 @@ async def test_a_tool_is_handed_the_conversation_it_runs_in() -> None:
     async def where(arguments: JsonObject, host: ToolHost) -> str:
         return host.session_id
 
-    (result,) = await results_of(runner(tool("where", where)), call("where"), host=Here())
+    (result,) = await results_of(executor_of(tool("where", where)), call("where"), host=Here())
     assert result.result == "abc"
 
 
 async def test_a_cancelled_step_tells_what_ran_and_what_did_not() -> None:
-    tools = runner(tool("it", wait_for_ever), at_once_max=1)
+    tools = executor_of(tool("it", wait_for_ever), at_once_max=1)
 
     class CancelledTurn(RecordingTurn):
         def tool_started(self, tool_call: ToolCallRequest) -> None:
@@ -316,7 +316,7 @@ async def test_a_cancelled_step_tells_what_ran_and_what_did_not() -> None:
     ]
 
 
-def tools_of_every_temper(gates: list[threading.Event]) -> ToolRunner:
+def tools_of_every_temper(gates: list[threading.Event]) -> ToolExecutor:
     async def steps(arguments: JsonObject, host: ToolHost) -> str:
         for _ in range(7):
             await checkpoint()
@@ -337,7 +337,7 @@ def tools_of_every_temper(gates: list[threading.Event]) -> ToolRunner:
         return str(await typed.run_in_thread(gates[-1].wait))
 
     made = {"steps": steps, "tidy": tidy, "fail": fail, "thread": thread, "quick": giving("")}
-    return runner(*(tool(name, run) for name, run in made.items()), at_once_max=3)
+    return executor_of(*(tool(name, run) for name, run in made.items()), at_once_max=3)
 
 
 async def test_300_cancels_at_any_moment_leave_each_call_with_exactly_one_result(

@@ -9,11 +9,11 @@ from tests.server.conversations import staged
 
 from nplt_protocol import JsonObject
 from nplt_server.context.messages import ToolResultsMessage
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, ToolCallPiece
+from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, ToolCallPiece
 from nplt_server.tools import Tool, ToolDescription, ToolFailed, ToolHost
 
 
-async def calls_once(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+async def calls_once(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     if isinstance(request.context[-1], ToolResultsMessage):
         yield TextPiece(text="done")
         yield Stopped(reason="end")

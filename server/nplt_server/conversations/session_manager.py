@@ -71,7 +71,7 @@ class _Reservation(NamedTuple):
     """Chosen there before anything was said."""
 
 
-class Registry:
+class SessionManager:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._open: dict[str, Conversation | FreshConversation] = {}

@@ -153,7 +153,7 @@ _NAME_CHARACTERS_MAX: Final = 100
 """How much of an unknown tool's name the error repeats."""
 
 
-class ToolRunner:
+class ToolExecutor:
     def __init__(  # noqa: PLR0913
         self,
         tools: Iterable[Tool],

@@ -46,7 +46,7 @@ from nplt_storage.store import Builder, Opened, Origin, StoreDescription
 METHODS = ("get_history", "append_message", "clear_history")
 
 
-class MessageBackend(Protocol):
+class HistoryBackend(Protocol):
     async def get_history(self, session_id: str) -> Sequence[Mapping[str, str]]: ...
 
     async def append_message(self, session_id: str, role: str, content: str) -> None: ...
@@ -67,7 +67,7 @@ def why_no_backend(found: object) -> str | None:
     if blocking:
         return f"must have `async def` before {' and '.join(blocking)}"
     for name in METHODS:
-        expected = inspect.signature(getattr(MessageBackend, name)).parameters
+        expected = inspect.signature(getattr(HistoryBackend, name)).parameters
         try:
             inspect.signature(getattr(found, name)).bind(*expected)
         except TypeError:
@@ -75,10 +75,10 @@ def why_no_backend(found: object) -> str | None:
     return None
 
 
-def make_backend(found: Callable[..., Any], options: Mapping[str, Any]) -> MessageBackend:
+def make_backend(found: Callable[..., Any], options: Mapping[str, Any]) -> HistoryBackend:
     """Calls the class with its settings as one mapping, or without arguments if it takes none."""
     takes_settings = bool(inspect.signature(found).parameters)
-    backend: MessageBackend = found(dict(options)) if takes_settings else found()
+    backend: HistoryBackend = found(dict(options)) if takes_settings else found()
     return backend
 
 
@@ -91,9 +91,9 @@ def _message(entry: Entry) -> tuple[str, str] | None:
     return None
 
 
-class MessageBackendRecord(MemoryRecord):
+class HistoryBackendRecord(MemoryRecord):
     def __init__(
-        self, session_id: str, kept: StoredConversation, store: MessageBackendStore
+        self, session_id: str, kept: StoredConversation, store: HistoryBackendStore
     ) -> None:
         super().__init__(session_id, kept)
         self._store = store
@@ -114,10 +114,10 @@ class MessageBackendRecord(MemoryRecord):
         return tombstone
 
 
-class MessageBackendStore(MemoryStore):
+class HistoryBackendStore(MemoryStore):
     def __init__(
         self,
-        backend: MessageBackend,
+        backend: HistoryBackend,
         name: str,
         clock: Callable[[], datetime],
         system_message: str | None,
@@ -166,7 +166,7 @@ class MessageBackendStore(MemoryStore):
             await self.append_message(session_id, role, content)
 
     def _record(self, session_id: str, kept: StoredConversation) -> MemoryRecord:
-        return MessageBackendRecord(session_id, kept, self)
+        return HistoryBackendRecord(session_id, kept, self)
 
     async def _load(self, session_id: str) -> None:
         """Reads a conversation that only the backend knows. It belongs to the local user:
