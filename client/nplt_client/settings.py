@@ -1,14 +1,14 @@
 """Finds the server's address and the token.
 
 Order: the command line, then the environment (`NPLT_SERVER`, `NPLT_TOKEN`,
-`NPLT_TOKEN_FILE`), then `~/.config/nplt/client.toml`, then the server of this user that
-runs on this machine (`server.json`), then the address in the server's settings.
-The file's token belongs to the file's server and is never sent to another one. Without an
-address a server may be started (`Address.is_default`). `NPLT_RECONNECT_SECONDS` limits how
-long a client tries to reconnect. The rules for naming a conversation on the command line are
-here too. Nothing here writes files or opens a connection. The short commands load this
-module, so `tomllib` and `yaml` are imported only when there is a file to read, and `pathlib`
-never.
+`NPLT_TOKEN_FILE`, `NPLT_CA_FILE`), then `~/.config/nplt/client.toml`, then the server of
+this user that runs on this machine (`server.json`), then the address in the server's
+settings. The file's token belongs to the file's server and is never sent to another one.
+Without an address a server may be started (`Address.is_default`).
+`NPLT_RECONNECT_SECONDS` limits how long a client tries to reconnect. The rules for naming
+a conversation on the command line are here too. Nothing here writes files or opens a
+connection. The short commands load this module, so `tomllib` and `yaml` are imported only
+when there is a file to read, and `pathlib` never.
 """
 
 from __future__ import annotations
@@ -53,6 +53,10 @@ class Address(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'nplts' if self.tls else 'nplt'}://{host}:{self.port}"
+
+    @property
+    def with_tls(self) -> Address:
+        return replace(self, tls=True)
 
 
 _URL = re.compile(
@@ -242,7 +246,14 @@ def _token_in(path: str, named_by: str) -> str:
     return token
 
 
-KNOWN = ("server", "token_file", "notify")
+def find_ca_file(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Finds the certificates of the authorities that may vouch for a server, for `nplts://`.
+    `None`: those of the system, or of `SSL_CERT_FILE`, which OpenSSL reads itself."""
+    path = environ.get("NPLT_CA_FILE") or _own_settings(environ).ca_file
+    return os.path.expanduser(path) if path else None  # noqa: PTH111
+
+
+KNOWN = ("server", "token_file", "notify", "tls")
 NotifyBy: TypeAlias = Literal["bell", "osc9", "off"]
 NOTIFY_BY: tuple[NotifyBy, ...] = ("bell", "osc9", "off")
 """How a chat notifies of a finished answer while another window has the focus."""
@@ -257,6 +268,7 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
     exists: bool = False
     server: str | None = None
     token_file: str | None = None
+    ca_file: str | None = None
     notify: NotifyBy = "bell"
     mistakes: tuple[str, ...] = ()
 
@@ -274,16 +286,23 @@ def read_config(environ: Mapping[str, str] = os.environ) -> ClientConfig:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         return ClientConfig(path=path, exists=True, mistakes=(f"{path}: {why}",))
+    tls, found = values.pop("tls", {}), {}
+    if isinstance(tls, dict) and isinstance(tls.get("ca"), str) and len(tls) == 1:
+        found["ca_file"] = tls["ca"]
+    elif tls:
+        values["tls"] = tls
     texts = {name: values[name] for name in KNOWN if isinstance(values.get(name), str)}
     if texts.get("notify", "bell") not in NOTIFY_BY:
         del texts["notify"]
     mistakes = tuple(_mistake(path, name) for name in values if name not in texts)
-    return ClientConfig(path=path, exists=True, mistakes=mistakes, **texts)
+    return ClientConfig(path=path, exists=True, mistakes=mistakes, **texts, **found)
 
 
 def _mistake(path: str, name: str) -> str:
     if name == "notify":
         return f"{path}: notify is one of {', '.join(map(repr, NOTIFY_BY))}"
+    if name == "tls":
+        return f'{path}: tls takes one setting, the file of the authorities: [tls] ca = "FILE"'
     if name in KNOWN:
         return f"{path}: {name} is a text in quotation marks"
     import difflib

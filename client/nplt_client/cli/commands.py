@@ -48,6 +48,7 @@ from nplt_client.settings import (
     check_delete_target,
     default_address,
     find_address,
+    find_ca_file,
     find_reconnect_seconds,
     find_server,
     find_token,
@@ -544,6 +545,7 @@ def config_show() -> None:
         "file": f"{config.path}{'' if config.exists else ' (not there)'}",
         "server": server,
         "token": token,
+        "authorities for TLS": find_ca_file() or "the system's",
         "reconnect": reconnect,
         "notify": config.notify,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
@@ -12,13 +13,27 @@ if TYPE_CHECKING:  # slow to load, and needed for completion only
 
 
 def server_option(command: click.Command) -> click.Command:
-    """Adds `--server` after the other options."""
+    """Adds `--server` and `--ca` after the other options."""
     command.params.append(
         click.Option(
             ["--server"], metavar="URL", help="nplt://host:port[/session]; default: $NPLT_SERVER"
         )
     )
+    command.params.append(
+        click.Option(
+            ["--ca"],
+            metavar="FILE",
+            expose_value=False,
+            callback=_use_ca_file,
+            help="nplts: trust the authorities in this PEM file; default: $NPLT_CA_FILE",
+        )
+    )
     return command
+
+
+def _use_ca_file(_context: click.Context, _option: click.Parameter, path: str | None) -> None:
+    if path:
+        os.environ["NPLT_CA_FILE"] = path
 
 
 def offers_of(

@@ -285,7 +285,9 @@ class BlockingConnection:
             if address.tls:
                 import ssl
 
-                context = ssl.create_default_context()
+                from nplt_client.wire.tls import client_context
+
+                context = client_context()
                 self._socket = context.wrap_socket(self._socket, server_hostname=address.host)
                 self._would_block = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
             self._socket.setblocking(False)

@@ -19,7 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from nplt_client.errors import ConnectionLost, ProtocolViolation
+from nplt_client.errors import ConfigurationError, ConnectionLost, ProtocolViolation
 from nplt_client.settings import Address
 from nplt_client.wire.blocking import read_file
 from nplt_client.wire.reconnect_policy import ConnectionState
@@ -193,11 +193,11 @@ class SessionRunner:
     async def _connect(self) -> None:
         session, address, context = self.session, self._address, None
         connection = session.open_connection()
-        if address.tls:
-            import ssl
-
-            context = ssl.create_default_context()
         try:
+            if address.tls:
+                from nplt_client.wire.tls import client_context
+
+                context = client_context()
             self._stream = await open_stream(
                 address.host,
                 address.port,
@@ -208,6 +208,8 @@ class SessionRunner:
             )
         except (OSError, UnicodeError) as error:
             session.connection_lost(connect_error(address, error), anyio.current_time())
+        except ConfigurationError as error:
+            session.close(error)
         else:
             session.connection_made(anyio.current_time())
 

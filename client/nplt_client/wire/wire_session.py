@@ -457,7 +457,10 @@ class WireSession:
     def connection_lost(self, error: NpltError, now: float) -> None:
         if self.phase is Phase.GREETING and isinstance(error, ConnectionLost):
             greeting = self.connection.greeting if self.connection else None
-            why = f" and said: {greeting}" if greeting else " at once; is it an nplt server?"
+            # Every server of ours greets. One that speaks TLS just closes.
+            tls = "" if self._address.tls else f"; if it speaks TLS, try {self._address.with_tls}"
+            silently = f" at once; is it an nplt server?{tls}"
+            why = f" and said: {greeting}" if greeting else silently
             error = CannotConnect(f"{self._address} closed the connection{why}")
         self._drop_connection(error, now)
 
@@ -986,6 +989,13 @@ def pending_approvals(attached: messages.Attached) -> list[messages.ApprovalRequ
 
 
 def connect_error(address: Address, error: OSError | UnicodeError) -> CannotConnect:
+    if address.tls:
+        from ssl import SSLError  # slow to load
+
+        from nplt_client.wire.tls import handshake_error
+
+        if isinstance(error, SSLError):
+            return handshake_error(address, error)
     reason = getattr(error, "strerror", None) or str(error)
     # asyncio's message names its own call, for one address or several, not the system's error.
     numbers = re.findall(r"\[Errno (\d+)\] Connect call failed", str(error))
