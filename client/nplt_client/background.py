@@ -17,12 +17,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from nplt_client.errors import CannotConnect
 from nplt_client.render.terminal import print_remark
 from nplt_client.settings import Address, RunningServer, find_server, state_dir
-from nplt_protocol.peer_user import can_look_up, find_user
 from nplt_protocol.version import __version__
 
 START_SECONDS_MAX = 15.0
@@ -30,8 +28,6 @@ STOP_SECONDS_MAX = 20.0
 _LOOK_AGAIN_SECONDS = 0.05
 _LOG_LINES_SHOWN = 8
 _LOG_BYTES_MAX = 4 * 1024 * 1024
-_GREETING_SECONDS_MAX = 2.0
-_GREETING_BYTES = 64
 
 
 def ensure_running(
@@ -39,10 +35,10 @@ def ensure_running(
 ) -> Address:
     """Returns the address of a server of this user, and starts one if none runs.
 
-    `address` is the one in the settings. If another program listens there, such as the
-    server of another user, ours takes another port. `is_ending`: the running server accepts
-    no connections any more, so this waits for its end first. `tell` is called with a line
-    about what was done.
+    `address` is the one in the settings. If another program listens there, such as the server
+    of another user or of another home, ours takes another port. `is_ending`: the running
+    server accepts no connections any more, so this waits for its end first. `tell` is called
+    with a line about what was done.
     """
     running = find_server()
     if running is not None and not (is_ending and wait_until_gone(running)):
@@ -53,30 +49,24 @@ def ensure_running(
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (running := find_server()) is not None:
             return running.address
-        if (who := who_listens(address)) == "nplt":
-            return address
+        is_taken = _is_taken(address)
         started = _start(tell)
-    if who == "other":
+    if is_taken and started.port != address.port:
         tell(
-            f"port {address.port} is taken by another program or another user's server, "
+            f"port {address.port} is taken by another program or another server, "
             f"so yours listens at {started}"
         )
     return started
 
 
-def who_listens(address: Address) -> Literal["nobody", "nplt", "other"]:
-    """Recognizes a server by its greeting. The server of another user is "other": neither
-    prompts nor tokens are sent to it."""
+def _is_taken(address: Address) -> bool:
     try:
-        with socket.create_connection((address.host, address.port), timeout=1.0) as probe:
-            probe.settimeout(_GREETING_SECONDS_MAX)
-            greeting = probe.recv(_GREETING_BYTES)
-            is_ours = not can_look_up() or find_user(probe) in (None, 0, os.geteuid())
+        socket.create_connection((address.host, address.port), timeout=1.0).close()
     except ConnectionRefusedError:
-        return "nobody"
+        return False
     except OSError:
-        return "other"
-    return "nplt" if is_ours and greeting[5:].startswith(b"nplt ") else "other"
+        return True
+    return True
 
 
 def _start(tell: Callable[[str], None]) -> Address:

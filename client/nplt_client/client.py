@@ -16,15 +16,15 @@ from uuid import uuid4
 import anyio
 from msgspec.structs import replace
 
-from nplt_client.errors import ProtocolViolation
+from nplt_client.errors import CannotConnect, ProtocolViolation
 from nplt_client.received_turn import ReceivedTurn
 from nplt_client.settings import (
     DEFAULT_CLIENT_NAME,
     DEFAULT_TIMEOUT_SECONDS,
-    DEFAULT_URL,
     Address,
+    find_address,
+    find_server,
     find_token,
-    parse_url,
 )
 from nplt_client.wire.reconnect_policy import ConnectionState, Patience
 from nplt_client.wire.replay import PageGuard
@@ -515,20 +515,22 @@ def _checked(reply: object, expected: type[R]) -> R:
 
 
 def connect(
-    url: str = DEFAULT_URL,
+    url: str | Address | None = None,
     *,
     token: str | None = None,
     session: str | None = None,
     create: bool = False,
     **fields: Unpack[ConnectionFields],
 ) -> AbstractAsyncContextManager[Client]:
-    """Connects to a server. Without `token`, `NPLT_TOKEN` and `NPLT_TOKEN_FILE` are read.
+    """Connects to a server. Without `url` it is the one that the commands find: `NPLT_SERVER`,
+    `client.toml`, or the server of this user that runs on this machine; none is started.
+    Without `token`, `NPLT_TOKEN` and `NPLT_TOKEN_FILE` are read.
 
     `session`, or the path of the url (`nplt://host:9999/my-notes`), is the id or name of the
     conversation to attach to; with `create` it is created if it does not exist. The default
     is a fresh one. A connection that is lost later is opened again.
     """
-    address = parse_url(url)
+    address = url if isinstance(url, Address) else find_address(url)
     reconnect = fields.get("reconnect", True)
     patience = (Patience() if reconnect else None) if isinstance(reconnect, bool) else reconnect
     hello = messages.Hello(
@@ -557,6 +559,10 @@ async def opened(
     on_connection: Callable[[ConnectionState], object] | None = None,
 ) -> AsyncIterator[Client]:
     """Runs the connection's task in a task group, and yields the client."""
+    if address.is_default and find_server() is None:
+        raise CannotConnect(
+            "no server of yours runs on this machine; to start one: nplt server start"
+        )
     runner = SessionRunner(session, address, on_connection=on_connection)
     failure: BaseException | None = None
     async with anyio.create_task_group() as tasks:

@@ -49,6 +49,9 @@ class Address(Struct, frozen=True, kw_only=True):
     tls: bool = False
     session: str | None = None
     is_default: bool = False
+    """Nobody named it: it is where the server of this user listens, or would."""
+    instance: str | None = None
+    """The run of the server that the client expects there, if `server.json` names one."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -141,10 +144,11 @@ class RunningServer(Struct, frozen=True, kw_only=True):
 
     pid: int
     url: str
+    instance: str | None = None
 
     @property
     def address(self) -> Address:
-        return replace(parse_url(self.url), is_default=True)
+        return replace(parse_url(self.url), is_default=True, instance=self.instance)
 
 
 def find_server(environ: Mapping[str, str] = os.environ) -> RunningServer | None:
@@ -163,6 +167,13 @@ def find_server(environ: Mapping[str, str] = os.environ) -> RunningServer | None
     finally:
         os.close(descriptor)
     return None  # left behind by a server that was killed
+
+
+def current_address(address: Address) -> Address:
+    """Where the server is now: one that nobody named may have moved to another port."""
+    if not address.is_default or (running := find_server()) is None:
+        return address
+    return replace(running.address, session=address.session)
 
 
 def _config_dir(environ: Mapping[str, str]) -> str:

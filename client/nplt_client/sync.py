@@ -22,7 +22,7 @@ from nplt_client.client import Client as AsyncClient
 from nplt_client.client import ConnectionFields, PromptFields, TurnSoFar
 from nplt_client.client import Turn as AsyncTurn
 from nplt_client.client import connect as connect_asynchronously
-from nplt_client.settings import DEFAULT_URL
+from nplt_client.settings import Address
 from nplt_client.wire.reconnect_policy import ConnectionState
 from nplt_client.wire.transport import EventFeed as AsyncEventFeed
 from nplt_protocol import messages
@@ -34,7 +34,7 @@ Source = TypeVar("Source", bound=AsyncTurn | AsyncEventFeed)
 
 @contextmanager
 def connect(
-    url: str = DEFAULT_URL,
+    url: str | Address | None = None,
     *,
     token: str | None = None,
     session: str | None = None,

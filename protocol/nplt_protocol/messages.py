@@ -293,6 +293,8 @@ class Welcome(Reply, frozen=True, kw_only=True):
     models: tuple[str, ...]
     limits: JsonObject
     features: tuple[str, ...] = sent(())
+    instance: str | None = None
+    """Names this run of the server, as its `server.json` does."""
 
 
 class Pong(Reply, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from msgspec import Struct
 
-from nplt_server import __version__
+from nplt_server import INSTANCE_ID, __version__
 from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
 from nplt_server.histories import open_histories, utc_now
 from nplt_server.settings import ExtensionSettings, PythonSettings, Settings, user_dir
@@ -223,6 +223,7 @@ class RuntimeFile:
             "url": f"{'nplts' if settings.listen.tls else 'nplt'}://{place}:{port}",
             "unix": str(settings.listen.unix) if settings.listen.unix else None,
             "pid": os.getpid(),
+            "instance": INSTANCE_ID,
             "version": __version__,
             "data_dir": str(settings.data_dir),
         }

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
+import anyio
 import pytest
 from tests.client.nplt_process import (
     NPLT,
@@ -26,7 +27,9 @@ from tests.client.nplt_process import (
 from tests.client.screen_user import ScreenPerson, at_screen
 from tests.client.scripted_peer import Talk, scripted_peer
 
+import nplt_client
 from nplt_client.background import last_lines
+from nplt_client.errors import CannotConnect
 from nplt_client.settings import RunningServer, find_server
 from nplt_protocol.version import __version__
 
@@ -186,6 +189,74 @@ def test_a_background_server_that_dies_at_once_is_reported_with_its_last_log_lin
     assert (done.returncode, done.stdout) == (5, "")
     assert "nplt-server ended with code" in done.stderr
     assert str(household.state / "server.log") in done.stderr
+
+
+def test_the_server_of_another_home_on_the_default_port_is_left_alone(
+    household: Household, tmp_path: Path
+) -> None:
+    """Same user, same port in the settings: two profiles, containers or checkouts."""
+    other = Household(tmp_path / "other")
+    other.home.mkdir()
+    other.port, other.environ["NPLT_LISTEN__PORT"] = household.port, str(household.port)
+    household.nplt("ask", "mine")
+    try:
+        looked = other.nplt("status")
+        assert (looked.returncode, looked.stdout) == (5, "")
+        asked = other.nplt("ask", "hers")
+        assert (asked.stdout, asked.returncode) == ("hers\n", 0)
+        assert f"port {household.port} is taken by another program or another" in asked.stderr
+        assert f"127.0.0.1:{household.port}\n" not in other.nplt("server", "status").stdout
+        for house, own, foreign in ((household, "mine", "hers"), (other, "hers", "mine")):
+            listed = house.nplt("sessions").stdout
+            assert own in listed
+            assert foreign not in listed
+    finally:
+        other.nplt("server", "stop")
+
+
+@pytest.mark.slow
+async def test_connect_without_an_address_finds_the_server_and_follows_it_to_another_port(
+    household: Household, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NPLT_SERVER", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(household.home))
+    with pytest.raises(CannotConnect, match="nplt server start"):
+        async with nplt_client.connect():
+            pass
+    await anyio.to_thread.run_sync(household.nplt, "server", "start")
+    async with nplt_client.connect() as client:
+        await client.ask_text("before")
+        first = client.session_id
+        await anyio.to_thread.run_sync(household.nplt, "server", "stop")
+        with socket.create_server(("127.0.0.1", household.port)):
+            await anyio.to_thread.run_sync(household.nplt, "server", "start")
+            assert await client.ask_text("after") == "after"
+        assert client.session_id == first
+        assert [each["content"] for each in (await client.history()).messages][::2] == [
+            "before",
+            "after",
+        ]
+
+
+def test_a_server_of_another_instance_than_the_runtime_file_names_is_refused(
+    household: Household,
+) -> None:
+    def script(talk: Talk) -> None:
+        talk.welcome(instance="another")
+        talk.wait_until_gone()
+
+    household.state.mkdir(parents=True)
+    with (
+        (household.state / "server.json").open("w") as described,
+        scripted_peer(script) as peer,
+    ):
+        fcntl.flock(described, fcntl.LOCK_EX)
+        described.write(json.dumps({"pid": 1, "url": peer.url, "instance": "expected"}))
+        described.flush()
+        asked = household.nplt("ask", "hello")
+    assert asked.returncode == 5
+    assert "another server than yours" in asked.stderr
 
 
 @pytest.mark.slow

@@ -724,7 +724,7 @@ def run_chat(
                 shown.connection_changed(state)
 
         connecting = connect(
-            str(address),
+            address,
             token=find_token(None, address=address),
             client_name=COMMAND_NAME,
             history=options.history,

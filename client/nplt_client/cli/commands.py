@@ -28,7 +28,6 @@ from nplt_client.background import (
     last_lines,
     log_path,
     wait_until_gone,
-    who_listens,
 )
 from nplt_client.cli.options import notes, offers_of, server_option
 from nplt_client.errors import (
@@ -268,7 +267,7 @@ def _is_asking(choice: messages.ModelChoice) -> bool:
 def status(as_json: bool, server: str | None) -> None:
     """Show the state of the server. Starts none."""
     address = find_address(server)
-    if address.is_default and find_server() is None and who_listens(address) != "nplt":
+    if address.is_default and find_server() is None:
         raise CannotConnect(_NONE)
     with open_running(address, Deadline(None)) as connection:
         reply = connection.request(messages.StatusRequest(), messages.Status)

@@ -39,6 +39,7 @@ from nplt_client.settings import (
     DEFAULT_TIMEOUT_SECONDS,
     SILENCE_SECONDS_MAX,
     Address,
+    current_address,
     find_address,
     find_server,
     find_token,
@@ -273,8 +274,9 @@ class BlockingConnection:
         self._flush()
 
     def _connect(self) -> None:
-        address, session = self._address, self.session
-        session.open_connection()
+        session = self.session
+        address = self._address = current_address(self._address)
+        session.open_connection(address)
         patience = self.deadline.within(DEFAULT_TIMEOUT_SECONDS).left()
         # An ASCII host is passed as bytes: for a str, Python would load the IDNA tables first.
         host = address.host.encode() if address.host.isascii() else address.host

@@ -20,7 +20,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from nplt_client.errors import ConfigurationError, ConnectionLost, ProtocolViolation
-from nplt_client.settings import Address
+from nplt_client.settings import Address, current_address
 from nplt_client.wire.blocking import read_file
 from nplt_client.wire.reconnect_policy import ConnectionState
 from nplt_client.wire.replay import AnyReply
@@ -39,6 +39,9 @@ from nplt_protocol.messages import Event, FileMetadata, Request
 from nplt_protocol.stream import FrameStream, open_stream
 
 T = TypeVar("T")
+
+_LOOK_AGAIN_SECONDS = 0.5
+"""A client that lost the server of this user looks this often whether another one runs."""
 
 _log = logging.getLogger(__name__)
 
@@ -187,12 +190,13 @@ class SessionRunner:
         elif session.phase is Phase.WAITING:
             self._woken = anyio.Event()
             with anyio.CancelScope(deadline=self._next_time()):
-                await self._woken.wait()
+                await self._wait_for_server()
         self._flush()
 
     async def _connect(self) -> None:
-        session, address, context = self.session, self._address, None
-        connection = session.open_connection()
+        session, context = self.session, None
+        address = self._address = current_address(self._address)
+        connection = session.open_connection(address)
         try:
             if address.tls:
                 from nplt_client.wire.tls import client_context
@@ -230,6 +234,15 @@ class SessionRunner:
                 session.connection_lost(lost, anyio.current_time())
             return
         session.bytes_received(stream.last_received)
+
+    async def _wait_for_server(self) -> None:
+        """Waits to be woken, or until the server of this user runs at another address."""
+        while not self._woken.is_set():
+            with anyio.move_on_after(_LOOK_AGAIN_SECONDS if self._address.is_default else math.inf):
+                await self._woken.wait()
+            if current_address(self._address) != self._address:
+                self.session.retry_now(anyio.current_time())
+                return
 
     def _next_time(self) -> float:
         next_time = self.session.next_time()

@@ -442,9 +442,11 @@ class WireSession:
     def wants_connection(self) -> bool:
         return self.phase is Phase.OPENING and self.connection is None
 
-    def open_connection(self) -> ClientConnection:
-        """Called before connecting; the shell decodes received bytes with the result."""
+    def open_connection(self, address: Address | None = None) -> ClientConnection:
+        """Called before connecting, with the server's new address if it has one; the shell
+        decodes received bytes with the result."""
         assert self.wants_connection
+        self._address = address or self._address
         self.connection = ClientConnection(Dialect.STRUCTURED, INCOMING)
         return self.connection
 
@@ -726,6 +728,9 @@ class WireSession:
                 raise ProtocolViolation(f"this is not an NPLT server: {reason}")
             case _:
                 return
+        expected = self._address.instance
+        if expected is not None and welcome.instance not in (None, expected):
+            raise CannotConnect(f"{self._address} is another server than yours")
         if welcome.version not in self._hello.versions:
             raise ProtocolViolation(
                 f"the server speaks version {welcome.version}, which was not offered to it"

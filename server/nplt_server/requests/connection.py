@@ -20,7 +20,7 @@ from nplt_protocol import (
     RequestError,
 )
 from nplt_protocol.messages import ClientNote, Hello, Ping, Pong, Status, StatusRequest, Welcome
-from nplt_server import __version__
+from nplt_server import INSTANCE_ID, __version__
 from nplt_server.connections.session import Session
 from nplt_server.conversations.conversation import Conversation, FreshConversation
 from nplt_server.conversations.services import ContextServices
@@ -103,6 +103,7 @@ async def _welcome(session: Session, request: Hello, pending: PendingReply, user
                 "waiting_prompts_max": limits.waiting_prompts_max,
                 "history_page_max": 200,
             },
+            instance=INSTANCE_ID,
         )
         session.stream.send(session.connection.send_welcome(pending.seq, welcome))
 
