@@ -49,7 +49,7 @@ class Address(Struct, frozen=True, kw_only=True):
     tls: bool = False
     session: str | None = None
     is_default: bool = False
-    """Nobody named it: it is where the server of this user listens, or would."""
+    """The server of this user listens there, or would; the user named no address."""
     instance: str | None = None
     """The run of the server that the client expects there, if `server.json` names one."""
 
@@ -170,7 +170,7 @@ def find_server(environ: Mapping[str, str] = os.environ) -> RunningServer | None
 
 
 def current_address(address: Address) -> Address:
-    """Where the server is now: one that nobody named may have moved to another port."""
+    """The address of the server now: the server of this user may have moved to another port."""
     if not address.is_default or (running := find_server()) is None:
         return address
     return replace(running.address, session=address.session)
