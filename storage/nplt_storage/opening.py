@@ -20,6 +20,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -112,7 +113,7 @@ def _check_url(url: str) -> None:
     try:
         from redis import ConnectionPool
     except ImportError:
-        return  # whoever opens it says what is missing
+        return  # `_checked` reports the missing package
     try:
         for each in address.urls:
             pool = ConnectionPool.from_url(each)
@@ -170,15 +171,9 @@ async def _open_files(options: Options, context: StoreContext) -> ConversationSt
 
 
 async def _open_redis(options: Options, context: StoreContext) -> ConversationStore:
-    try:
-        from nplt_storage.redis.ownership import LEASE_SECONDS
-        from nplt_storage.redis.store import RedisStore
-    except ModuleNotFoundError as error:
-        if error.name != "redis":
-            raise
-        raise BadStoreConfig(
-            "conversations in Redis need a package that is not installed: pip install 'nplt[redis]'"
-        ) from error
+    from nplt_storage.redis.ownership import LEASE_SECONDS
+    from nplt_storage.redis.store import RedisStore
+
     return await RedisStore.open_url(
         options["url"],
         clock=context.clock,
@@ -195,6 +190,8 @@ class _Backend(Struct, frozen=True, kw_only=True):
     open: Callable[[Options, StoreContext], Awaitable[ConversationStore]]
     options: tuple[str, ...]
     needed: tuple[str, ...] = ()
+    package: str | None = None
+    """What it imports and an extra of the same name installs."""
 
 
 _BACKENDS: dict[str, _Backend] = {
@@ -207,6 +204,7 @@ _BACKENDS: dict[str, _Backend] = {
         open=_open_redis,
         options=("url", "key_prefix", "ttl", "max_turns", "lease"),
         needed=("url",),
+        package="redis",
     ),
 }
 
@@ -218,6 +216,11 @@ def _checked(config: StoreConfig) -> tuple[_Backend, Options]:
         raise BadStoreConfig(
             f"there is no store of type {config.type!r}{_meant(config.type, _BACKENDS)}; "
             f"there are {', '.join(_BACKENDS)}, and package.module:Class for one of your own"
+        )
+    if backend.package is not None and find_spec(backend.package) is None:
+        raise BadStoreConfig(
+            f"a {config.type} store needs a package that is not installed: "
+            f"pip install 'nplt[{backend.package}]'"
         )
     checked: dict[str, object] = {}
     for name, value in config.options.items():

@@ -353,7 +353,7 @@ async def test_without_the_mcp_sdk_the_error_names_the_missing_package(
     servers = McpServers([odd_server("a", [ODD])])
     await servers.run()
     assert [(server.state, server.error) for server in servers.by_name.values()] == [
-        ("stopped", "the extra nplt[mcp] is not installed")
+        ("stopped", "their tools need a package that is not installed: pip install 'nplt[mcp]'")
     ]
 
 

@@ -795,7 +795,7 @@ class McpServers:
                 for server in self.by_name.values():
                     side_by_side.start_soon(server.run)
         except ImportError:
-            error = "the extra nplt[mcp] is not installed"
+            error = "their tools need a package that is not installed: pip install 'nplt[mcp]'"
             log.error("MCP servers are configured, but %s", error)
         finally:
             for server in self.by_name.values():
