@@ -191,7 +191,7 @@ class _Backend(Struct, frozen=True, kw_only=True):
     options: tuple[str, ...]
     needed: tuple[str, ...] = ()
     package: str | None = None
-    """What it imports and an extra of the same name installs."""
+    """The package it imports; the extra of the same name installs it."""
 
 
 _BACKENDS: dict[str, _Backend] = {
