@@ -70,6 +70,9 @@ def _is_taken(address: Address) -> bool:
 
 
 def _start(tell: Callable[[str], None]) -> Address:
+    if _has_units() and (address := _start_by_systemd()) is not None:
+        tell("started nplt-server by systemd; stop it with: nplt server stop")
+        return address
     log = log_path()
     if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
         log.replace(log.with_suffix(".log.1"))
@@ -104,6 +107,26 @@ def _start(tell: Callable[[str], None]) -> Address:
     if not (lines := last_lines(log, _LOG_LINES_SHOWN)):
         raise CannotConnect(f"{why}; its log is empty ({log})")
     raise CannotConnect(f"{why}; the end of {log}:\n" + "\n".join(f"    {line}" for line in lines))
+
+
+def _has_units() -> bool:
+    """Whether `nplt server install` has written the user's units, whose socket has the port."""
+    config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return (Path(config) / "systemd" / "user" / "nplt.service").exists()
+
+
+def _start_by_systemd() -> Address | None:
+    try:
+        done = subprocess.run(
+            ["systemctl", "--user", "start", "nplt.service"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=START_SECONDS_MAX,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    server = find_server() if done.returncode == 0 else None
+    return None if server is None else server.address
 
 
 def log_path() -> Path:

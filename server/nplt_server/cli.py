@@ -134,8 +134,9 @@ def main(
 
 def _announce(host: str, port: int) -> None:
     try:
-        place = f"[{host}]" if ":" in host else host
-        print(f"listening on {place}:{port}", flush=True)
+        from nplt_server.start import place_of
+
+        print(f"listening on {place_of(host, port)}", flush=True)
     except OSError as error:
         # The server runs even if it cannot announce itself.
         forget_stdout()

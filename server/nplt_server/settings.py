@@ -548,7 +548,12 @@ class Settings(Part):
     @property
     def is_private(self) -> bool:
         """Whether only authorized users can connect, and nobody can eavesdrop."""
-        return is_loopback(self.listen.host) or bool(self.users and self.listen.tls)
+        return is_loopback(self.listen.host) or self.is_authorized
+
+    @property
+    def is_authorized(self) -> bool:
+        """Whether users have tokens and connections use TLS, so that any address is safe."""
+        return bool(self.users and self.listen.tls)
 
     def mistakes(self) -> list[str]:
         """Returns mistakes in the combination of values that are each valid."""

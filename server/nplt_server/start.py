@@ -44,6 +44,7 @@ from nplt_server import INSTANCE_ID, __version__
 from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
 from nplt_server.histories import open_histories, utc_now
 from nplt_server.settings import ExtensionSettings, PythonSettings, Settings, user_dir
+from nplt_server.systemd import inherited_sockets, keep_watchdog_quiet, notify
 
 if TYPE_CHECKING:  # slow to load: the server listens before it is imported
     from nplt_server.app import Server
@@ -58,6 +59,10 @@ that blocks, a child that does not exit). Everything acknowledged is on disk by 
 
 Announce = Callable[[str, int], None]
 """A callback that gets host and port when clients can connect."""
+
+
+def place_of(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 _SWITCH_SECONDS: Final = 0.001
@@ -97,7 +102,9 @@ async def serve(
     histories = await open_histories(settings, utc_now)
     try:
         with ExitStack() as left_over:
-            sockets = await bind(host, port, any_port=any_port, share_port=is_worker)
+            sockets = inherited_sockets(settings)
+            if not sockets:
+                sockets = await bind(host, port, any_port=any_port, share_port=is_worker)
             sockets += as_worker.sockets if as_worker is not None else []
             for sock in sockets:
                 left_over.enter_context(sock)
@@ -133,6 +140,7 @@ async def _run_until_signalled(
     loop = asyncio.get_running_loop()
     running: list[Server] = []
     signals: list[int] = []
+    places: list[tuple[str, int]] = []
 
     def obey(number: int, _: object) -> None:
         # The watchdog starts in the signal handler, because the event loop itself may hang.
@@ -143,6 +151,7 @@ async def _run_until_signalled(
         loop.call_soon_threadsafe(stop)
 
     def stop() -> None:
+        notify("STOPPING=1", "STATUS=stopping: running turns get time to finish")
         for server in running:
             server.stop()
 
@@ -150,6 +159,8 @@ async def _run_until_signalled(
         gc.freeze()  # the modules, which are all loaded by now
         gc.enable()
         running.append(server)
+        notify("READY=1", f"STATUS=listening on {place_of(*places[0])}")
+        keep_watchdog_quiet(loop)
         for _ in signals:
             server.stop()
 
@@ -157,6 +168,7 @@ async def _run_until_signalled(
         if as_worker is None:
             runtime_file.write(settings, host, port)
         announce(host, port)
+        places.append((host, port))
 
     def parent_has_gone(descriptor: int) -> None:
         loop.remove_reader(descriptor)
@@ -371,6 +383,7 @@ class Workers:
             if not self._signals:
                 runtime_file.write(self._settings, host, port)
                 announce(host, port)
+                notify("READY=1", f"STATUS={self._count} workers on {place_of(host, port)}")
             self._supervise()
         return 0
 
@@ -426,6 +439,7 @@ class Workers:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
             os.setpgid(0, 0)  # signals of the terminal reach workers through the parent
             os.close(self._alive[1])
+            os.environ.pop("NOTIFY_SOCKET", None)  # the parent reports to systemd
             for sock in self._shared:
                 sock.close()
 
@@ -490,6 +504,8 @@ class Workers:
 
 def why_no_workers(settings: Settings) -> str | None:
     """Returns a sentence on which settings `--workers` still needs, or None if it can run."""
+    if os.environ.get("LISTEN_PID") == str(os.getpid()):
+        return "--workers bind the port themselves and take no socket from systemd"
     alone = [each.id for each in settings.histories if each.backend.type in ("json", "memory")]
     if alone:
         return (

@@ -501,6 +501,23 @@ def server_stop() -> None:
     print_remark(f"stopped nplt-server (pid {server.pid})")
 
 
+@server_group.command(
+    "install", epilog=notes("nplt server install", "sudo nplt server install --system")
+)
+@click.option("--system", "for_system", is_flag=True, help="for the machine, not for you alone")
+@click.option("--uninstall", "is_removal", is_flag=True, help="remove the units again")
+def server_install(*, for_system: bool, is_removal: bool) -> None:
+    """Write systemd units that start the server with its first connection."""
+    from nplt_client.cli import service
+
+    act, what = (service.uninstall, "removed") if is_removal else (service.install, "wrote")
+    commands = act(for_system=for_system)
+    print_remark(f"{what} {' and '.join(map(str, service.unit_files(for_system=for_system)))}")
+    print_remark("what is left to do:")
+    for line in commands:
+        print(line)
+
+
 @server_group.command("log", epilog=notes("nplt server log", "nplt server log -n 200"))
 @click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True)
 def server_log(lines: int) -> None:
