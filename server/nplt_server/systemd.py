@@ -1,4 +1,4 @@
-"""What systemd passes to the server and what the server reports to it.
+"""The interface to systemd: sockets that it passes, and states that the server reports.
 
 systemd may pass listening sockets (socket activation, sd_listen_fds(3)), so that a restart
 refuses no connection, and may want to know the server's state (sd_notify(3)): READY, STOPPING,
