@@ -9,6 +9,12 @@ that entry was truncated to fit a message.
 from __future__ import annotations
 
 from nplt_client.errors import TurnInterrupted, error_from_turn
+from nplt_client.render.answer_end import (
+    fallback_words,
+    model_of,
+    stop_words,
+    tokens_of_answer,
+)
 from nplt_protocol import messages
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.resume import Extent
@@ -71,6 +77,20 @@ class ReceivedTurn:
         self._rejected: set[int] = set()
         """Calls whose answer did not fit the schema, after which the model was called again."""
         self._has_text = False
+        self._stopped_at: int | None = None
+        """The tokens of the last answer."""
+
+    @property
+    def stop_words(self) -> str:
+        """Why the answer is not whole; empty if it is."""
+        if self.finished is None or self.finished.state != "completed":
+            return ""
+        return stop_words(self.finished.stop_reason, self._stopped_at)
+
+    @property
+    def fallback_words(self) -> str:
+        """Why another model answered than the one that was to; empty if none did."""
+        return fallback_words(self.model, self.finished.fallback_from if self.finished else None)
 
     @property
     def text(self) -> str:
@@ -127,6 +147,7 @@ class ReceivedTurn:
         if entry.get("role") != "assistant" or not isinstance(content, str):
             return ""
         self.model = model_of(entry) or self.model  # a fallback may have answered
+        self._stopped_at = tokens_of_answer(entry)
         call = event.call if event.call is not None else len(self._calls)
         if entry.get("truncated"):
             held = self._calls[call].length if call in self._calls else 0
@@ -156,14 +177,3 @@ class ReceivedTurn:
         later = is_first and self._has_text
         self._has_text = True
         return CALLS_APART + piece if later else piece
-
-
-def model_of(entry: JsonObject) -> str | None:
-    """Returns the model that gave an answer, from its stored entry or message."""
-    if isinstance(model := entry.get("model"), str):
-        return model
-    match entry.get("invocation"):
-        case {"provider": str(provider), "model": str(model)}:
-            return f"{provider}/{model}"
-        case _:
-            return None

@@ -671,6 +671,11 @@ class TurnFinished(Event, frozen=True, kw_only=True):
     error: JsonObject | None = None
     model: str | None = None
     """The model that answered. It differs from the one in TURN_STARTED after a failover."""
+    stop_reason: str | None = None
+    """Why the last answer ended: `end`, `length`, `window`, `filter`, `refusal`, `pause`,
+    `cancelled`, or the provider's own word."""
+    fallback_from: JsonObject | None = None
+    """The `model` that another one answered for, and why: `reason`, `message`."""
 
 
 class SessionEvent(Event, frozen=True, kw_only=True):

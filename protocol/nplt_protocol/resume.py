@@ -285,7 +285,8 @@ class TurnProgress:
         state = _ending(entry)
         if state is None:
             return
-        error = entry.get("error")
+        error, reason = entry.get("error"), entry.get("stop_reason")
+        instead = entry.get("fallback_from")
         if entry.get("kind") == "fault":
             error = {"code": entry.get("code"), "message": entry.get("content")}
         self.end = TurnFinished(
@@ -295,6 +296,8 @@ class TurnProgress:
             seq=_seq_of(entry),
             usage={**self._usage},
             error=error if isinstance(error, dict) and state != "completed" else None,
+            stop_reason=reason if isinstance(reason, str) else None,
+            fallback_from=instead if isinstance(instead, dict) else None,
         )
 
 

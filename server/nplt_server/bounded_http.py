@@ -83,8 +83,11 @@ async def _bounded(response: httpx2.Response, *, is_stream: bool) -> httpx2.Resp
         return await _read(response, _ERROR_BYTES_MAX, may_cut=True)
     if not is_stream:
         return await _read(response, _WHOLE_BYTES_MAX)
-    if response.headers.get("content-type", "").lower().startswith("application/json"):
+    kind = response.headers.get("content-type", "").lower()
+    if kind.startswith("application/json"):
         return await _read(response, _JSON_BYTES_MAX)
+    if kind.startswith("text/html"):  # a page of a proxy, of which the title is enough
+        return await _read(response, _ERROR_BYTES_MAX, may_cut=True)
     return response
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import KW_ONLY, dataclass
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -82,6 +83,8 @@ class ProviderError(Exception):
     never changed."""
 
     code = ErrorCode.PROVIDER_UNAVAILABLE
+    reason = "failed"
+    """The kind of failure in one word; `fallback_on` in the settings names some of them."""
 
     sentence: str
     """The server's own description: what is wrong, and what can be done."""
@@ -95,6 +98,9 @@ class ProviderError(Exception):
         return f"{self.sentence}; it says: {vendor}" if vendor else self.sentence
 
 
+UnavailableReason: TypeAlias = Literal["unavailable", "overloaded", "rate_limited"]
+
+
 @dataclass(eq=False, repr=False)
 class ProviderUnavailable(ProviderError):
     """The failure is transient; the call may be retried."""
@@ -105,27 +111,40 @@ class ProviderUnavailable(ProviderError):
     before_first_token: bool = True
     timed_out: bool = False
     """The call used up its time. A retry would take as long, so there is none."""
-    is_busy: bool = False
-    """The provider works, but limits the rate of requests."""
+    reason: UnavailableReason = "unavailable"
+    is_starting: bool = False
+    """The server is there and loads its model: neither a success nor a failure."""
 
 
 class ProviderPaused(ProviderUnavailable):
     """The circuit breaker is open; no request was sent."""
 
-    def __init__(self, *, retry_after: float, of_provider: bool = False, why: str = "") -> None:
-        """`why`: how the last call failed."""
+    def __init__(
+        self,
+        *,
+        retry_after: float,
+        of_provider: bool = False,
+        why: str = "",
+        reason: UnavailableReason = "unavailable",
+    ) -> None:
+        """`why`, `reason`: how the last call failed."""
         who = "the provider" if of_provider else "this model"
         super().__init__(
             f"{who} failed several times in a row and is not asked for {retry_after:.0f} s; "
             f"try again then, or choose another model{f' (the last time: {why})' if why else ''}",
             retry_after=retry_after,
             of_provider=of_provider,
+            reason=reason,
         )
 
 
+@dataclass(eq=False, repr=False)
 class ProviderUnauthorized(ProviderError):
     """The key is invalid, may not do this, or its account has no credit. The operator must
     act."""
+
+    _: KW_ONLY
+    reason: Literal["unauthorized", "no_credit"] = "unauthorized"
 
 
 @dataclass(eq=False, repr=False)
@@ -133,6 +152,7 @@ class ProviderRefused(ProviderError):
     """The request was refused; the same request in the same form would be refused again."""
 
     code = ErrorCode.PROVIDER_REFUSED
+    reason = "refused"
 
     _: KW_ONLY
     message_index: int | None = None
@@ -161,7 +181,9 @@ class ProviderRefused(ProviderError):
 
 
 class NoSuchModel(ProviderRefused):
-    """The provider does not have the model (404); a fallback may be tried."""
+    """The provider does not have the model (404)."""
+
+    reason = "no_such_model"
 
 
 @dataclass(eq=False, repr=False)
@@ -169,6 +191,7 @@ class RequestTooLarge(ProviderRefused):
     """The request exceeds the model's window; a shorter one may be accepted."""
 
     code = ErrorCode.TOO_LARGE
+    reason = "too_large"
 
     _: KW_ONLY
     window_tokens: int | None = None
@@ -198,6 +221,7 @@ class WindowTooSmall(ProviderError):
     """The system instruction and the tools alone exceed the model's window."""
 
     code = ErrorCode.TOO_LARGE
+    reason = "too_large"
 
 
 _CODES: dict[type[StorageError], ErrorCode] = {

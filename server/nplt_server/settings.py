@@ -103,6 +103,7 @@ _KEY_WORDS = {"apikey", "auth", "authorization", "cookie", "key", "secret", "tok
 _BEGINS_LIKE_A_KEY = r"(?i)(bearer|basic) .+|(sk|gsk|xai|hf|nvapi|aiza)[-_]?[a-z0-9_-]{12,}"
 _MIXED_LIKE_A_KEY = r"(?=.{24})(?=.*[0-9])(?=.*[a-z])[A-Za-z0-9]+"
 """A mixture of letters and digits that is no plausible name of a variable or a file."""
+_CALLED_PATH = r"/(?:chat/completions|completions|responses|messages|models)/?$"
 _HEADER_NAME = r"[A-Za-z0-9-]{1,64}"
 _WHERE_KEYS_BELONG = (
     "a key is not written here: say api_key_env (a variable that holds it) "
@@ -120,6 +121,8 @@ def checked_url(url: str) -> str:
         raise ValueError("expected an address that begins with http:// or https://")
     if parts.username or parts.password:
         raise ValueError(_WHERE_KEYS_BELONG)
+    if found := re.search(_CALLED_PATH, parts.path):
+        raise ValueError(f"expected an address without {found[0].strip('/')}, which is added to it")
     if "?" in url or "#" in url:
         # Paths are appended to it; and a query is a key, more often than not.
         raise ValueError(f"expected an address that ends with its path; {_WHERE_KEYS_BELONG}")
@@ -448,6 +451,11 @@ class UserSettings(Part):
     """Whether STATUS shows this user the figures of the whole server, not only their own."""
 
 
+FallbackReason = Literal["unavailable", "overloaded", "rate_limited", "no_such_model", "no_credit"]
+"""A wrong key, a bad request and a refusal are none: another model would hide the mistake."""
+FALLBACK_ON: tuple[FallbackReason, ...] = ("unavailable", "overloaded", "rate_limited")
+
+
 class Limits(Part):
     frame_bytes_before_token_max: PositiveInt = 4_096
     message_bytes_max: Annotated[int, Field(ge=65_536)] = 1024 * 1024
@@ -504,6 +512,7 @@ class Settings(Part):
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     roles: RoleSettings = RoleSettings.model_construct()
     fallback: tuple[str, ...] = ()
+    fallback_on: tuple[FallbackReason, ...] = FALLBACK_ON
     context: ContextSettings = ContextSettings.model_construct()
     tools: dict[str, ToolPolicy] = Field(default_factory=dict)
     approvals: ApprovalSettings = ApprovalSettings.model_construct()

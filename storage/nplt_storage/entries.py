@@ -245,6 +245,7 @@ class ModelOutputEntry(KnownEntry, frozen=True, kw_only=True):
     invocation: ModelInvocationDescriptor | None = None
     usage: Mapping[str, JsonValue] | None = None
     stop_reason: str | None = None
+    """`end length window filter refusal tool_calls pause cancelled`, or the provider's word."""
     error: Mapping[str, JsonValue] | None = None
     sections: LevelOfDetailSections | None = None
     sent: SentContext | None = None
@@ -253,6 +254,8 @@ class ModelOutputEntry(KnownEntry, frozen=True, kw_only=True):
     information."""
     rejected: str | None = None
     """Why it does not fit the schema of the prompt: the model was asked for another one."""
+    fallback_from: Mapping[str, JsonValue] | None = None
+    """The `model` that was to answer, and why it did not: `reason`, `message`."""
 
     @property
     def ends_turn(self) -> bool:

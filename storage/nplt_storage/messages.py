@@ -67,6 +67,8 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
     redacted_at: datetime | None = None
     rejected: str | None = None
     """The reason why it does not fit the schema of the prompt; another answer follows."""
+    stop_reason: str | None = None
+    fallback_from: Mapping[str, JsonValue] | None = None
 
     def copy(self) -> ChatMessage:
         """A deep copy."""
@@ -77,6 +79,7 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
             ),
             metadata=_copy(self.metadata),
             usage=None if self.usage is None else _copy(self.usage),
+            fallback_from=None if self.fallback_from is None else _copy(self.fallback_from),
         )
 
     def as_json(self) -> JsonObject:
@@ -146,6 +149,8 @@ def chat_message(
         state=state,
         redacted_at=entry.redacted_at,
         rejected=entry.rejected if isinstance(entry, ModelOutputEntry) else None,
+        stop_reason=entry.stop_reason if isinstance(entry, ModelOutputEntry) else None,
+        fallback_from=entry.fallback_from if isinstance(entry, ModelOutputEntry) else None,
     )
 
 

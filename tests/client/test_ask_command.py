@@ -68,8 +68,11 @@ def test_ask_json_prints_one_object_with_everything(server: str, tmp_path: Path)
         "model",
         "usage",
         "state",
+        "stop_reason",
+        "fallback_from",
         "tool_calls",
     }
+    assert (answer["stop_reason"], answer["fallback_from"]) == ("end", None)
     assert (answer["text"], answer["model"], answer["state"], answer["tool_calls"]) == (
         "hello",
         "offline/echo",

@@ -200,13 +200,12 @@ async def test_a_cancel_ends_the_retry_delay_at_once() -> None:
     ("trouble", "times"),
     [
         (DOWN, 3),
+        (ProviderUnavailable("overloaded (529)", reason="overloaded"), 3),
         (ProviderUnavailable("did not begin", timed_out=True), 1),
-        (ProviderUnauthorized("wrong key"), 1),
-        (ProviderUnavailable("busy", retry_after=90.0), 1),
-        (NoSuchModel("never heard of it"), 1),
+        (ProviderUnavailable("busy", retry_after=90.0, reason="rate_limited"), 1),
     ],
 )
-async def test_a_fallback_answers_for_a_missing_model_and_the_entry_names_it(
+async def test_a_fallback_answers_for_an_unavailable_model_and_the_entry_names_both(
     trouble: ProviderError, times: int
 ) -> None:
     async with cast(fallback=("b/model",)) as play:
@@ -219,6 +218,32 @@ async def test_a_fallback_answers_for_a_missing_model_and_the_entry_names_it(
         started = [e.model for e in play.stage.ear.heard if isinstance(e, TurnStarted)]
         assert started == ["a/model"]
         assert play.router.route_of("a/model").metrics.fail_overs == 1
+        instead = {"model": "a/model", "reason": trouble.reason, "message": trouble.sentence}
+        answer = play.stage.conversation.history.entries[-1]
+        assert isinstance(answer, ModelOutputEntry)
+        assert (answer.fallback_from, finished.fallback_from) == (instead, instead)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [
+        (ProviderUnauthorized("wrong key"), None),
+        (ProviderRefused("a bad request"), None),
+        (NoSuchModel("never heard of it"), "no_such_model"),
+        (ProviderUnauthorized("no credit left", reason="no_credit"), "no_credit"),
+    ],
+)
+async def test_a_fallback_answers_only_for_the_reasons_in_the_settings(
+    trouble: ProviderError, reason: str | None
+) -> None:
+    async with cast(fallback=("b/model",)) as play:
+        play.troubles["a"] = [trouble]
+        finished = await play.play()
+        assert (finished.state, finished.fallback_from) == ("failed", None)
+        if reason is not None:
+            play.router.fallback_on = frozenset((reason,))
+            play.troubles["a"] = [trouble]
+            assert (await play.play()).state == "completed"
 
 
 def _down(*, of_provider: bool) -> ProviderUnavailable:
@@ -229,16 +254,14 @@ def _down(*, of_provider: bool) -> ProviderUnavailable:
     ("trouble", "instead"),
     [
         (_down(of_provider=False), "a/other"),
-        (NoSuchModel("never heard of it"), "a/other"),
         (_down(of_provider=True), "b/model"),
-        (ProviderUnauthorized("wrong key"), "b/model"),
     ],
 )
 async def test_a_provider_wide_failure_skips_fallbacks_of_the_same_provider(
     trouble: ProviderError, instead: str
 ) -> None:
     async with cast(fallback=("a/other", "b/model")) as play:
-        play.troubles["a"] = [trouble] * (3 if isinstance(trouble, ProviderUnavailable) else 1)
+        play.troubles["a"] = [trouble] * 3
         assert (await play.play()).state == "completed"
         assert play.answered_by == instead
 
@@ -284,7 +307,7 @@ async def test_a_fallback_gets_a_context_that_fits_its_own_window() -> None:
     )
     async with cast(context_services=context_services, fallback=("b/model",)) as play:
         await play.play("word " * 1_500)
-        play.troubles["a"] = [ProviderUnauthorized("wrong key")]
+        play.troubles["a"] = [DOWN] * 3
         assert (await play.play("and now?")).state == "completed"
         shown_to_a, shown_to_b = play.requests[-2:]
         assert shown_to_b.answer_tokens_max == 512
@@ -297,9 +320,9 @@ async def test_a_fallback_whose_window_is_too_small_is_skipped() -> None:
         counting=TokenCounting(CharacterCounter()), models={"b/model": tiny}
     )
     async with cast(context_services=context_services, fallback=("b/model", "c/model")) as play:
-        play.troubles["a"] = [ProviderUnauthorized("wrong key")]
+        play.troubles["a"] = [DOWN] * 3
         assert (await play.play()).state == "completed"
-        assert play.asked == ["a", "c"]
+        assert play.asked == ["a", "a", "a", "c"]
 
 
 # Too large

@@ -19,7 +19,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nplt_client.chat.approvals import ApprovalWanted, approval_wanted
-from nplt_client.received_turn import model_of
+from nplt_client.render.answer_end import (
+    CAN_GO_ON,
+    fallback_words,
+    model_of,
+    stop_words,
+    tokens_of_answer,
+)
 from nplt_client.render.text import (
     LINE_ENDS,
     Sanitizer,
@@ -133,12 +139,16 @@ class TurnEnded(Struct, frozen=True, kw_only=True):
     """The model that answered."""
     has_begun: bool = True
     """False for a turn that was cancelled in the queue."""
+    stop: str = ""
+    """Why a completed answer is not whole; empty if it is."""
+    fallback: str = ""
+    """Why another model answered; empty if none did."""
 
     @property
     def words(self) -> str:
-        """A remark about the end; empty for a completed turn."""
+        """A remark about the end; empty for a completed turn with nothing to say of it."""
         if self.state == "completed":
-            return ""
+            return " · ".join(filter(None, (self.stop and f"✂ {self.stop}", self.fallback)))
         if self.state == "interrupted" and not self.has_begun:
             return "■ taken back before it began"
         if self.state == "interrupted":
@@ -244,9 +254,20 @@ def _answer_changes(
             yield _ended(turn_id, state, message.get("error") if state == "failed" else None)
         case "completed" if not message.get("tool_calls") and not message.get("rejected"):
             model = safe_line(model_of(message) or "")
-            yield TurnEnded(turn_id=turn_id, state="completed", model=model)
+            yield TurnEnded(
+                turn_id=turn_id,
+                state="completed",
+                model=model,
+                stop=_stop(message.get("stop_reason"), tokens_of_answer(message)),
+                fallback=safe_line(fallback_words(model, message.get("fallback_from"))),
+            )
         case _:
             pass
+
+
+def _stop(reason: JsonValue, tokens: int | None) -> str:
+    words = stop_words(reason, tokens) if isinstance(reason, str) else ""
+    return safe_line(f"{words}: /continue" if words and reason in CAN_GO_ON else words)
 
 
 def _ended(turn_id: str, state: str, error: JsonValue) -> TurnEnded:
@@ -329,11 +350,14 @@ class EventTranslator:
         self._started_here = started_here
         self._is_exact = exact_answers
         self._streams: dict[tuple[str, int, TextKind], _TextStream] = {}
+        self._stopped_at: dict[str, int | None] = {}
+        """The tokens of the last answer of each running turn."""
         self._files: dict[str, str] = {}
         """Descriptions of uploaded files by id; a prompt has only their ids."""
 
     def start_over(self) -> None:
         self._streams.clear()
+        self._stopped_at.clear()
 
     def so_far(self) -> list[Change]:
         """Returns the text of the running calls, for a display that starts over."""
@@ -406,6 +430,7 @@ class EventTranslator:
                 call = event.call or 0
                 stream = self._streams.pop((turn_id, call, "answer"), None)
                 length = stream.length if stream else 0
+                self._stopped_at[turn_id] = tokens_of_answer(entry)
                 if entry.get("truncated") and length > len(word_in(entry, "content")):
                     return  # the streamed text is longer than the truncated entry
                 yield from _answer_changes(
@@ -432,7 +457,15 @@ class EventTranslator:
         sent, received = tokens_of(event.usage)
         ended = _ended(event.turn_id, event.state, event.error)
         model = safe_line(event.model or "")
-        return replace(ended, input_tokens=sent, output_tokens=received, model=model)
+        tokens = self._stopped_at.pop(event.turn_id, None)
+        return replace(
+            ended,
+            input_tokens=sent,
+            output_tokens=received,
+            model=model,
+            stop=_stop(event.stop_reason, tokens),
+            fallback=safe_line(fallback_words(model, event.fallback_from)),
+        )
 
 
 def _tool(event: messages.ToolStarted | messages.ToolFinished) -> Change:

@@ -131,6 +131,12 @@ class TextOutput:
         if not self._streams:
             self._answer.write(received.text)
         self._answer.end_line()
+        self._remark_end(received)
+
+    def _remark_end(self, received: ReceivedTurn) -> None:
+        """Says if the answer is not whole, or another model gave it."""
+        for words in filter(None, (received.stop_words, received.fallback_words)):
+            self._remark(words)
 
     def turn_failed(self, error: NpltError, received: ReceivedTurn) -> None:
         self._answer.end_line()
@@ -362,6 +368,7 @@ class CodeOutput(TextOutput):
             self._remark(f"left out, in other languages than the first: {', '.join(others)}")
         self._answer.write("\n".join(code for language, code in blocks if language == wanted))
         self._answer.end_line()
+        self._remark_end(received)
 
 
 class ValueOutput(TextOutput):
@@ -378,6 +385,7 @@ class ValueOutput(TextOutput):
             return
         self._answer.write(dump_json(answer_value(received.last_text)))
         self._answer.end_line()
+        self._remark_end(received)
 
 
 class JsonOutput:
@@ -397,6 +405,8 @@ class JsonOutput:
             "model": received.model,
             "usage": finished.usage if finished else {},
             "state": finished.state if finished else "failed" if error else "interrupted",
+            "stop_reason": finished.stop_reason if finished else None,
+            "fallback_from": finished.fallback_from if finished else None,
             "tool_calls": list(received.tool_calls.values()),
         }
         if error:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from nplt_client.render.reports import format_time
+from nplt_client.render.reports import end_words, format_time
 from nplt_client.render.text import attachment_words, dump_json, number_in, objects_in
 from nplt_protocol.json_text import JsonObject, JsonValue
 
@@ -298,7 +298,10 @@ def _message(message: JsonObject) -> str:
     if text := str(message.get("content") or ""):
         inner = prose(text) if kind == "assistant" else plain(text)
         said = f'<div class="said" dir="auto">{inner}</div>\n'
-    outcome = f'<span class="bad">{plain(state)}</span>' if state not in ("", "completed") else ""
+    remarks = [state] if state not in ("", "completed") else []
+    outcome = "".join(
+        f'<span class="bad">{plain(words)}</span>' for words in (*remarks, *end_words(message))
+    )
     return (
         f'<article class="message {kind}"><header><b>{who}</b> '
         f'<span class="dim">{plain(model)}</span> {outcome}'

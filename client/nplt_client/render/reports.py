@@ -8,6 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from nplt_client.render.answer_end import (
+    fallback_words,
+    model_of,
+    stop_words,
+    tokens_of_answer,
+)
 from nplt_client.render.text import (
     attachment_words,
     dump_json,
@@ -133,12 +139,20 @@ def _message(message: JsonObject) -> str:
             head += f" · {value}"
     if why := message.get("rejected"):
         head += f" · rejected: {why}"
+    head += "".join(f" · {words}" for words in end_words(message))
     lines = [sanitize_line(head)]
     lines += map(attachment_words, objects_in(message.get("attachments")))
     for call in objects_in(message.get("tool_calls")):
         lines.append(sanitize_line(f"tool {call.get('tool_name')} · {call.get('status')}"))
     lines.append(sanitize(str(message.get("content") or "")).rstrip("\n"))
     return "\n".join([*lines, *_cut_words(message)])
+
+
+def end_words(message: JsonObject) -> list[str]:
+    """Says of an answer why it is not whole, and why another model gave it."""
+    stop = stop_words(word_in(message, "stop_reason"), tokens_of_answer(message))
+    instead = fallback_words(model_of(message), message.get("fallback_from"))
+    return [words for words in (stop, instead) if words]
 
 
 def listed_models(choice: messages.ModelChoice) -> list[str]:

@@ -11,8 +11,8 @@ If none applies the error ends the turn.
     form of the request                              without an event
     the provider was unreachable,       retry        `retries_max` times in a call, after a
     busy, or broke off                               wait
-    the provider or the model is not    fail over    each fallback model once, in the first
-    there, or the key is refused                     call of the turn: the model is fixed after
+    the reason is one of                fail over    each fallback model once, in the first
+    `fallback_on`                                    call of the turn: the model is fixed after
     the request is too large            shorten      three times in a turn with one model
     the model's sealed reasoning is     new epoch    once in a turn
     refused
@@ -24,6 +24,7 @@ A `retrying` event announces each of `_REMEDIES`. A call whose text was sent is 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -42,7 +43,6 @@ from nplt_server.conversations.services import Compressible, Services
 from nplt_server.conversations.turn_events import TurnEvents
 from nplt_server.errors import (
     AnswerCut,
-    NoSuchModel,
     ProviderError,
     ProviderRefused,
     ProviderUnauthorized,
@@ -68,6 +68,8 @@ from nplt_storage.entries import (
     SentContext,
 )
 
+log = logging.getLogger(__name__)
+
 _SHORTENED: Final = (0.6, 0.3, 0.2)
 """Fractions by which a request is shortened when the provider does not say how much fits.
 All three leave about a thirtieth; a provider that refuses that has another reason."""
@@ -82,6 +84,7 @@ class CallOutcome:
     route: ModelRoute
     view: ContextView
     output: ModelOutputAccumulator
+    fallback_from: JsonObject | None = None
 
     @property
     def invocation(self) -> ModelInvocationDescriptor:
@@ -97,19 +100,23 @@ class CallOutcome:
 
     def entry(self, turn_id: str, call: int, new_call_id: Callable[[], str]) -> ModelOutputEntry:
         """The entry of a complete output."""
-        return self.output.entry(
+        return self._entry(turn_id, call, new_call_id)
+
+    def cut_entry(self, turn_id: str, call: int) -> ModelOutputEntry:
+        """The entry of an output that was cut off, without its tool calls."""
+        return self._entry(turn_id, call, None)
+
+    def _entry(
+        self, turn_id: str, call: int, new_call_id: Callable[[], str] | None
+    ) -> ModelOutputEntry:
+        entry = self.output.entry(
             turn_id=turn_id,
             call=call,
             invocation=self.invocation,
             new_call_id=new_call_id,
             sent=self.sent,
         )
-
-    def cut_entry(self, turn_id: str, call: int) -> ModelOutputEntry:
-        """The entry of an output that was cut off, without its tool calls."""
-        return self.output.entry(
-            turn_id=turn_id, call=call, invocation=self.invocation, sent=self.sent
-        )
+        return replace(entry, fallback_from=self.fallback_from)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,6 +159,8 @@ class ModelCaller:
         self._tries = _Tries(models=[model])
         self._room: CallRoom | None = None
         self._call = 0
+        self.fallback_from: JsonObject | None = None
+        """The model that was to answer, and why another one was asked instead."""
         self._use(model)
         self._view: ContextView | None = None
         self.so_far: CallOutcome | None = None
@@ -237,7 +246,9 @@ class ModelCaller:
             tokens_max=None if room is None else room.context_tokens,
         )
         output = ModelOutputAccumulator(answer_bytes_max=limits.answer_bytes_max)
-        made = CallOutcome(route=self.route, view=view, output=output)
+        made = CallOutcome(
+            route=self.route, view=view, output=output, fallback_from=self.fallback_from
+        )
         self.so_far = made
         self._events.begin_output(output)
         request = replace(self._request(made, answer_only=answer_only), form=form)
@@ -283,6 +294,7 @@ class ModelCaller:
             options={**facts.options, **record.options, **self._prompt.options},
             answer_tokens_max=answer_tokens_max,
             answer_only=answer_only,
+            is_retry=self._tries.retries > 0,
             # The id itself may be a name that somebody chose.
             cache_key=sha256(f"nplt {record.session_id}".encode()).hexdigest()[:32],
         )
@@ -331,7 +343,9 @@ class ModelCaller:
 
     async def _fail_over(self, error: ProviderError) -> bool:
         tries = self._tries
-        if self._call != 0 or (isinstance(error, WindowTooSmall) and len(tries.models) == 1):
+        is_too_small = isinstance(error, WindowTooSmall) and len(tries.models) > 1
+        is_wanted = error.reason in self._router.fallback_on or is_too_small
+        if self._call != 0 or not is_wanted:
             return False
         affects_all_models = error.of_provider or isinstance(error, ProviderUnauthorized)
         avoided = self.route.invocation.provider if affects_all_models else None
@@ -339,12 +353,23 @@ class ModelCaller:
         if other is None:
             return False
         self.route.metrics.fail_overs += 1
+        self._note_fallback(error)
         self._announce_retry(f"{self.model}: {error}; {other} is asked instead")
         tries.models.append(other)
         tries.retries, tries.too_large = 0, []
         self._room = None
         self._use(other)
         return True
+
+    def _note_fallback(self, error: ProviderError) -> None:
+        """Notes which model was to answer, and why it did not."""
+        log.info("%s is not asked: %s", self.model, error)
+        if self.fallback_from is None:
+            self.fallback_from = {
+                "model": self.model,
+                "reason": error.reason,
+                "message": error.sentence,
+            }
 
     async def _shorten(self, error: ProviderError) -> bool:
         """Shortens the next request to the window the provider named, if that is smaller
@@ -410,10 +435,7 @@ class ModelCaller:
 _Remedy = Callable[[ModelCaller, ProviderError], Awaitable[bool]]
 _REMEDIES: Final[tuple[tuple[tuple[type[ProviderError], ...], _Remedy], ...]] = (
     ((ProviderUnavailable,), ModelCaller._retry),
-    (
-        (ProviderUnavailable, ProviderUnauthorized, NoSuchModel, WindowTooSmall),
-        ModelCaller._fail_over,
-    ),
+    ((ProviderError,), ModelCaller._fail_over),
     ((RequestTooLarge,), ModelCaller._shorten),
     ((ProviderRefused,), ModelCaller._drop_reasoning),
     ((ProviderRefused,), ModelCaller._quarantine),

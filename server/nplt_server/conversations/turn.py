@@ -122,6 +122,10 @@ class TurnClock:
             self._scope.deadline = monotonic() + self._seconds_left
 
 
+CANCELLED: Final = "cancelled"
+"""The stop reason of a turn that was interrupted."""
+
+
 class TurnSuspended(Exception):
     """The turn has not ended: it is resumed after the next start of the server."""
 
@@ -316,7 +320,7 @@ class TurnRun:
                 if output.rejected is not None:
                     continue
                 if not output.tool_calls:
-                    return self.finished("completed", output.seq)
+                    return self.finished("completed", output.seq, stop_reason=output.stop_reason)
                 self._results = {}
             await self._execute_tools()
             await self._write_results(why_skipped=self.why_stopped())
@@ -478,7 +482,12 @@ class TurnRun:
         made = None if self._caller is None else self._caller.forget()
         entry: Entry
         if made is not None and made.output.text:
-            cut = replace(made.cut_entry(self.turn_id, self.call), state=state, error=error)
+            cut = replace(
+                made.cut_entry(self.turn_id, self.call),
+                state=state,
+                error=error,
+                stop_reason=CANCELLED if state == "interrupted" else made.output.stop_reason,
+            )
             entry = await self.context.state.append_model_output(cut)
         else:
             usage = None if made is None else made.usage
@@ -511,6 +520,7 @@ class TurnRun:
         seq: int,
         error: JsonObject | None = None,
         *,
+        stop_reason: str | None = None,
         with_usage: bool = True,
     ) -> TurnFinished:
         return TurnFinished(
@@ -521,6 +531,8 @@ class TurnRun:
             usage={**self._usage} if with_usage else {},
             error=error,
             model=self.model or None,
+            stop_reason=CANCELLED if state == "interrupted" else stop_reason,
+            fallback_from=None if self._caller is None else self._caller.fallback_from,
         )
 
     def close(self) -> None:

@@ -95,6 +95,8 @@ class LlmRequest(Struct, frozen=True, kw_only=True):
     """The model has been asked to mend its answer: it need not call tools."""
     cache_key: str | None = None
     """The same for all calls of a conversation, so that a provider finds what it has cached."""
+    is_retry: bool = False
+    """The same request failed a moment ago, for a reason that may have passed."""
     form: RequestForm | None = None
     """The form that the refusal of this request asked for (`ProviderRefused.instead`)."""
 

@@ -397,7 +397,7 @@ _STOP_REASONS = {
     "stop_sequence": "end",
     "tool_use": "tool_calls",
     "max_tokens": "length",
-    "model_context_window_exceeded": "length",
+    "model_context_window_exceeded": "window",
     "refusal": "refusal",
     "pause_turn": "pause",
 }

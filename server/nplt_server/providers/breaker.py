@@ -1,10 +1,14 @@
 """Circuit breakers: a provider that keeps failing is not called for a while.
 
 Each model has a breaker, and each provider has one. A provider's breaker counts only failures
-that all its models share: it can't be reached, or the key is wrong. Five failures in a row open
-a breaker for 30 s; then one call, the probe, is let through. If the probe fails, the breaker
-opens for twice as long, up to 300 s. While the breaker is open, calls fail at once, so that a
-fallback can be tried.
+that all its models share: it can't be reached, or the key is wrong. Five prompts in a row that fail
+open a breaker for 30 s, however often each of them was retried; then one call, the probe, is let
+through. If the probe fails, the breaker opens for twice as long, up to 300 s. While the breaker
+is open, calls fail at once, so that a fallback can be tried.
+
+The breaker of a provider also closes when a cheap request (for its list of models) succeeds, which
+is tried when somebody wants to call it, at most once a second: a server that was started in the
+meantime answers at once.
 
 A failure with a retry time does not count, since callers obey that time; only if the time
 exceeds `patience_seconds` does the breaker open until then. Refusals (of a key, of a request,
@@ -14,15 +18,18 @@ by a rate limit) do not count either.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from nplt_server.errors import ProviderPaused
+import anyio
+
+from nplt_server.errors import ProviderPaused, UnavailableReason
 
 FAILURES_MAX: Final = 5
 OPEN_SECONDS: Final = 30.0
 OPEN_SECONDS_MAX: Final = 300.0
+_LOOK_SECONDS: Final = 1.0
 _PROBE_SECONDS: Final = 1.0
 """Retry time of other calls while a probe is running."""
 
@@ -54,6 +61,9 @@ class Breaker:
         self.patience_seconds = patience_seconds
         self._of_provider = of_provider
         self._why = ""
+        self._reason: UnavailableReason = "unavailable"
+        self._looking = anyio.Lock()
+        self._looked_at: float | None = None
         self._failures = 0
         self._open_seconds = OPEN_SECONDS
         self._open_until: float | None = None
@@ -78,9 +88,26 @@ class Breaker:
             return permit
         if self.state == "open" or self._probe is not None:
             seconds = self.seconds_left if self.state == "open" else _PROBE_SECONDS
-            raise ProviderPaused(retry_after=seconds, of_provider=self._of_provider, why=self._why)
+            raise ProviderPaused(
+                retry_after=seconds,
+                of_provider=self._of_provider,
+                why=self._why,
+                reason=self._reason,
+            )
         self._probe = permit
         return permit
+
+    async def look(self, is_back: Callable[[], Awaitable[bool]]) -> None:
+        """Closes an open breaker if `is_back` says so. Callers at the same time share one look."""
+        async with self._looking:
+            now = self.clock()
+            is_due = self._looked_at is None or now - self._looked_at >= _LOOK_SECONDS
+            if self.state != "open" or not is_due:
+                return
+            is_there = await is_back()
+            self._looked_at = self.clock()
+            if is_there:
+                self.succeeded()
 
     def began(self) -> None:
         """The provider has begun to answer. Other calls are let through without waiting for
@@ -95,10 +122,17 @@ class Breaker:
         self.began()
 
     def failed(
-        self, permit: BreakerPermit, *, retry_after: float | None = None, why: str = ""
+        self,
+        permit: BreakerPermit,
+        *,
+        retry_after: float | None = None,
+        why: str = "",
+        reason: UnavailableReason = "unavailable",
+        is_retry: bool = False,
     ) -> None:
-        """`retry_after`: seconds to wait, if the provider named a time."""
-        self._why = why
+        """`retry_after`: seconds to wait, if the provider named a time. `is_retry`: the failure
+        before it was one of the same prompt, and is counted already."""
+        self._why, self._reason = why, reason
         was_probe = self._probe is permit
         if retry_after is not None:
             if was_probe or retry_after > self.patience_seconds:
@@ -106,7 +140,8 @@ class Breaker:
             return
         if permit.openings != self._openings:
             return  # the breaker has opened since the call began
-        self._failures += 1
+        if not is_retry:
+            self._failures += 1
         if was_probe:
             self._open_seconds = min(self._open_seconds * 2, OPEN_SECONDS_MAX)
         if was_probe or (self._failures >= FAILURES_MAX and self._open_until is None):

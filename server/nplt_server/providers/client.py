@@ -47,6 +47,7 @@ from nplt_server.providers.compiler import ContextCompiler
 from nplt_server.providers.failures import (
     VendorError,
     failure_of,
+    failure_of_page,
     failure_of_transport,
     too_slow,
     without_prompt,
@@ -144,9 +145,8 @@ class VendorClient(ABC):
                 began = asyncio.get_running_loop().time()
                 async with self._in_time(parser, began):
                     response = await stack.enter_async_context(self._request(sdk, rendered))
-                headers = response.http_response.headers
-                if headers.get("content-type", "").lower().startswith("application/json"):
-                    for delta in parser.feed_whole(response.http_response.content):
+                if _is_whole(response.http_response):
+                    for delta in _deltas_of_whole(response.http_response, parser):
                         yield delta
                     return
                 chunks = _chunks_of(response.http_response)
@@ -193,7 +193,9 @@ class VendorClient(ABC):
 
         response = getattr(error, "response", None)
         if not isinstance(response, httpx2.Response):
-            return failure_of_transport(error, before_first_token=not parser.has_spoken)
+            return failure_of_transport(
+                error, before_first_token=not parser.has_spoken, address=self.address
+            )
         told = VendorError.of_body(response.content)
         retry_after = response.headers.get("retry-after")
         failure = failure_of(response.status_code, told, retry_after=retry_after)
@@ -233,6 +235,21 @@ class VendorClient(ABC):
                 except ImportError:
                     raise ProviderRefused(f"{self.vendor}'s SDK is not installed here") from None
             return self._sdk
+
+
+_WHOLE_KINDS = ("application/json", "text/html")
+
+
+def _is_whole(response: httpx2.Response) -> bool:
+    """Whether the body is no stream of events; `bounded_http` has read it."""
+    return response.headers.get("content-type", "").lower().startswith(_WHOLE_KINDS)
+
+
+def _deltas_of_whole(response: httpx2.Response, parser: AnswerParser) -> list[ModelOutputDelta]:
+    body = response.content
+    if (page := VendorError.of_body(body).page) is not None:
+        raise failure_of_page(response.status_code, page)
+    return parser.feed_whole(body)
 
 
 def _chunks_of(response: httpx2.Response) -> AsyncIterator[bytes]:

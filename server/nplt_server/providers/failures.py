@@ -6,14 +6,18 @@ parameter it names, and its sentence, without keys and without text of the promp
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import socket
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import orjson
 from msgspec import Struct, structs
@@ -43,13 +47,16 @@ class VendorError(Struct, frozen=True, kw_only=True):
     message: str = ""
     status: int | None = None
     """The code, if it is a number, as routers to other servers write it."""
+    page: str | None = None
+    """The title of a web page that came instead; empty if it has none."""
 
     @classmethod
     def of_body(cls, body: bytes) -> VendorError:
         try:
             return cls.of(orjson.loads(body))
         except orjson.JSONDecodeError:
-            return cls()  # a page of some proxy
+            start = body[:_WORDS_CHARACTERS_MAX].decode(errors="replace").lstrip("\ufeff \r\n\t")
+            return cls(page=_title_of(start)) if start.startswith("<") else cls(message=start)
 
     @classmethod
     def of(cls, told: Any) -> VendorError:
@@ -98,6 +105,14 @@ def _words_of(value: object) -> str:
 
 def object_of(value: JsonValue) -> JsonObject:
     return value if isinstance(value, dict) else {}
+
+
+_TITLE: Final = re.compile(r"(?is)<title[^>]*>([^<]{1,200})")
+
+
+def _title_of(page: str) -> str:
+    found = _TITLE.search(page)
+    return _shown(html.unescape(found[1])) if found is not None else ""
 
 
 _NAME: Final = re.compile(r"[\w.\[\]:/-]{1,80}")
@@ -209,7 +224,10 @@ def window_named(words: str) -> int | None:
     return None
 
 
-_RETRY_AFTER_SECONDS_MAX = 3600.0
+_RETRY_AFTER_SECONDS_MAX = 7 * 86_400.0
+_SECONDS_NAMED_MIN = 30.0
+_MINUTES_SHOWN_MAX = 120
+"""A shorter wait is not worth a time of day."""
 _INDEX_DIGITS_MAX = 6
 # `messages[3].content`, `messages.[3].role`, `messages.3.content.0`, `input[3]`
 _INDEX = rf"\.?\[?(\d{{1,{_INDEX_DIGITS_MAX}}})\b"
@@ -230,11 +248,13 @@ _NO_SUCH_MODEL = re.compile(
     r"|\bmodel [`'\"]?[\w.:/-]+[`'\"]? (?:does not exist|(?:is |was )?not found)"
     r"|does not have access to model"
 )
-# Gemini, xAI and LiteLLM answer 400 for a wrong key.
+# Gemini, xAI and LiteLLM answer 400 for a wrong key. LiteLLM without a database knows one key
+# only: "No connected db." with the type no_db_connection is what it says to all others
+# (github.com/BerriAI/litellm/pull/20837: "the actual issue is authentication failure").
 _NO_KEY = re.compile(
     r"(?i)invalid_api_key|API_KEY_INVALID|authentication_?error|incorrect api key"
     r"|api.key.{0,20}(?:not valid|invalid|not found|expired)|invalid (?:x-api-key|api.?key|token)"
-    r"|invalid proxy server token|unauthenticated"
+    r"|invalid proxy server token|unauthenticated|no_db_connection|no connected db"
 )
 # More in one request than the account may send in a minute: waiting does not help either.
 _TOO_LARGE_FOR_A_MINUTE = re.compile(r"request too large", re.IGNORECASE)
@@ -251,6 +271,14 @@ _OTHER_FIELD = re.compile(
     r"(?:max_tokens|metadata|model|stop_sequences|system|temperature|thinking|tool_choice|tools"
     r"|top_[kp])\b\S*:\s"
 )
+_NO_DATABASE = re.compile(r"(?i)no_db_connection|no connected db")
+# Anthropic says overloaded_error; 503 and 529 say it without words.
+_OVERLOADED = re.compile(r"(?i)overloaded|at capacity|server is busy|no capacity")
+# llama.cpp while it starts: 503 {"error":{"message":"Loading model","type":"unavailable_error"}}
+_STARTING = re.compile(r"(?i)loading model|model is loading|still loading")
+# A server of TLS that is spoken to without. Go: "Client sent an HTTP request to an HTTPS
+# server."; nginx: "The plain HTTP request was sent to HTTPS port".
+_NEEDS_TLS = re.compile(r"(?i)http request (?:was sent )?to (?:an )?https (?:server|port)")
 _NOT_THE_ADDRESS = (301, 302, 303, 307, 308, 405)
 _STATUS_OF_KIND = {
     "rate_limit_error": 429,
@@ -284,6 +312,12 @@ def failure_of(status: int, told: VendorError, *, retry_after: str | None = None
 def _failure(status: int, told: VendorError, retry_after: str | None) -> ProviderError:
     all_words = f"{told.kind} {told.code} {told.message}"
     is_refused = 400 <= status < 500
+    if _NEEDS_TLS.search(f"{told.message} {told.page or ''}"):
+        return ProviderRefused(
+            "the provider wants TLS: base_url must begin with https:// instead of http://"
+        )
+    if told.page is not None and status < 500 and status not in _NOT_THE_ADDRESS:
+        return failure_of_page(status, told.page)
     # A gateway may have one status for all that its vendors say: words come first.
     if is_refused and _NO_SUCH_MODEL.search(all_words):
         return NoSuchModel(
@@ -293,12 +327,15 @@ def _failure(status: int, told: VendorError, retry_after: str | None) -> Provide
     if status == 402 or (is_refused and _NO_MONEY.search(all_words)):
         return ProviderUnauthorized(
             f"the account at the provider has no credit left ({status}); "
-            "add credit there, or choose another model"
+            "add credit there, or choose another model",
+            reason="no_credit",
         )
     if status == 401 or (is_refused and _NO_KEY.search(all_words)):
         return ProviderUnauthorized(
             f"the provider does not accept the API key ({status}); "
-            "check the server's settings: api_key_env or api_key_file of the provider",
+            "check the server's settings: api_key_env or api_key_file of the provider"
+            + _OF_NO_DATABASE
+            * (_NO_DATABASE.search(all_words) is not None),
             of_provider=True,
         )
     if status == 403:
@@ -307,15 +344,23 @@ def _failure(status: int, told: VendorError, retry_after: str | None) -> Provide
             "ask whoever owns it, or choose another model"
         )
     if status == 429 and not _TOO_LARGE_FOR_A_MINUTE.search(told.message):
+        seconds = seconds_of(retry_after)
         return ProviderUnavailable(
-            "the provider gets too many requests (429); try again later",
-            retry_after=seconds_of(retry_after),
-            is_busy=True,
+            f"the provider gets too many requests (429); try again {_when(seconds)}",
+            retry_after=seconds,
+            reason="rate_limited",
         )
     if status in (408, 409, 425) or status >= 500:
+        seconds = seconds_of(retry_after)
+        is_overloaded = status in (503, 529) or _OVERLOADED.search(all_words) is not None
+        is_starting = status == 503 and _STARTING.search(all_words) is not None
+        page = f" ({told.page})" if told.page else ""
+        what = "loads its model" if is_starting else f"has a problem of its own ({status}){page}"
         return ProviderUnavailable(
-            f"the provider has a problem of its own ({status}); try again later",
-            retry_after=seconds_of(retry_after),
+            f"the provider {what}; try again {_when(seconds)}",
+            retry_after=seconds,
+            reason="overloaded" if is_overloaded else "unavailable",
+            is_starting=is_starting,
         )
     if status in (413, 429) or _TOO_LARGE.search(all_words):
         return RequestTooLarge(
@@ -331,6 +376,30 @@ def _failure(status: int, told: VendorError, retry_after: str | None) -> Provide
             f"the provider's address is not the right one ({status}); check base_url"
         )
     return _refusal(status, told)
+
+
+_OF_NO_DATABASE = " (LiteLLM without a database says this of every key that is not its master key)"
+
+
+def failure_of_page(status: int, title: str) -> ProviderRefused:
+    """A web page came instead of an answer."""
+    named = f" {title!r}" if title else ""
+    return ProviderRefused(
+        f"a web page{named} came instead of an answer ({status}): base_url names another server, "
+        "or a proxy or firewall is in between; check base_url and HTTPS_PROXY"
+    )
+
+
+def _when(seconds: float | None) -> str:
+    """When to try again: a provider may want to be left alone for hours."""
+    if seconds is None or seconds <= _SECONDS_NAMED_MIN:
+        return "later"
+    now = datetime.now(UTC)
+    moment = now + timedelta(seconds=seconds)
+    day = "" if moment.date() == now.date() else f"{moment:%Y-%m-%d} "
+    minutes = -int(-seconds // 60)
+    left = f"{minutes} min" if minutes < _MINUTES_SHOWN_MAX else f"{seconds / 3600:.0f} h"
+    return f"after {day}{moment:%H:%M} UTC (in {left})"
 
 
 def _refusal(status: int, told: VendorError) -> ProviderRefused:
@@ -365,12 +434,16 @@ def failure_in_stream(told: VendorError, *, before_first_token: bool) -> Provide
             "the provider broke off with an error; ask again",
             before_first_token=before_first_token,
             vendor=failure.vendor,
+            reason=failure.reason,
         )
     return failure
 
 
-def failure_of_transport(error: Exception, *, before_first_token: bool) -> ProviderError:
-    """The error for an exception of `httpx2`, or of an SDK that has one as its cause."""
+def failure_of_transport(
+    error: Exception, *, before_first_token: bool, address: str = ""
+) -> ProviderError:
+    """The error for an exception of `httpx2`, or of an SDK that has one as its cause. `address`:
+    the `base_url` that was called."""
     import httpx2  # slow, but whoever has such an exception has imported it
 
     from nplt_server.bounded_http import BodyTooLarge
@@ -380,9 +453,7 @@ def failure_of_transport(error: Exception, *, before_first_token: bool) -> Provi
     failures: tuple[tuple[tuple[type[Exception], ...], ProviderError], ...] = (
         (
             (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout),
-            ProviderUnavailable(
-                "the provider can't be reached; check the network and base_url", of_provider=True
-            ),
+            ProviderUnavailable(_why_no_connection(error, address), of_provider=True),
         ),
         (
             (BodyTooLarge,),
@@ -398,6 +469,52 @@ def failure_of_transport(error: Exception, *, before_first_token: bool) -> Provi
         "the connection to the provider broke; ask again", before_first_token=before_first_token
     )
     return next((failure for kinds, failure in failures if isinstance(cause, kinds)), otherwise)
+
+
+def _why_no_connection(error: Exception, address: str) -> str:
+    """What went wrong before there was a connection, and the setting to look at."""
+    parts = urlsplit(address)
+    host, url = parts.hostname or "the provider", f" ({address})" if address else ""
+    for cause in _causes(error):
+        match cause:
+            case ConnectionRefusedError():
+                port = parts.port or (443 if parts.scheme == "https" else 80)
+                return (
+                    f"nothing listens at {host}:{port}: start that server, or correct base_url{url}"
+                )
+            case socket.gaierror():
+                return f"there is no host {host!r}: correct base_url{url}, or check the network"
+            case ssl.SSLCertVerificationError():
+                return (
+                    f"the certificate of {host} is not one to trust ({cause.verify_message}): "
+                    f"check base_url{url}, or SSL_CERT_FILE"
+                )
+            case ssl.SSLError():
+                return (
+                    f"{host} does not speak TLS at this port: base_url{url} must probably begin "
+                    "with http:// instead of https://"
+                )
+            case TimeoutError() | socket.timeout():
+                return f"{host} does not answer: check the network and base_url{url}"
+            case _:
+                pass
+    return f"the provider can't be reached; check the network and base_url{url}"
+
+
+_CAUSES_MAX: Final = 8
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception, and those that led to it, as deep as the libraries wrap them."""
+    pending = [error]
+    for _ in range(_CAUSES_MAX):
+        cause = pending.pop(0) if pending else None
+        if cause is None:
+            return
+        yield cause
+        pending += getattr(cause, "exceptions", ()) or ()
+        if (before := cause.__cause__ or cause.__context__) is not None:
+            pending.append(before)
 
 
 def too_slow(*, before_first_token: bool) -> ProviderUnavailable:

@@ -251,7 +251,9 @@ _STOP_REASONS = {
     "stop_sequence": "end",
     "end_turn": "end",
     "tool_use": "tool_calls",
-    "model_length": "length",
+    "content_filter": "filter",
+    # Mistral's, where the window was full before the limit of the answer was reached.
+    "model_length": "window",
 }
 
 
@@ -479,7 +481,7 @@ def _answer_format(request: LlmRequest) -> JsonObject:
 # reasoning item with its encrypted content; the ids of calls and messages. An answer is
 # complete only with `response.completed` or `response.incomplete`.
 
-_INCOMPLETE = {"max_output_tokens": "length"}
+_INCOMPLETE = {"max_output_tokens": "length", "content_filter": "filter"}
 _WHOLE_PARTS = {
     "output_text": "response.output_text.delta",
     "refusal": "response.refusal.delta",

@@ -91,7 +91,8 @@ async def call_quietly(
     forms, retries = RequestForms(), 0
     while True:
         try:
-            async with route.call_model(replace(request, form=forms.form)) as deltas:
+            attempt = replace(request, form=forms.form, is_retry=retries > 0)
+            async with route.call_model(attempt) as deltas:
                 async for delta in deltas:
                     output.apply(cleaned(delta))
             break

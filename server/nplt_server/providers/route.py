@@ -18,6 +18,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
+import anyio
 from msgspec import Struct, field, structs
 
 from nplt_protocol import JsonObject, JsonValue
@@ -43,6 +44,7 @@ from nplt_server.providers import (
 )
 from nplt_server.providers.breaker import Breaker
 from nplt_server.providers.masked_output import MaskedOutput
+from nplt_server.providers.model_lists import ModelLister
 from nplt_server.usage import ModelPrices, as_amount
 from nplt_storage.entries import ModelInvocationDescriptor
 
@@ -50,7 +52,9 @@ log = logging.getLogger(__name__)
 
 BUCKET_SECONDS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Upper bounds of the buckets; one more bucket holds longer durations."""
-
+_LOOK_SECONDS_MAX: Final = 1.0
+_NO_LIST: Final = (404, 405)
+"""Statuses of a server that is there and has no list of models."""
 
 _KINDS: Final = (
     (ProviderPaused, "paused"),
@@ -186,6 +190,8 @@ class ModelRoute:
             yield each
 
     async def _call(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        if self.provider_breaker.state == "open":
+            await self.provider_breaker.look(self._is_back)
         observer = _CallObserver(self, request)
         try:
             async with self._provider.call_model(request) as deltas:
@@ -201,8 +207,9 @@ class ModelRoute:
                 observer.given_up()  # the same call goes on in another form
                 raise
             observer.failed(error)
-            if isinstance(error, ProviderRefused | ProviderUnauthorized):
-                log.warning("%s/%s: %s", self.id, self._model, self._without_secrets(error))
+            needs_operator = isinstance(error, ProviderRefused | ProviderUnauthorized)
+            level = logging.WARNING if needs_operator else logging.INFO
+            log.log(level, "%s/%s: %s", self.id, self._model, self._without_secrets(error))
             raise
         except BaseException as error:
             observer.given_up()  # a bug here says nothing about the provider
@@ -216,6 +223,18 @@ class ModelRoute:
         finally:
             if observer.usage is not None:
                 self.metrics.count_usage(observer.usage)
+
+    async def _is_back(self) -> bool:
+        """Whether the provider gives its list of models, or says that it has none."""
+        if not isinstance(self._provider, ModelLister):
+            return False
+        try:
+            with anyio.fail_after(_LOOK_SECONDS_MAX):
+                await self._provider.list_models()
+        except Exception as error:
+            return getattr(error, "status_code", None) in _NO_LIST
+        log.info("%s can be reached again", self.id)
+        return True
 
     def _without_secrets(self, error: ProviderError) -> ProviderError:
         if error.vendor is None or not self._secrets:
@@ -263,6 +282,7 @@ class _CallObserver:
         self._began_at = self._clock()
         self.usage: UsageReport | None = None
         self.has_begun = self.is_whole = False
+        self._is_retry = request.is_retry
         if request.form is None:  # else it was counted in its first form
             self._metrics.calls += 1
 
@@ -290,16 +310,25 @@ class _CallObserver:
         self._metrics.failures[kind_of(error)] += 1
         if error.of_provider:
             self._of_model.given_up(self._model_permit)
-            self._of_provider.failed(self._provider_permit, why=error.sentence)
+            self._of_provider.failed(
+                self._provider_permit, why=error.sentence, is_retry=self._is_retry
+            )
             return
         self._of_provider.succeeded()  # it is there
         match error:
-            case ProviderUnavailable(is_busy=True, retry_after=None):
-                # A rate limit is neither a success nor a failure.
+            case (
+                ProviderUnavailable(reason="rate_limited", retry_after=None)
+                | ProviderUnavailable(is_starting=True)
+            ):
+                # Neither a success nor a failure.
                 self._of_model.given_up(self._model_permit)
             case ProviderUnavailable():
                 self._of_model.failed(
-                    self._model_permit, retry_after=error.retry_after, why=error.sentence
+                    self._model_permit,
+                    retry_after=error.retry_after,
+                    why=error.sentence,
+                    reason=error.reason,
+                    is_retry=self._is_retry,
                 )
             case _:
                 self._of_model.succeeded()

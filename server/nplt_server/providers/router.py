@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final
 
@@ -28,7 +28,7 @@ from nplt_server.providers.model_lists import ModelLister, ModelLists, is_model_
 from nplt_server.providers.models import KnownModels
 from nplt_server.providers.retries import RetryPolicy
 from nplt_server.providers.route import ModelRoute
-from nplt_server.settings import OfflineSettings, Settings
+from nplt_server.settings import FALLBACK_ON, OfflineSettings, Settings
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ class ProviderRouter:
         default_model: str | None = None,
         roles: Mapping[str, str] | None = None,
         fallback: Sequence[str] = (),
+        fallback_on: Collection[str] = FALLBACK_ON,
         retries: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         secrets: SecretMask = NO_SECRETS,
@@ -76,6 +77,8 @@ class ProviderRouter:
         self.roles = {
             role: self.check(model, field=f"roles.{role}") for role, model in (roles or {}).items()
         }
+        self.fallback_on = frozenset(fallback_on)
+        """The reasons (`ProviderError.reason`) for which a fallback is asked."""
         self.fallback = tuple(self.check(model, field="fallback") for model in fallback)
 
     def add(self, provider: ProviderClient) -> None:
@@ -230,6 +233,7 @@ def build_router(
             default_model=settings.default_model,
             roles={role: model for role, model in settings.roles if model is not None},
             fallback=settings.fallback,
+            fallback_on=settings.fallback_on,
             retries=RetryPolicy(retries_max=limits.retries_max),
             secrets=secrets,
         )

@@ -135,7 +135,7 @@ async def test_a_date_to_come_back_at_is_understood(
 
 async def test_nobody_there(vendors: Emulator, claude: VendorProvider) -> None:
     await vendors.close()
-    with pytest.raises(ProviderUnavailable, match="can't be reached"):
+    with pytest.raises(ProviderUnavailable, match="nothing listens at 127"):
         await heard(claude, request())
     await vendors.open()
 

@@ -63,7 +63,7 @@ STOP = {"type": "message_stop"}
         ("stop_sequence", "end"),
         ("tool_use", "tool_calls"),
         ("max_tokens", "length"),
-        ("model_context_window_exceeded", "length"),
+        ("model_context_window_exceeded", "window"),
         ("pause_turn", "pause"),
         ("never_heard_of", "never_heard_of"),
     ],

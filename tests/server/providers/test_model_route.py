@@ -92,7 +92,7 @@ async def cut(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         (failing(ProviderUnavailable("slow", timed_out=True)), "timed_out", True),
         (cut, "cut", True),
         (failing(ProviderUnavailable("busy", retry_after=3)), "unavailable", False),
-        (failing(ProviderUnavailable("429", is_busy=True)), "unavailable", False),
+        (failing(ProviderUnavailable("429", reason="rate_limited")), "unavailable", False),
         (failing(ProviderUnauthorized("key")), "unauthorized", False),
         (failing(ProviderRefused("no")), "refused", False),
         (failing(RequestTooLarge("much")), "too_large", False),
@@ -255,7 +255,7 @@ def test_what_took_longer_than_all_edges_is_counted_too() -> None:
 
 async def test_who_asks_for_fewer_requests_is_in_good_health() -> None:
     async def model(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        raise ProviderUnavailable("fewer, please (429)", is_busy=True)
+        raise ProviderUnavailable("fewer, please (429)", reason="rate_limited")
         yield
 
     meter = Meter(model)

@@ -206,10 +206,10 @@ def test_a_refusal_is_text_and_a_reason_to_stop() -> None:
     [
         ("stop", "end"),
         ("length", "length"),
-        ("content_filter", "content_filter"),
+        ("content_filter", "filter"),
         ("eos", "end"),
         ("tool_use", "tool_calls"),
-        ("model_length", "length"),
+        ("model_length", "window"),
         ("bored", "bored"),
     ],
 )

@@ -248,8 +248,11 @@ def test_a_gateway_with_one_status_for_all_is_understood_by_its_words(
     assert says in str(failure)
 
 
-def test_what_is_not_json_says_nothing() -> None:
-    assert VendorError.of_body(b"<html>") == VendorError()
+def test_a_web_page_is_known_by_its_title_and_plain_text_by_its_words() -> None:
+    page = b"\xef\xbb\xbf<!doctype html><html><head><title>502 Bad\n Gateway</title>"
+    assert VendorError.of_body(page) == VendorError(page="502 Bad Gateway")
+    assert VendorError.of_body(b"<html>") == VendorError(page="")
+    assert VendorError.of_body(b"404 page not found\n").message == "404 page not found\n"
 
 
 @pytest.mark.parametrize(
@@ -276,7 +279,7 @@ def test_a_refusal_names_a_message(param: str, message: str, index: int | None) 
         ("7", 7.0),
         ("0.5", 0.5),
         ("-3", 0.0),
-        ("999999", 3600.0),
+        ("9999999", 604_800.0),
         ("nan", None),
         ("soon", None),
         ("", None),
@@ -289,8 +292,8 @@ def test_a_wait_is_bounded(header: str | None, seconds: float | None) -> None:
 
 
 def test_a_wait_may_be_told_as_a_date() -> None:
-    assert seconds_of("Fri, 01 Jan 2100 00:00:00 GMT") == 3600.0
-    assert seconds_of("Fri, 01 Jan 2100 00:00:00 -0000") == 3600.0
+    assert seconds_of("Fri, 01 Jan 2100 00:00:00 GMT") == 604_800.0
+    assert seconds_of("Fri, 01 Jan 2100 00:00:00 -0000") == 604_800.0
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def test_reasoning_without_its_encrypted_form_takes_the_ids_with_it() -> None:
                 "type": "response.incomplete",
                 "response": {"incomplete_details": {"reason": "content_filter"}},
             },
-            "content_filter",
+            "filter",
         ),
     ],
 )

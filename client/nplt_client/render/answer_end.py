@@ -1,0 +1,59 @@
+"""What is said of an answer besides its text: who gave it, and why it is not whole.
+
+The same words in the chat, on stderr, in `nplt history` and in exports. They may hold what a
+provider said: the caller sanitizes them.
+"""
+
+from __future__ import annotations
+
+from nplt_protocol.json_text import JsonObject, JsonValue
+
+
+def model_of(entry: JsonObject) -> str | None:
+    """Returns the model that gave an answer, from its stored entry or message."""
+    if isinstance(model := entry.get("model"), str):
+        return model
+    match entry.get("invocation"):
+        case {"provider": str(provider), "model": str(model)}:
+            return f"{provider}/{model}"
+        case _:
+            return None
+
+
+def tokens_of_answer(message: JsonObject) -> int | None:
+    """Returns how many tokens the answer has, from its stored entry or message."""
+    match message.get("usage"):
+        case {"output_tokens": int(tokens)} if tokens > 0:
+            return tokens
+        case _:
+            return None
+
+
+CAN_GO_ON = ("length", "window", "pause", "cancelled")
+"""The stop reasons after which `/continue` is worth trying."""
+_STOPS = {
+    "length": "cut at the longest an answer may be",
+    "window": "cut, because the model's window is full",
+    "filter": "cut by the provider's content filter",
+    "content_filter": "cut by the provider's content filter",  # as older servers stored it
+    "refusal": "the model declined to say more",
+    "pause": "the model paused before it was done",
+}
+
+
+def stop_words(reason: str | None, tokens: int | None = None) -> str:
+    """Returns why an answer is not whole; empty if it is. `tokens`: its length."""
+    if reason in (None, "", "end", "tool_calls", "cancelled"):
+        return ""
+    if reason == "length" and tokens is not None:
+        return f"cut at {tokens:,} tokens"
+    return _STOPS.get(reason, f"the provider stopped it ({reason})")
+
+
+def fallback_words(model: str | None, fallback_from: JsonValue) -> str:
+    """Returns who answered instead of whom, and why; empty without a fallback."""
+    match fallback_from:
+        case {"model": str(wanted), "message": str(why)}:
+            return f"{model or 'another model'} answered instead of {wanted}: {why}"
+        case _:
+            return ""
