@@ -129,8 +129,9 @@ class ProviderPaused(ProviderUnavailable):
     ) -> None:
         """`why`, `reason`: how the last call failed."""
         who = "the provider" if of_provider else "this model"
+        failed = "" if reason == "rate_limited" else "failed several times in a row and "
         super().__init__(
-            f"{who} failed several times in a row and is not asked for {retry_after:.0f} s; "
+            f"{who} {failed}is not asked for {retry_after:.0f} s; "
             f"try again then, or choose another model{f' (the last time: {why})' if why else ''}",
             retry_after=retry_after,
             of_provider=of_provider,

@@ -7,6 +7,7 @@ set. Mistakes in providers and model names are found before anything is built.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from nplt_server.providers.credentials import (
 from nplt_server.providers.models import MODEL as LOCAL_MODEL
 from nplt_server.providers.models import (
     WINDOW_TOKENS_MAX,
+    hint_of_model,
     is_open,
     local_is_installed,
     models_of,
@@ -36,6 +38,7 @@ from nplt_server.settings import (
     USUAL_LOCAL_SERVERS,
     AnthropicSettings,
     LocalSettings,
+    ModelSettings,
     OpenAISettings,
     Settings,
     checked_url,
@@ -79,25 +82,53 @@ def provider_mistakes(
                     yield ("models", name, "context_tokens"), sentence
             case _:
                 pass
-    there_are = [
-        f"{provider.id}/{model}"
-        for provider in settings.providers
-        for model in models_of(provider, settings.models)
-    ]
+    there_are = _models_there(settings)
     if not there_are and settings.default_model is None:
         sentence = "needs models, or a default_model: what a server of your own has is not known"
         yield ("providers", 0), sentence
-    open_ones = {provider.id for provider in settings.providers if is_open(provider)}
     named: list[tuple[Place, str | None]] = [
         (("default_model",), settings.default_model),
         *((("roles", role), model) for role, model in settings.roles),
         *((("fallback", number), model) for number, model in enumerate(settings.fallback)),
     ]
     for place, model in named:
-        if model is None or model in there_are or model.partition("/")[0] in open_ones:
-            continue
-        hint = _hint(model, there_are, otherwise="there is", cutoff=0.4)
-        yield place, f"there is no model {model!r}{hint}"
+        if model is not None and (wrong := _mistake_in_model(model, settings, there_are)):
+            yield place, wrong
+
+
+def _models_there(settings: Settings) -> list[str]:
+    return [
+        f"{provider.id}/{model}"
+        for provider in settings.providers
+        for model in models_of(provider, settings.models)
+    ]
+
+
+def _mistake_in_model(model: str, settings: Settings, there_are: Sequence[str]) -> str | None:
+    """`None` also for a name without its provider that only one provider has: the router finds
+    it."""
+    provider_id = model.partition("/")[0]
+    named = next((each for each in settings.providers if each.id == provider_id), None)
+    if model in there_are or (named is not None and is_open(named)):
+        return None
+    found = [name for name in there_are if name.partition("/")[2] == model]
+    if len(found) > 1:
+        return f"several providers have the model {model!r}: {', '.join(found)}"
+    if found:
+        return None
+    of_provider = [name for name in there_are if name.startswith(f"{provider_id}/")]
+    known = there_are if named is None else of_provider
+    return f"there is no model {model!r}{hint_of_model(model, known)}"
+
+
+def _with_providers(settings: Settings) -> dict[str, ModelSettings]:
+    """`models`, with the provider of each that is named without it and that only one has."""
+    there_are = _models_there(settings)
+    whole: dict[str, ModelSettings] = {}
+    for name, about in settings.models.items():
+        found = [each for each in there_are if each.partition("/")[2] == name]
+        whole[found[0] if len(found) == 1 and name not in there_are else name] = about
+    return whole
 
 
 # The layers (flags > NPLT_* environment > file > defaults) are merged key by key. A mistake names
@@ -139,6 +170,7 @@ def load_settings(
             "local_servers": USUAL_LOCAL_SERVERS if local is None else local,
         }
         settings = settings.model_copy(update=found)
+    settings = settings.model_copy(update={"models": _with_providers(settings)})
     mistakes = settings.mistakes()
     for place, sentence in provider_mistakes(settings, environ):
         mistakes.append(f"{_describe_place(place, layers)}: {sentence}")
@@ -220,9 +252,18 @@ def _sentence(item: Any, layers: list[Layer]) -> str:
         case "extra_forbidden":
             return f"{where}: unknown key{_hint(path[-1], _names_at(path[:-1], kind))}"
         case "union_tag_invalid":
-            return f"{where}.type: there is no such type{_hint(item['ctx']['tag'], types)}"
+            tag = str(item["ctx"]["tag"])
+            known = known_vendors()["elsewhere"].get(re.split("[^a-z]", tag.lower())[0])
+            hint = f"; {known}" if known else _hint(tag, types)
+            return f"{where}.type: there is no such type{hint}"
         case "union_tag_not_found":
             return f"{where}: needs a type{_hint('', types)}"
+        case "string_type" | "literal_error" | "string_pattern_mismatch" if isinstance(
+            item["input"], bool
+        ):
+            words = "on, yes and true" if item["input"] else "off, no and false"
+            read = "true" if item["input"] else "false"
+            return f"{where}: YAML reads {words} as {read}, not as text; put it in quotes"
         case _:
             message = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
             return f"{where}: {message[:1].lower()}{message[1:]}"

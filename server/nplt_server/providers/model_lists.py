@@ -125,12 +125,19 @@ class ModelLists:
             each.name == model or each.name.startswith(f"{model}-") for each in known.models
         )
 
+    def has(self, provider_id: str, model: str) -> bool:
+        """Whether the provider's list has just this name."""
+        known = self.of(provider_id)
+        return known is not None and any(each.name == model for each in known.models)
+
     def as_json(self) -> JsonObject:
         """The list of each provider, when it was made, and whether it is being asked for."""
         told: JsonObject = {}
         for id_ in (*self._listers, *(self._asking - self._listers.keys())):
             one: JsonObject = {}
-            if (known := self.of(id_)) is not None:
+            lister = self._listers.get(id_)
+            # Of a provider with `models` in the settings nothing else can be called.
+            if (known := self.of(id_)) is not None and lister is not None and lister.is_open:
                 names = (model.name for model in known.models)
                 one["models"] = [each for each in names if not _NOT_FOR_TALK.match(each.lower())]
                 one["at"] = known.at.isoformat(timespec="seconds")

@@ -8,7 +8,7 @@ finds out whether the local model is installed, without loading it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,6 +101,29 @@ def models_of(provider: AnyProviderSettings, described: Iterable[str] = ()) -> t
     known: list[str] = _vendor_of(provider).get("models", [])
     added = (name.partition("/") for name in described)
     return tuple(dict.fromkeys((*known, *(model for id_, _, model in added if id_ == provider.id))))
+
+
+_NAMES_SHOWN_MAX: Final = 20
+
+
+def hint_of_model(name: str, known: Collection[str]) -> str:
+    """What else a wrong name of a model may have meant, for the end of a sentence."""
+    from difflib import get_close_matches  # needed only for mistakes
+
+    start = name.partition("/")[0] + "/"
+    if known and all(each.startswith(start) for each in known):
+        # What all have in common makes none of them more likely.
+        tails = get_close_matches(
+            name.removeprefix(start), [each.removeprefix(start) for each in known], n=1, cutoff=0.4
+        )
+        near = [start + tail for tail in tails]
+    else:
+        near = get_close_matches(name, known, n=1, cutoff=0.4)
+    if near:
+        return f"; did you mean {near[0]}?"
+    shown = ", ".join([*known][:_NAMES_SHOWN_MAX])
+    more = ", …" if len(known) > _NAMES_SHOWN_MAX else ""
+    return f"; there is {shown}{more}" if known else ""
 
 
 class ListedModel(Struct, frozen=True):

@@ -3,7 +3,8 @@
 A turn's model is the one the prompt names, or its role's, or the conversation's, or the
 default. It is chosen when the prompt is accepted or the turn starts and is fixed inside the
 turn. Calls outside of turns (a summary) use their role's model. The `fallback` models are
-tried in order, only if there was no output.
+tried in order, only if there was no output. A model may be named without its provider where only
+one provider has it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Final
 
 import anyio
@@ -25,7 +25,7 @@ from nplt_server.providers.breaker import Breaker
 from nplt_server.providers.build import ProviderBuilder
 from nplt_server.providers.local_servers import LocalServers
 from nplt_server.providers.model_lists import ModelLister, ModelLists, is_model_name
-from nplt_server.providers.models import KnownModels
+from nplt_server.providers.models import KnownModels, hint_of_model
 from nplt_server.providers.retries import RetryPolicy
 from nplt_server.providers.route import ModelRoute
 from nplt_server.settings import FALLBACK_ON, OfflineSettings, Settings
@@ -133,19 +133,45 @@ class ProviderRouter:
         return known
 
     def check(self, name: str, *, field: str = "model") -> str:
-        """Returns the name, or raises an error that lists the models. A name that is not in
-        the settings must be in the provider's list, if that is known."""
+        """Returns the model's whole name, or raises an error that lists the models. A name that
+        is not in the settings must be in the provider's list, if that is known. A name without
+        its provider is enough where only one provider has the model."""
         provider_id, _, model = name.partition("/")
         if name in self.routes or (self.can_call(name) and self.lists.may_have(provider_id, model)):
             return name
-        near = get_close_matches(name, self.models, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]}?" if near else f"; there is {', '.join(self.models)}"
+        found = self._with_provider(name)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise RequestError(
+                ErrorCode.AMBIGUOUS,
+                f"several providers have the model {name!r}: {', '.join(found)}",
+                field=field,
+                details={"candidates": list(found)},
+            )
+        known = self._known_of(provider_id) if self._provider(provider_id) else self.models
         raise RequestError(
             ErrorCode.NOT_FOUND,
-            f"there is no model {name!r}{hint}",
+            f"there is no model {name!r}{hint_of_model(name, known)}",
             field=field,
-            details={"candidates": list(self.models)},
+            details={"candidates": list(known)},
         )
+
+    def _with_provider(self, model: str) -> tuple[str, ...]:
+        """The whole names of the model at those providers that have it."""
+        return tuple(
+            name
+            for id_ in self._providers
+            for name in (f"{id_}/{model}",)
+            if name in self.models or (self.can_call(name) and self.lists.has(id_, model))
+        )
+
+    def _known_of(self, provider_id: str) -> tuple[str, ...]:
+        """The models of one provider, of the settings and of its own list."""
+        own = (name for name in self.models if name.startswith(f"{provider_id}/"))
+        listed = self.lists.of(provider_id) if self.can_call(f"{provider_id}/x") else None
+        names = () if listed is None else (f"{provider_id}/{m.name}" for m in listed.models)
+        return tuple(dict.fromkeys((*own, *names)))
 
     def wished(self, *, model: str | None, role: str | None) -> str | None:
         """The model that is named, or that has the role; `None` if neither is given. Raises an
