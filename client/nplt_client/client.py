@@ -56,6 +56,8 @@ class PromptFields(TypedDict, total=False):
     metadata: JsonObject | None
     options: JsonObject | None
     attachments: tuple[str, ...]
+    continues: bool
+    """Asks the model to go on with its last answer, which was cut; the text may be empty."""
     replace_from: int | None
     """Edits or regenerates: rolls back this entry and all later ones first."""
 

@@ -9,7 +9,7 @@ that entry was truncated to fit a message.
 from __future__ import annotations
 
 from nplt_client.errors import TurnInterrupted, error_from_turn
-from nplt_client.render.answer_end import (
+from nplt_client.render.answers import (
     fallback_words,
     model_of,
     stop_words,

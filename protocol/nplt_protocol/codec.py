@@ -197,7 +197,7 @@ def decode_request(type: int, payload: bytes, limits: WireLimits) -> Request:  #
         return _read_request(shape, load_json(payload, limits))
     match type:
         case MessageType.CHAT_TEXT:
-            return from_object(Prompt, {"text": decode_text(payload)})
+            return _read_request(Prompt, {"text": decode_text(payload)})
         case MessageType.PING:
             return Ping(data=payload)
         case _:
@@ -218,7 +218,7 @@ def decode_plain_request(type: int, payload: bytes, limits: WireLimits) -> Reque
         command = re.fullmatch(r"\s*/model\s+(\S+)\s*", text)
         if command:
             return from_object(ModelSwitch, {"model": command[1]})
-        return from_object(Prompt, {"text": text})
+        return _read_request(Prompt, {"text": text})
     digits = payload.strip()
     if type == MessageType.HISTORY_REQUEST and digits.isdigit() and len(digits) <= _DIGITS_MAX:
         return _read_request(HistoryRequest, {"limit": int(digits)})
@@ -309,6 +309,10 @@ def _read_request(cls: type[Request], data: JsonObject) -> Request:
 
 
 def _check_prompt(prompt: Prompt) -> None:
+    if not prompt.continues and not re.search(NOT_BLANK, prompt.text):
+        raise _misfit("text", _COMPLAINTS[_BLANK])
+    if prompt.continues and prompt.replace_from is not None:
+        raise _misfit("replace_from", "can't be combined with `continue`")
     if prompt.metadata and len(dump_json(prompt.metadata)) > METADATA_BYTES_MAX:
         raise _misfit("metadata", f"is larger than {METADATA_BYTES_MAX:,} bytes as JSON")
 
@@ -353,9 +357,10 @@ _TYPES = {
     "array": "a list",
     "object": "an object",
 }
+_BLANK = f"Expected `str` matching regex {NOT_BLANK!r}"
 _COMPLAINTS = {
     f"Expected `int` <= {messages.INT64_MAX}": "is too large a number",
-    f"Expected `str` matching regex {NOT_BLANK!r}": "must not be blank",
+    _BLANK: "must not be blank",
 }
 
 

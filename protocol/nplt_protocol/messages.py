@@ -88,7 +88,8 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 class Prompt(Request, frozen=True, kw_only=True):
-    text: Text
+    text: str
+    """Not blank, unless it is `continues`; `codec` checks it."""
     message_id: Word | None = None
     session_id: SessionReference | None = None
     model: Word | None = None
@@ -97,6 +98,9 @@ class Prompt(Request, frozen=True, kw_only=True):
     attachments: tuple[Name, ...] = ()
     options: JsonObject = {}
     replace_from: Positive | None = None
+    continues: bool = field(default=False, name="continue")
+    """Asks the model to go on with its last answer, which is not whole. A blank `text` leaves
+    the words to the server."""
     create: bool | None = None
     """Makes the conversation if there is none; not given: the server's settings decide."""
     history: Name | None = None

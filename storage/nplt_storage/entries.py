@@ -232,6 +232,8 @@ class ModelInputEntry(KnownEntry, frozen=True, kw_only=True):
     options: Mapping[str, JsonValue] = field(default_factory=dict)
     sections: LevelOfDetailSections | None = None
     """`None` if the content is the text at every level of detail."""
+    continues: int | None = None
+    """The seq of the answer that the model is asked to go on with."""
 
 
 class ModelOutputEntry(KnownEntry, frozen=True, kw_only=True):

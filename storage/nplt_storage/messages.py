@@ -67,6 +67,8 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
     redacted_at: datetime | None = None
     rejected: str | None = None
     """The reason why it does not fit the schema of the prompt; another answer follows."""
+    continues: int | None = None
+    """The seq of the answer that the model is asked to go on with."""
     stop_reason: str | None = None
     fallback_from: Mapping[str, JsonValue] | None = None
 
@@ -149,6 +151,7 @@ def chat_message(
         state=state,
         redacted_at=entry.redacted_at,
         rejected=entry.rejected if isinstance(entry, ModelOutputEntry) else None,
+        continues=entry.continues if isinstance(entry, ModelInputEntry) else None,
         stop_reason=entry.stop_reason if isinstance(entry, ModelOutputEntry) else None,
         fallback_from=entry.fallback_from if isinstance(entry, ModelOutputEntry) else None,
     )

@@ -271,7 +271,8 @@ def _take_in(values: dict[str, Any], entry: Entry) -> None:
 def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutputEntry) -> None:
     values["message_count"] += 1
     # An answer that only calls tools says nothing: the words before it stay.
-    if preview := preview_of(entry.content):
+    goes_on = isinstance(entry, ModelInputEntry) and entry.continues is not None
+    if not goes_on and (preview := preview_of(entry.content)):
         values["preview"] = preview
     if isinstance(entry, ModelInputEntry):
         if not values["named"]:

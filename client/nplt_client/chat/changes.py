@@ -19,9 +19,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nplt_client.chat.approvals import ApprovalWanted, approval_wanted
-from nplt_client.render.answer_end import (
+from nplt_client.render.answers import (
     CAN_GO_ON,
     fallback_words,
+    joined,
     model_of,
     stop_words,
     tokens_of_answer,
@@ -81,6 +82,8 @@ class PromptShown(Struct, frozen=True, kw_only=True):
     is_mine: bool = True
     attachments: tuple[str, ...] = ()
     """One line per file."""
+    continues: bool = False
+    """It asks the model to go on with its last answer; the answer goes on there."""
 
     @property
     def shown(self) -> str:
@@ -225,13 +228,21 @@ def changes_from_history(stored: Iterable[JsonObject]) -> Turns:
     a turn (from an imported conversation) becomes a turn of its own."""
     turns: dict[str, list[TurnChange]] = {}
     calls: Counter[str] = Counter()
-    for message in stored:
+    for message in joined(stored):
         turn_id = word_in(message, "turn_id") or f"message-{message.get('seq')}"
         changes = turns.setdefault(turn_id, [])
         if message.get("role") == "user":
             text, seq = safe(word_in(message, "content")), number_in(message, "seq")
             files = tuple(map(attachment_words, objects_in(message.get("attachments"))))
-            changes.append(PromptShown(turn_id=turn_id, text=text, seq=seq, attachments=files))
+            changes.append(
+                PromptShown(
+                    turn_id=turn_id,
+                    text=text,
+                    seq=seq,
+                    attachments=files,
+                    continues=bool(message.get("continues")),
+                )
+            )
         else:
             changes.extend(_answer_changes(message, turn_id=turn_id, call=calls[turn_id]))
             calls[turn_id] += 1
@@ -425,6 +436,7 @@ class EventTranslator:
                     seq=number_in(entry, "seq"),
                     is_mine=self._started_here(turn_id),
                     attachments=tuple(files),
+                    continues=bool(entry.get("continues")),
                 )
             case "assistant" if turn_id:
                 call = event.call or 0

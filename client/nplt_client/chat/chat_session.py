@@ -498,7 +498,9 @@ class ChatSession:
 
     # Asking
 
-    async def send(self, text: str, message_id: str) -> messages.Receipt:
+    async def send(
+        self, text: str, message_id: str, *, continues: bool = False
+    ) -> messages.Receipt:
         """Sends a prompt as soon as there is a connection. It may be sent several times, with
         the same `message_id`, so it runs once. A refusal is raised."""
         attachments, self.attachments = tuple(self.attachments), []
@@ -515,6 +517,7 @@ class ChatSession:
                         message_id=message_id,
                         attachments=attachments,
                         replace_from=replace_from,
+                        continues=continues,
                     )
                     try:
                         async with turn:  # the feed has its events too

@@ -305,6 +305,16 @@ async def _retry(chat: ChatDisplay, argument: str) -> None:
     await chat.ask(str(last.get("content") or ""))
 
 
+@_command("[TEXT]", "have the model go on with an answer that was cut")
+async def _continue(chat: ChatDisplay, argument: str) -> None:
+    try:
+        await chat.go_on(argument)
+    except LimitExceeded as error:
+        if error.code == "busy":
+            raise _still_running("continue") from error
+        raise
+
+
 async def _replace_last(chat: ChatDisplay, command: str) -> JsonObject:
     """Makes the next prompt replace the last message and keep its attachments."""
     session = chat.session

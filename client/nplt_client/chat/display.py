@@ -128,6 +128,12 @@ class ChatDisplay(SessionView):
         except NpltError as error:
             await self.show_error(error)
 
+    async def go_on(self, text: str) -> None:
+        """Asks the model to go on with its last answer."""
+        message_id = uuid4().hex
+        receipt = await self.session.send(text, message_id, continues=True)
+        self.accepted(message_id, receipt.turn_id)
+
     async def ask(self, text: str) -> None:
         message_id = uuid4().hex
         await self.sending(message_id, text)

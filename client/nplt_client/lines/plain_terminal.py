@@ -423,7 +423,8 @@ class PlainChat(LineChat):
         is_ours = self._is_waiting and self.session.client.started_here(change.turn_id)
         match change:
             case changes.PromptShown() if not change.is_mine:
-                self._note(f"someone ▸ {change.shown}")
+                asked = "(go on)" if change.continues else change.shown
+                self._note(f"someone ▸ {asked}")
             case changes.TextGrew(kind="answer"):
                 new = turn.calls[change.call].grow(change.piece)
                 if is_ours:

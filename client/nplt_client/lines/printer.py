@@ -264,6 +264,9 @@ class PrintedTurn:
     def begin(self, name_of_others: Callable[[], str]) -> None:
         if prompt := self.waiting:
             self._is_prompt_printed = True
+            if prompt.continues:
+                self._scrollback.remark("the answer goes on:")
+                return
             who = "you" if prompt.is_mine else name_of_others()
             self._scrollback.prompt(who, prompt.shown, is_mine=prompt.is_mine)
 
@@ -373,7 +376,8 @@ class ChangePrinter:
 
     @property
     def waiting(self) -> list[str]:
-        accepted = [turn.waiting.text for turn in self._open.values() if turn.waiting]
+        waiting = (turn.waiting for turn in self._open.values())
+        accepted = [prompt.text for prompt in waiting if prompt and not prompt.continues]
         return [*accepted, *self.unsent.values()]
 
     def start_over(self) -> None:

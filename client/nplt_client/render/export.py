@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
+from nplt_client.render.answers import joined
 from nplt_client.render.reports import end_words, format_time
 from nplt_client.render.text import attachment_words, dump_json, objects_in
 from nplt_protocol.json_text import JsonObject, JsonValue
@@ -29,7 +30,7 @@ def exported(
 ) -> Iterator[str]:
     match form:
         case "md":
-            return _markdown(name, messages)
+            return _markdown(name, joined(messages))
         case "json":
             return _json(name, session_id, messages)
         case "jsonl":
@@ -37,7 +38,7 @@ def exported(
         case "html":
             from nplt_client.render.html_page import page
 
-            return page(name, session_id, messages)
+            return page(name, session_id, joined(messages))
 
 
 def _markdown(name: str, messages: Iterable[JsonObject]) -> Iterator[str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from nplt_client.render.answer_end import (
+from nplt_client.render.answers import (
     fallback_words,
+    joined,
     model_of,
     stop_words,
     tokens_of_answer,
@@ -91,10 +92,10 @@ def history_text(page: messages.HistoryPage, *, entries: bool = False) -> str:
     """Formats a page; with `entries` each entry has its kind and the fields of that kind."""
     words = [page.name, page.session_id, f"{page.message_count} messages"]
     title = sanitize_line(" · ".join([*words, page.model] if page.model else words))
-    blocks = [_entry(one) if entries else _message(one) for one in page.messages]
+    shown = map(_entry, page.messages) if entries else map(_message, joined(page.messages))
     what, option = ("entries", "--entries ") if entries else ("messages", "")
     older = f"(older {what}: nplt history … {option}--before {page.page.before})"
-    return "\n\n".join([title, *blocks, *([older] if page.page.has_more_before else [])])
+    return "\n\n".join([title, *shown, *([older] if page.page.has_more_before else [])])
 
 
 _FIELD_WIDTH_MAX = 400

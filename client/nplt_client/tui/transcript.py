@@ -112,6 +112,9 @@ class TurnView(Widget):
         self._end = Static(markup=False, classes="end")
         self._prompt.display = self._end.display = False
         self._answers: dict[int, AnswerView] = {}
+        self._joined: dict[str, tuple[int, int, str]] = {}
+        """Of each turn that goes on with the answer of this one: the call that goes on, the number
+        added to its further calls, and the text before it."""
         self._reasoning: dict[int, CollapsibleLine] = {}
         self._tools: dict[str, tuple[CollapsibleLine, changes.ToolShown]] = {}
         self._ended = False
@@ -131,8 +134,32 @@ class TurnView(Widget):
         texts = (self._answers[call].source for call in sorted(self._answers))
         return "\n\n".join(text for text in texts if text.strip())
 
-    async def apply(self, change: changes.TurnChange) -> None:
+    def join(self, turn_id: str) -> None:
+        """Shows the answer of that turn as the rest of the last answer here."""
+        call = max(self._answers, default=0)
+        before = self._answers[call].source if call in self._answers else ""
+        self._joined[turn_id] = (call, call + 1, before)
+
+    def _in_place(self, change: changes.TurnChange) -> changes.TurnChange:
+        """The change with the call that shows it, if its turn goes on with an answer here."""
+        if change.turn_id not in self._joined:
+            return change
+        call, added, before = self._joined[change.turn_id]
         match change:
+            case changes.TextGrew(call=0, kind="answer"):
+                return replace(change, call=call)
+            case changes.TextReplaced(call=0, kind="answer"):
+                return replace(change, call=call, text=before + change.text)
+            case changes.TextGrew() | changes.TextReplaced() | changes.ToolShown():
+                return replace(change, call=change.call + added)
+            case _:
+                return change
+
+    async def apply(self, change: changes.TurnChange) -> None:
+        change = self._in_place(change)
+        match change:
+            case changes.PromptShown(continues=True) if change.turn_id in self._joined:
+                self._set_end("")
             case changes.PromptShown():
                 self._show_prompt(change)
             case changes.TurnBegan():
@@ -348,6 +375,8 @@ class Transcript(VerticalScroll, can_focus=False):
         if change.turn_id not in self._turns and message_id in self._unsent:
             view = self._turns[change.turn_id] = self._unsent.pop(message_id)
             view.turn_id = change.turn_id
+        if isinstance(change, changes.PromptShown) and change.continues:
+            self._join(change.turn_id)
         is_known = change.turn_id in self._turns
         if not self.follows:
             new = _new_lines(change, is_first=not self._new, is_known=is_known)
@@ -361,6 +390,12 @@ class Transcript(VerticalScroll, can_focus=False):
             await self.mount(view)
         if waits:
             view.wait(waits)
+
+    def _join(self, turn_id: str) -> None:
+        """Has the last turn show the answer of that one, which goes on with it."""
+        if turn_id not in self._turns and self._turns:
+            last = self._turns[turn_id] = next(reversed(self._turns.values()))
+            last.join(turn_id)
 
     async def begin(self, prompt: changes.PromptShown) -> None:
         """Shows our own prompt before its receipt is received."""
@@ -389,7 +424,8 @@ class Transcript(VerticalScroll, can_focus=False):
         gone = self.children[:-VIEWS_KEPT]
         for view in gone:
             if isinstance(view, TurnView):
-                self._turns.pop(view.turn_id, None)
+                for turn_id in [turn_id for turn_id, one in self._turns.items() if one is view]:
+                    del self._turns[turn_id]
         self.has_older = True
         with self.app.batch_update():
             await self.remove_children(gone)

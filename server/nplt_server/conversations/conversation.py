@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from nplt_protocol.codec import to_object
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
@@ -24,6 +26,7 @@ from nplt_server.conversations.approvals import Approvals
 from nplt_server.conversations.broadcast import CLIENTS_MAX, NO_CLIENT, Broadcast, ConnectedClient
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.context_report import usage_of
+from nplt_server.conversations.model_caller import GO_ON
 from nplt_server.conversations.record import ConversationRecord, EntryT
 from nplt_server.conversations.replay import missed_events
 from nplt_server.conversations.services import Services
@@ -36,8 +39,10 @@ from nplt_storage.entries import (
     ClearEntry,
     Entry,
     ModelInputEntry,
+    ModelOutputEntry,
     Role,
     RollbackEntry,
+    ToolResultsEntry,
 )
 from nplt_storage.errors import StorageError, WrittenElsewhere
 from nplt_storage.history import (
@@ -54,6 +59,7 @@ from nplt_storage.store import Opened
 log = logging.getLogger(__name__)
 
 ATTACHMENTS_MAX = 32
+_WHOLE_REASONS = (None, "end")
 
 _Given = TypeVar("_Given")
 _DraftT = TypeVar("_DraftT", RollbackEntry, RollbackEntry | None)
@@ -217,6 +223,8 @@ class Conversation:
         is rolled back. A `message_id` that was sent before gets its receipt again.
         """
         model = self.services.router.wished(model=prompt.model, role=prompt.role)
+        if prompt.continues and not prompt.text.strip():
+            prompt = replace(prompt, text=GO_ON)
         self.check_open()
         if self.queue.has_unwritten_ends:
             await self.queue.write_ends()
@@ -234,6 +242,9 @@ class Conversation:
                 self.check_at_rest()
                 rollback = await rollback_before(self.record, prompt.replace_from)
                 self.check_at_rest()
+            if prompt.continues:
+                self.check_at_rest()
+                self._unfinished_answer()  # refuses if there is none
             self.check_open()
             self._check_room()
             if rollback is not None:
@@ -287,8 +298,27 @@ class Conversation:
             attachments=prompt.attachments,
             options=prompt.options,
             metadata={**prompt.metadata, **role},
+            continues=self._unfinished_answer().seq if prompt.continues else None,
         )
         return self.state.append_model_input(draft)
+
+    def _unfinished_answer(self) -> ModelOutputEntry:
+        """The last answer, if it is not whole and the model is still shown it."""
+        for entry in reversed(self.history.active):
+            match entry:
+                case ModelOutputEntry() if entry.content.strip() and entry.ends_turn:
+                    if entry.state != "completed" or entry.stop_reason not in _WHOLE_REASONS:
+                        return entry
+                    break
+                case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry() | ClearEntry():
+                    break
+                case _:
+                    pass
+        raise RequestError(
+            ErrorCode.CONFLICT,
+            "there is no answer to go on with: the last one is whole, or there is none",
+            field="continue",
+        )
 
     def add_job(
         self,

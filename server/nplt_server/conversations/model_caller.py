@@ -36,6 +36,7 @@ from msgspec.structs import replace
 
 from nplt_protocol.json_text import JsonObject
 from nplt_server import logs
+from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.context.selection import ContextView
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.refusals import Refusals
@@ -73,6 +74,13 @@ log = logging.getLogger(__name__)
 _SHORTENED: Final = (0.6, 0.3, 0.2)
 """Fractions by which a request is shortened when the provider does not say how much fits.
 All three leave about a thirtieth; a provider that refuses that has another reason."""
+_PAUSES_MAX: Final = 5
+"""A provider that pauses an answer more often leaves it unfinished."""
+GO_ON: Final = (
+    "Your last answer was cut off. Go on with it exactly where it stops, beginning with its very "
+    "next character. Repeat nothing, and say nothing about having been cut off."
+)
+"""What a model is asked to go on with its answer, unless a prompt says more."""
 _QUARANTINES_MAX: Final = 3
 """Calls repeated with more entries quarantined, in one turn. The next turn may try others."""
 
@@ -129,6 +137,24 @@ class _Tries:
     too_large: list[RequestTooLarge] = field(default_factory=list)
     has_dropped_reasoning: bool = False
     quarantines: int = 0
+
+
+def _why_empty(output: ModelOutputAccumulator) -> str:
+    match output.stop_reason:
+        case "length":
+            spent = "on thinking " if output.reasoning else ""
+            return (
+                f"the model used up the length of its answer {spent}before it said a word; allow "
+                "a longer one (--output-tokens, or output_tokens of the model) or less effort"
+            )
+        case "window":
+            return "the model's window was full before it said a word; compact the conversation"
+        case "filter":
+            return "the provider's content filter held the answer back; ask in other words"
+        case "refusal":
+            return "the model declined to answer"
+        case _:
+            return "the model gave an empty answer; ask again, or choose another model"
 
 
 class ModelCaller:
@@ -253,6 +279,33 @@ class ModelCaller:
         self._events.begin_output(output)
         request = replace(self._request(made, answer_only=answer_only), form=form)
         await self._record.check_owned()
+        await self._stream(request, made)
+        await self._go_on_after_pauses(request, made)
+        if output.is_empty:
+            raise ProviderRefused(_why_empty(output))
+        if room is not None:
+            self._context.learn_ceiling(self.model, room)
+        return made
+
+    async def _go_on_after_pauses(self, request: LlmRequest, made: CallOutcome) -> None:
+        """Has the model go on with an answer that its provider paused, and appends the rest."""
+        output = made.output
+        for _ in range(_PAUSES_MAX):
+            if output.stop_reason != "pause" or output.has_calls or not output.text.strip():
+                return
+            so_far = ModelOutputMessage(content=output.text, invocation=made.invocation)
+            rest = replace(
+                request,
+                context=[*request.context, so_far, ModelInputMessage(content=GO_ON)],
+                continues=True,
+            )
+            usage, output.stop_reason = output.usage, None
+            await self._stream(rest, made)
+            output.add_usage(usage)
+
+    async def _stream(self, request: LlmRequest, made: CallOutcome) -> None:
+        """Sends the request, and adds what comes to the output of the call."""
+        output, limits = made.output, self._limits
         try:
             with anyio.CancelScope(deadline=monotonic() + limits.call_seconds_max) as in_time:
                 async with self.route.call_model(request) as deltas:
@@ -274,13 +327,6 @@ class ModelCaller:
             raise ProviderUnavailable(late, timed_out=True)
         if output.stop_reason is None:
             raise AnswerCut
-        if output.is_empty:
-            raise ProviderRefused(
-                "the model gave an empty answer; ask again, or choose another model"
-            )
-        if room is not None:
-            self._context.learn_ceiling(self.model, room)
-        return made
 
     def _request(self, made: CallOutcome, *, answer_only: bool) -> LlmRequest:
         facts, record = self._services.context.facts(self.model), self._record
@@ -295,6 +341,7 @@ class ModelCaller:
             answer_tokens_max=answer_tokens_max,
             answer_only=answer_only,
             is_retry=self._tries.retries > 0,
+            continues=self._call == 0 and self._prompt.continues is not None,
             # The id itself may be a name that somebody chose.
             cache_key=sha256(f"nplt {record.session_id}".encode()).hexdigest()[:32],
         )

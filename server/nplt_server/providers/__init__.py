@@ -95,6 +95,9 @@ class LlmRequest(Struct, frozen=True, kw_only=True):
     """The model has been asked to mend its answer: it need not call tools."""
     cache_key: str | None = None
     """The same for all calls of a conversation, so that a provider finds what it has cached."""
+    continues: bool = False
+    """The last message asks the model to go on with its answer before it. A vendor that takes the
+    beginning of an answer is sent that answer instead of the request."""
     is_retry: bool = False
     """The same request failed a moment ago, for a reason that may have passed."""
     form: RequestForm | None = None

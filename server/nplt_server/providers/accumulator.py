@@ -173,6 +173,26 @@ class ModelOutputAccumulator:
         return bool(self._parts)
 
     @property
+    def has_calls(self) -> bool:
+        return bool(self._calls)
+
+    def add_usage(self, before: UsageReport | None) -> None:
+        """Adds what earlier requests of the same call took."""
+        if before is None:
+            return
+        if self.usage is None:
+            self.usage = before
+            return
+        now, then = self.usage, before
+        self.usage = UsageReport(
+            input_tokens=now.input_tokens + then.input_tokens,
+            output_tokens=now.output_tokens + then.output_tokens,
+            cached_tokens=now.cached_tokens + then.cached_tokens,
+            cache_write_tokens=now.cache_write_tokens + then.cache_write_tokens,
+            estimated=now.estimated or then.estimated,
+        )
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is neither text nor a tool call."""
         return not self._calls and not self.text.strip()

@@ -241,6 +241,8 @@ class ModelAbilities(Struct, frozen=True, kw_only=True):
     takes_temperature: bool = True
     """Other vendors' models behind the same API take one."""
     takes_schema: bool = False
+    takes_prefill: bool = False
+    """Whether it goes on with an answer that the request ends with."""
 
 
 def abilities_of(model: str) -> ModelAbilities:
@@ -269,6 +271,7 @@ def abilities_of(model: str) -> ModelAbilities:
         efforts=efforts,
         takes_temperature=False,
         takes_schema=version >= _SCHEMA_SINCE,
+        takes_prefill=version < _ADAPTIVE_SINCE and not always_thinks,
     )
 
 
@@ -338,6 +341,16 @@ class MessagesApi(VendorApi, frozen=True, kw_only=True):
 
     def parser(self, rendered: RenderedRequest) -> MessageParser:
         return MessageParser(rendered.own_names)
+
+    def may_prefill(self, model: str) -> bool:
+        """platform.claude.com/docs/en/about-claude/models/migration-guide: "Prefilling assistant
+        messages returns a 400 error on Sonnet 4.6"; it is documented for the models before."""
+        return abilities_of(model).takes_prefill
+
+    def takes_prefill(self, rendered: RenderedRequest) -> bool:
+        """Not together with extended thinking (docs/en/build-with-claude/extended-thinking)."""
+        thinking = rendered.body.get("thinking", {})
+        return "type" not in thinking or thinking["type"] == "disabled"
 
     def render(self, request: LlmRequest, compiled: CompiledContext) -> RenderedRequest:
         steps, abilities = compiled.steps, abilities_of(request.invocation.model)

@@ -36,14 +36,20 @@ import anyio.to_thread
 import orjson
 from msgspec import structs
 
+from nplt_server.context.messages import ModelInputMessage
 from nplt_server.errors import (
     ConfigurationError,
     ProviderError,
     ProviderRefused,
     RequestForm,
 )
-from nplt_server.providers import DeltaStream, LlmRequest, ModelOutputDelta, Patience
-from nplt_server.providers.compiler import ContextCompiler
+from nplt_server.providers import DeltaStream, LlmRequest, ModelOutputDelta, Patience, TextPiece
+from nplt_server.providers.compiler import (
+    AssistantStep,
+    CompiledContext,
+    ContextCompiler,
+    UserStep,
+)
 from nplt_server.providers.failures import (
     VendorError,
     failure_of,
@@ -345,7 +351,7 @@ class VendorProvider:
             request = structs.replace(request, invocation=invocation)
         compiler = self._compilers[api.specification]
         compiled = compiler.compile(request.context, origin=request.invocation)
-        rendered = api.render(request, compiled)
+        rendered = _prefilled(api, request, compiled) or api.render(request, compiled)
         rendered.body.update(self._extra_bodies.get(model, {}))
         parser = api.parser(rendered)
         try:
@@ -386,6 +392,37 @@ class VendorProvider:
         if other is None:
             return None
         return structs.replace(other, enforces_schema=form.enforces_schema)
+
+
+def _prefilled(
+    api: VendorApi, request: LlmRequest, compiled: CompiledContext
+) -> RenderedRequest | None:
+    """The request with the answer to go on with as its last message, if that is documented for
+    the model and the answer is plain text. Anthropic refuses one that ends with white space."""
+    if not request.continues or not api.may_prefill(request.invocation.model):
+        return None
+    last = request.context[-1]
+    if not isinstance(last, ModelInputMessage) or len(compiled.steps) < _STEPS_CONTINUED_MIN:
+        return None
+    answer, asked = compiled.steps[-2:]
+    is_plain = (
+        isinstance(asked, UserStep)
+        and asked.texts == (last.content,)
+        and not asked.images
+        and not asked.results
+        and isinstance(answer, AssistantStep)
+        and all(isinstance(block, TextPiece) for block in answer.blocks)
+        and not answer.text[-1:].isspace()
+    )
+    if not is_plain:
+        return None
+    shortened = structs.replace(compiled, steps=compiled.steps[:-1])
+    rendered = api.render(request, shortened)
+    return rendered if api.takes_prefill(rendered) else None
+
+
+_STEPS_CONTINUED_MIN = 3
+"""A prompt, its answer, and the request to go on."""
 
 
 def _without_schema(request: LlmRequest) -> LlmRequest:

@@ -141,6 +141,15 @@ class VendorApi(Struct, frozen=True, kw_only=True):
     def parser(self, rendered: RenderedRequest) -> AnswerParser:
         raise NotImplementedError
 
+    def may_prefill(self, model: str) -> bool:
+        """Whether the vendor documents that this model goes on with an answer that is the last
+        message of the request."""
+        return False
+
+    def takes_prefill(self, rendered: RenderedRequest) -> bool:
+        """Whether the other fields of the request allow that."""
+        return True
+
     def is_needed_by(self, model: str) -> bool:
         """Whether the model is called through this API where the server has another one too."""
         return False

@@ -1,10 +1,12 @@
-"""What is said of an answer besides its text: who gave it, and why it is not whole.
+"""Answers as views show them: in one piece, with who gave them and why they are not whole.
 
 The same words in the chat, on stderr, in `nplt history` and in exports. They may hold what a
 provider said: the caller sanitizes them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
 
 from nplt_protocol.json_text import JsonObject, JsonValue
 
@@ -57,3 +59,43 @@ def fallback_words(model: str | None, fallback_from: JsonValue) -> str:
             return f"{model or 'another model'} answered instead of {wanted}: {why}"
         case _:
             return ""
+
+
+def joined(messages: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """Joins an answer that was cut with the one that goes on with it, and leaves out the prompt
+    between them. A part whose beginning is not among the messages stays as it is."""
+    held: JsonObject | None = None
+    held_seq: JsonValue = None
+    goes_on: JsonValue = None
+    """The turn whose answer goes on with the held one."""
+    for message in messages:
+        role, continued = message.get("role"), message.get("continues")
+        is_rest = role == "assistant" and goes_on and message.get("turn_id") == goes_on
+        if held is not None and role == "user" and continued and continued == held_seq:
+            goes_on = message.get("turn_id")
+        elif held is not None and is_rest:
+            held, held_seq, goes_on = _together(held, message), message.get("seq"), None
+        else:
+            if held is not None:
+                yield held
+            held, held_seq, goes_on = message, message.get("seq"), None
+    if held is not None:
+        yield held
+
+
+_OF_THE_FIRST = ("seq", "id", "turn_id")
+_OF_BOTH = ("content", "reasoning")
+
+
+def _together(first: JsonObject, rest: JsonObject) -> JsonObject:
+    whole = dict(rest)
+    for name in _OF_THE_FIRST:
+        if name in first:
+            whole[name] = first[name]
+    for name in _OF_BOTH:
+        texts = [text for text in (first.get(name), rest.get(name)) if isinstance(text, str)]
+        if texts:
+            whole[name] = "".join(texts)
+    calls = (first.get("tool_calls"), rest.get("tool_calls"))
+    whole["tool_calls"] = [one for some in calls if isinstance(some, list) for one in some]
+    return whole

@@ -1,0 +1,149 @@
+"""`continue`: the model goes on with an answer that was cut, and views join the parts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.client.nplt_process import run_nplt
+from tests.support.raw_client import (
+    CLEAR_REQUEST,
+    ENTRY,
+    HISTORY_REQUEST,
+    PROMPT,
+    TURN_FINISHED,
+    Frame,
+    RawClient,
+)
+from tests.support.scripted_vendor import chat, message, vendor
+from tests.support.server_thread import serving
+
+GO_ON = {"text": "", "continue": True}
+
+
+def until_finished(client: RawClient) -> list[Frame]:
+    seen: list[Frame] = []
+    for event in client.events():
+        seen.append(event)
+        if event.type == TURN_FINISHED:
+            return seen
+    raise AssertionError("unreachable")
+
+
+def test_a_cut_answer_goes_on_and_views_join_its_parts(tmp_path: Path) -> None:
+    parts = (chat("The quick bro", "length", tokens=9), chat("wn fox", "length"), chat(" jumps."))
+    with (
+        vendor(*parts) as server,
+        serving(tmp_path / "data", {"providers": [server.provider()]}) as port,
+        RawClient(port) as client,
+    ):
+        address = f"nplt://127.0.0.1:{port}"
+        client.hello()
+        client.request(PROMPT, {"text": "Say the sentence."})
+        until_finished(client)
+        for _ in range(2):
+            receipt = client.request(PROMPT, {**GO_ON, "message_id": f"m{_}"}).json
+            again = client.request(PROMPT, {**GO_ON, "message_id": f"m{_}"}).json
+            assert (again["duplicate"], again["turn_id"]) == (True, receipt["turn_id"])
+            seen = until_finished(client)
+        prompt = next(e.json["entry"] for e in seen if e.type == ENTRY)
+        assert (prompt["role"], prompt["continues"]) == ("user", 4)
+
+        page = client.request(HISTORY_REQUEST, {}).json["messages"]
+        assert [one.get("continues") for one in page] == [None, None, 2, None, 4, None]
+        told = server.requests[1]["messages"]
+        assert [one["role"] for one in told[-3:]] == ["user", "assistant", "user"]
+        assert "Go on with it exactly where it stops" in told[-1]["content"]
+
+        shown = run_nplt("history", "@last", home=tmp_path, server=address).stdout
+        assert "The quick brown fox jumps." in shown
+        assert "Go on with it" not in shown
+        for form in ("md", "html"):
+            exported = run_nplt("export", "--format", form, home=tmp_path, server=address).stdout
+            assert "The quick brown fox jumps." in exported
+        raw = run_nplt("export", "--format", "json", home=tmp_path, server=address).stdout
+        assert len(json.loads(raw)["messages"]) == 6
+
+        refused = client.request(PROMPT, GO_ON).json
+        assert (refused["code"], refused["field"]) == ("conflict", "continue")
+
+
+def test_there_is_nothing_to_go_on_with_in_a_new_or_cleared_conversation(tmp_path: Path) -> None:
+    with (
+        vendor(chat("The quick bro", "length")) as server,
+        serving(tmp_path / "data", {"providers": [server.provider()]}) as port,
+        RawClient(port) as client,
+    ):
+        client.hello()
+        assert client.request(PROMPT, GO_ON).json["code"] == "conflict"
+        assert client.request(PROMPT, {"text": " "}).json["field"] == "text"
+        client.request(PROMPT, {"text": "Say the sentence."})
+        until_finished(client)
+        client.request(CLEAR_REQUEST)
+        assert client.request(PROMPT, GO_ON).json["code"] == "conflict"
+
+
+def test_claude_before_4_6_is_sent_the_beginning_of_its_answer_and_later_ones_are_asked(
+    tmp_path: Path,
+) -> None:
+    # platform.claude.com/docs/en/about-claude/models/migration-guide: "Prefilling assistant
+    # messages returns a 400 error on Sonnet 4.6"
+    for model, roles in (
+        ("claude-haiku-4-5", ["user", "assistant"]),
+        ("claude-sonnet-4-6", ["user", "assistant", "user"]),
+    ):
+        cut, rest = message("The quick bro", "max_tokens"), message("wn fox")
+        with vendor(cut, rest) as server:
+            claude = server.claude(models=[model])
+            with (
+                serving(tmp_path / model, {"providers": [claude]}) as port,
+                RawClient(port) as client,
+            ):
+                client.hello()
+                for prompt in ({"text": "Say it.", "options": {"effort": "none"}}, GO_ON):
+                    client.request(PROMPT, prompt)
+                    assert until_finished(client)[-1].json["state"] == "completed"
+            sent = server.requests[1]["messages"]
+            assert [one["role"] for one in sent] == roles, model
+
+
+def test_an_answer_that_ends_with_white_space_is_no_prefill(tmp_path: Path) -> None:
+    # github.com/anthropics/anthropic-sdk-python/issues/461: "final assistant content cannot end
+    # with trailing whitespace"
+    cut, rest = message("The quick ", "max_tokens"), message("brown fox")
+    with (
+        vendor(cut, rest) as server,
+        serving(
+            tmp_path / "data", {"providers": [server.claude(models=["claude-haiku-4-5"])]}
+        ) as port,
+        RawClient(port) as client,
+    ):
+        client.hello()
+        for prompt in ({"text": "Say it.", "options": {"effort": "none"}}, GO_ON):
+            client.request(PROMPT, prompt)
+            until_finished(client)
+    assert [one["role"] for one in server.requests[1]["messages"]] == ["user", "assistant", "user"]
+
+
+def test_a_paused_turn_goes_on_by_itself_within_bounds(tmp_path: Path) -> None:
+    # platform.claude.com/docs/en/build-with-claude/handling-stop-reasons: "pause_turn": the
+    # response may be sent back as it is to let the model go on
+    paused = message("One, ", "pause_turn", tokens=5)
+    with (
+        vendor(paused, paused, message("three.", tokens=5)) as server,
+        serving(tmp_path / "data", {"providers": [server.claude()]}) as port,
+        RawClient(port) as client,
+    ):
+        client.hello()
+        client.request(PROMPT, {"text": "Count."})
+        finished = until_finished(client)[-1].json
+        stored = client.request(HISTORY_REQUEST, {}).json["messages"][-1]
+        assert (stored["content"], stored["stop_reason"]) == ("One, One, three.", "end")
+        assert finished["usage"] == {"input_tokens": 60, "output_tokens": 15}
+        assert len(server.requests) == 3
+
+        server.replies = [paused]
+        client.request(PROMPT, {"text": "Count."})
+        finished = until_finished(client)[-1].json
+        assert (finished["state"], finished["stop_reason"]) == ("completed", "pause")
+        assert len(server.requests) == 3 + 6
