@@ -90,7 +90,10 @@ class ReceivedTurn:
     @property
     def fallback_words(self) -> str:
         """Why another model answered than the one that was to; empty if none did."""
-        return fallback_words(self.model, self.finished.fallback_from if self.finished else None)
+        if self.finished is None:
+            return ""
+        has_answered = self.finished.state == "completed"
+        return fallback_words(self.model, self.finished.fallback_from, has_answered=has_answered)
 
     @property
     def text(self) -> str:

@@ -87,6 +87,13 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """The values of `options.effort` of a prompt: how much a model should reason."""
 
 
+def names_tool(pattern: str, tool_name: str) -> bool:
+    """Whether the pattern names the tool: its name, `SERVER__` for all tools of an MCP server,
+    `*` for all tools."""
+    of_server = pattern.endswith("__") and tool_name.startswith(pattern)
+    return pattern in (tool_name, "*") or of_server
+
+
 class Prompt(Request, frozen=True, kw_only=True):
     text: str
     """Not blank, unless it is `continues`; `codec` checks it."""

@@ -63,6 +63,9 @@ class RecordingTurn:
     async def ask(self, tool_call: ToolCallRequest) -> str | None:
         return f"nobody allows {tool_call.tool_name}"
 
+    def why_denied(self, tool_name: str) -> str | None:
+        return None
+
     async def why_not_now(self) -> str | None:
         return None
 

@@ -156,7 +156,7 @@ class TurnEnded(Struct, frozen=True, kw_only=True):
             return "■ taken back before it began"
         if self.state == "interrupted":
             return "■ interrupted; what came is kept"
-        return f"✗ {self.error or 'the turn failed'}"
+        return " · ".join(filter(None, (f"✗ {self.error or 'the turn failed'}", self.fallback)))
 
 
 class ActivityChanged(Struct, frozen=True, kw_only=True):
@@ -476,7 +476,9 @@ class EventTranslator:
             output_tokens=received,
             model=model,
             stop=_stop(event.stop_reason, tokens),
-            fallback=safe_line(fallback_words(model, event.fallback_from)),
+            fallback=safe_line(
+                fallback_words(model, event.fallback_from, has_answered=event.state == "completed")
+            ),
         )
 
 

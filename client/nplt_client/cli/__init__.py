@@ -346,6 +346,18 @@ def chat_command(
     "-x", "--extract", "form", flag_value="code", help="print only the code blocks of the answer"
 )
 @click.option("--no-stream", is_flag=True, help="print the answer at the end, in one piece")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="TOOL",
+    help="run this tool without asking; SERVER__ for all of an MCP server, '*' for all",
+)
+@click.option(
+    "--deny",
+    multiple=True,
+    metavar="TOOL",
+    help="do not run this tool for this prompt, also if the server allows it",
+)
 @click.option("-q", "--quiet", is_flag=True, help="print no remarks on stderr")
 @click.option(
     "--timeout",

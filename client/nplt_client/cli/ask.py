@@ -15,7 +15,8 @@ import re
 import select
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from typing import Literal, TypeAlias
 from uuid import uuid4
 
@@ -31,7 +32,12 @@ from nplt_client.errors import (
     TimedOut,
 )
 from nplt_client.received_turn import ReceivedTurn
-from nplt_client.render.terminal import AnswerWriter, is_terminal, print_remark
+from nplt_client.render.terminal import (
+    AnswerWriter,
+    is_terminal,
+    no_remarks,
+    print_remark,
+)
 from nplt_client.render.text import code_blocks, dump_json, sanitize_line
 from nplt_client.settings import (
     LAST,
@@ -51,6 +57,7 @@ from nplt_client.wire.reconnect_policy import Patience
 from nplt_client.wire.wire_session import FollowedTurn
 from nplt_protocol import messages
 from nplt_protocol.json_text import JsonObject, JsonValue, answer_value
+from nplt_protocol.messages import names_tool
 
 STDIN_BYTES_MAX = 64 * 1024 * 1024
 REMARK_AFTER_SECONDS = 3.0
@@ -108,14 +115,12 @@ class TextOutput:
     piece that it adds to the answer.
     """
 
-    def __init__(self, *, streams: bool, quiet: bool) -> None:
+    def __init__(self, *, streams: bool) -> None:
         self._answer = AnswerWriter(sys.stdout)
         self._streams = streams
-        self._quiet = quiet
 
     def _remark(self, text: str) -> None:
-        if not self._quiet:
-            print_remark(text, dimmed=True)
+        print_remark(text, dimmed=True)
 
     def turn_began(self, receipt: messages.Receipt, model: str) -> None:
         if receipt.position:
@@ -169,9 +174,18 @@ class AskOptions(Struct, frozen=True, kw_only=True):
     detach: bool = False
     quiet: bool = False
     timeout: float | None = None
+    allow: tuple[str, ...] = ()
+    """Tools that run without asking, if the server asks at all."""
+    deny: tuple[str, ...] = ()
+    """Tools that do not run for this prompt."""
 
 
 def ask(options: AskOptions) -> int:
+    with no_remarks() if options.quiet else nullcontext():
+        return _ask(options)
+
+
+def _ask(options: AskOptions) -> int:
     output = _output_for(options)
     received = ReceivedTurn()
     try:
@@ -190,6 +204,7 @@ def ask(options: AskOptions) -> int:
                     "effort": options.effort,
                     "temperature": options.temperature,
                     "output_tokens": options.output_tokens,
+                    "deny_tools": [*options.deny] or None,
                 }
                 prompt = messages.Prompt(
                     text=text,
@@ -199,7 +214,14 @@ def ask(options: AskOptions) -> int:
                     attachments=tuple(_upload(connection, *file) for file in files),
                 )
                 with Interrupts() as connection.interrupts:
-                    _run(connection, prompt, received, output, detach=options.detach)
+                    _run(
+                        connection,
+                        prompt,
+                        received,
+                        output,
+                        allow=options.allow,
+                        detach=options.detach,
+                    )
                 stopped_by = connection.interrupts.signal
     except NpltError as error:
         output.turn_failed(error, received)
@@ -211,7 +233,7 @@ def ask(options: AskOptions) -> int:
     if stopped_by == signal.SIGTERM:
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGTERM)  # so that the exit status shows the signal
-    if received.receipt is not None and not options.quiet and is_terminal(sys.stderr):
+    if received.receipt is not None and is_terminal(sys.stderr):
         short = received.receipt.session_id[:SHORT_ID]
         print_remark(f"conversation {short} · go on with: nplt ask -s {short} …", dimmed=True)
     if received.abandoned or received.finished is None:
@@ -234,18 +256,18 @@ def _read_schema(path: str) -> JsonObject:
 
 
 def _output_for(options: AskOptions) -> AskOutput:
-    has_value, quiet = options.schema is not None, options.quiet
+    has_value = options.schema is not None
     match options.form:
         case "json":
             return JsonOutput(has_value=has_value)
         case "jsonl":
             return JsonLinesOutput(has_value=has_value)
         case "code":
-            return CodeOutput(streams=False, quiet=quiet)
+            return CodeOutput(streams=False)
         case None if has_value:
-            return ValueOutput(streams=False, quiet=quiet)
+            return ValueOutput(streams=False)
         case None:
-            return TextOutput(streams=not options.no_stream, quiet=quiet)
+            return TextOutput(streams=not options.no_stream)
 
 
 def _read_file(path: str) -> tuple[messages.FileMetadata, bytes]:
@@ -277,8 +299,7 @@ def _go_to_conversation(
         except RequestRefused as error:
             if wanted != LAST or error.code != "not_found":
                 raise
-            if not options.quiet:
-                print_remark("there is no conversation yet; this is a new one", dimmed=True)
+            print_remark("there is no conversation yet; this is a new one", dimmed=True)
             _go_to_conversation(connection, replace(options, session=None), None)
             return
     elif options.system is not None or options.history is not None:
@@ -299,6 +320,7 @@ def _run(
     received: ReceivedTurn,
     output: AskOutput,
     *,
+    allow: Sequence[str],
     detach: bool,
 ) -> None:
     turn = connection.ask(prompt)
@@ -310,9 +332,7 @@ def _run(
         for event in connection.events(turn):
             output.event_received(event, received.apply(event))
             if isinstance(event, messages.ApprovalRequest):
-                from nplt_client.lines.plain_terminal import ask_for_approval
-
-                connection.request(ask_for_approval(event), messages.ApprovalDecided)
+                connection.request(_decision_on(event, allow), messages.ApprovalDecided)
         if received.lacks_text:
             for event in connection.read_turn(receipt):
                 if isinstance(event, messages.EntryAdded):
@@ -327,6 +347,15 @@ def _run(
     except TimedOut:
         _cancel(connection, turn, received, output, seconds=CANCEL_LATE_SECONDS_MAX)
         raise
+
+
+def _decision_on(asked: messages.ApprovalRequest, allow: Sequence[str]) -> messages.Approval:
+    """Allows a tool that `--allow` names, and asks about any other."""
+    if any(names_tool(pattern, asked.tool_name) for pattern in allow):
+        return messages.Approval(approval_id=asked.approval_id, decision="allow")
+    from nplt_client.lines.plain_terminal import ask_for_approval
+
+    return ask_for_approval(asked)
 
 
 def _cancel(

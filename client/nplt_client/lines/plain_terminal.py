@@ -348,6 +348,8 @@ class PlainChat(LineChat):
                 raise TurnInterrupted("the answer was interrupted", text="")
             if end.state == "interrupted":
                 self._held.insert(0, "(interrupted)")
+            if end.state == "completed" and end.words:
+                self._held.insert(0, f"({end.words})")
         async with self._reading:  # waits for a question that is still open
             pass
 
@@ -499,6 +501,10 @@ class PlainChat(LineChat):
 
     async def sending(self, message_id: str, text: str) -> None:
         self._is_waiting = True
+
+    async def go_on(self, text: str) -> None:
+        self._is_waiting = True
+        await super().go_on(text)
 
     def accepted(self, message_id: str, turn_id: str) -> None:
         self._asked.append(turn_id)

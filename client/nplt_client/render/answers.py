@@ -52,11 +52,14 @@ def stop_words(reason: str | None, tokens: int | None = None) -> str:
     return _STOPS.get(reason, f"the provider stopped it ({reason})")
 
 
-def fallback_words(model: str | None, fallback_from: JsonValue) -> str:
+def fallback_words(
+    model: str | None, fallback_from: JsonValue, *, has_answered: bool = True
+) -> str:
     """Returns who answered instead of whom, and why; empty without a fallback."""
     match fallback_from:
         case {"model": str(wanted), "message": str(why)}:
-            return f"{model or 'another model'} answered instead of {wanted}: {why}"
+            did = "answered" if has_answered else "was asked"
+            return f"{model or 'another model'} {did} instead of {wanted}: {why}"
         case _:
             return ""
 

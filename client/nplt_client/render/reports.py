@@ -337,6 +337,9 @@ def tools_text(listed: messages.ToolList) -> str:
     for name, server in (listed.mcp_servers or {}).items():
         if isinstance(server, dict):
             lines = [f"MCP server {sanitize_line(name)}: {_mcp_server(server)}"]
+            written = server.get("stderr")
+            for line in written if isinstance(written, list) else ():
+                lines.append(f"  stderr: {sanitize_line(str(line))}")
             for one in objects_in(server.get("sources")):
                 # References are not shortened: people copy them to attach the source.
                 said = shorten(_first_sentence(word_in(one, "description")), _DESCRIPTION_WIDTH_MAX)

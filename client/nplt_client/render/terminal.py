@@ -138,9 +138,25 @@ def notification_sequence(words: str, by: NotifyBy) -> str:
     return "\x07" if by == "bell" else ""
 
 
+class _Remarks:
+    are_printed = True
+
+
+@contextmanager
+def no_remarks() -> Iterator[None]:
+    """Prints no remarks while it lasts. Errors are printed after it."""
+    _Remarks.are_printed = False
+    try:
+        yield
+    finally:
+        _Remarks.are_printed = True
+
+
 def print_remark(message: str, *, dimmed: bool = False) -> None:
     """Prints one line on stderr, so that it never mixes with an answer on stdout. Newlines are
     removed: a hostile name can't add a line that looks like one of ours."""
+    if not _Remarks.are_printed:
+        return
     from nplt_client.render.text import sanitize
 
     text = " ".join(sanitize(message).splitlines())

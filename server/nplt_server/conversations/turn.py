@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from nplt_protocol import ErrorCode, RequestError
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.messages import TurnFinished, TurnStarted
+from nplt_protocol.messages import TurnFinished, TurnStarted, names_tool
 from nplt_server import logs
 from nplt_server.conversations.approvals import Approvals
 from nplt_server.conversations.context_manager import ContextManager
@@ -408,6 +408,13 @@ class TurnRun:
         with self._paused():
             self._give_back_slot()
             return await self.approvals.ask(self.turn_id, tool_call)
+
+    def why_denied(self, tool_name: str) -> str | None:
+        denied = self.prompt.options.get("deny_tools")
+        names = denied if isinstance(denied, list) else ()
+        if any(isinstance(each, str) and names_tool(each, tool_name) for each in names):
+            return f"not run: {tool_name} is denied for this prompt"
+        return None
 
     async def why_not_now(self) -> str | None:
         try:

@@ -149,6 +149,11 @@ async def check_options(options: Mapping[str, JsonValue]) -> None:
         type(tokens) is int and tokens >= 1
     ):
         refuse("output_tokens", "a number of tokens, 1 or more")
+    denied = options.get("deny_tools")
+    if denied is not None and not (
+        isinstance(denied, list) and all(isinstance(name, str) and name for name in denied)
+    ):
+        refuse("deny_tools", "a list of tools' names")
     if (schema := options.get("schema")) is not None:
         from nplt_server.providers.schemas import check_schema
 

@@ -101,6 +101,10 @@ class ToolTurn(Protocol):
         sentence for the model, or `None`. The wait does not count as the tool's time."""
         ...
 
+    def why_denied(self, tool_name: str) -> str | None:
+        """Why the prompt does not want the tool to run; `None` if it may."""
+        ...
+
     async def why_not_now(self) -> str | None:
         """Called right before a tool runs: the reason why it must not, or `None`."""
         ...

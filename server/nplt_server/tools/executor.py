@@ -217,6 +217,9 @@ class ToolExecutor:
             turn.tool_finished(result)
 
         async def run(number: int, tool_call: ToolCallRequest, tool: Tool) -> None:
+            if (why_not := turn.why_denied(tool_call.tool_name)) is not None:
+                finish(number, self.skipped(tool_call, why_not))
+                return
             must_ask = policy_of(tool.description, self._policies) == "ask"
             if must_ask and (why_not := await turn.ask(tool_call)) is not None:
                 finish(number, self.skipped(tool_call, why_not))

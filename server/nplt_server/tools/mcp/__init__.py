@@ -11,6 +11,7 @@ import logging
 import math
 import re
 import traceback
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -164,6 +165,9 @@ class McpSource(Struct, frozen=True, kw_only=True):
     description: str
 
 
+_LAST_LINES_MAX: Final = 8
+
+
 class McpServer:
     def __init__(
         self, config: McpServerConfig, *, pauses: RetryPauses, secrets: SecretMask = NO_SECRETS
@@ -178,6 +182,8 @@ class McpServer:
         self.tools: tuple[Tool, ...] = ()
         """The same objects as long as the server lists the same tools."""
         self.sources: tuple[McpSource, ...] = ()
+        self.last_lines = deque[str](maxlen=_LAST_LINES_MAX)
+        """The end of what its process wrote to stderr."""
         self.config = config
         self._pauses = pauses
         self._connection: McpConnection | None = None
@@ -188,6 +194,7 @@ class McpServer:
         while True:
             self.state = "connecting"
             self._connected_at = math.inf
+            self.last_lines.clear()
             connection = self._connection = McpConnection(self)
             try:
                 await connection.live()
@@ -206,7 +213,8 @@ class McpServer:
             if anyio.current_time() - self._connected_at > self._pauses.seconds_max:
                 pause = self._pauses.seconds_min
             self.state = "waiting"
-            log.warning("mcp %s: %s; again in %g s", self.config.name, self.error, pause)
+            said = "".join(f"\n    {line}" for line in self.last_lines)
+            log.warning("mcp %s: %s; again in %g s%s", self.config.name, self.error, pause, said)
             await anyio.sleep(pause)
             pause = min(pause * 2, self._pauses.seconds_max)
 
@@ -222,7 +230,10 @@ class McpServer:
     @property
     def described(self) -> JsonObject:
         said: JsonObject = {"state": self.state, "tools": len(self.tools)}
-        return said | {key: word for key in ("error", "note") if (word := getattr(self, key))}
+        said |= {key: word for key in ("error", "note") if (word := getattr(self, key))}
+        if self.state != "connected" and self.last_lines:
+            said["stderr"] = [*self.last_lines]
+        return said
 
     async def read(self, wanted: str) -> McpFile:
         """The resource of that URI, or the prompt of that name with its arguments."""
@@ -504,6 +515,7 @@ class McpConnection:
                     env=config.env,
                     cwd=config.cwd,
                     secrets=self._server.secrets,
+                    last_lines=self._server.last_lines,
                 )
             else:
                 import httpx2

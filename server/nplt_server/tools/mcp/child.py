@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import signal
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from typing import TYPE_CHECKING, Final, TextIO
@@ -102,12 +103,13 @@ async def child_process(
     env: Mapping[str, str],
     cwd: str | None,
     secrets: SecretMask,
+    last_lines: deque[str],
 ) -> AsyncIterator[TransportStreams]:
     """A transport for the SDK. The child gets PATH, HOME and the like beside `env`; ours is
-    not handed on."""
+    not handed on. The end of its stderr is kept in `last_lines`."""
     from mcp.client.stdio import get_default_environment
 
-    with closing(ChildStderr(name, secrets)) as stderr:
+    with closing(ChildStderr(name, secrets, last_lines)) as stderr:
         process = await anyio.open_process(
             command,
             env=get_default_environment() | dict(env),
@@ -211,11 +213,17 @@ _LAST_READS_MAX: Final = 16
 
 
 class ChildStderr:
-    """Reads the child's stderr always, and logs it at level debug, up to a limit. `file` is the
-    end for the child; it is to be closed here when the child has it."""
+    """Reads the child's stderr always, keeps its last lines, and logs it at level debug, up to a
+    limit. `file` is the end for the child; it is to be closed here when the child has it."""
 
-    def __init__(self, name: str, secrets: SecretMask = NO_SECRETS) -> None:
+    def __init__(
+        self,
+        name: str,
+        secrets: SecretMask = NO_SECRETS,
+        last_lines: deque[str] | None = None,
+    ) -> None:
         self._name = name
+        self._last_lines = deque[str](maxlen=0) if last_lines is None else last_lines
         self._secrets = secrets
         self._line = b""
         self._logged_bytes = 0
@@ -240,17 +248,27 @@ class ChildStderr:
             if not data:
                 self._loop.remove_reader(self._descriptor)
                 data = b"\n" if self._line else b""
-        if log.isEnabledFor(logging.DEBUG):
-            *lines, self._line = (self._line + data).split(b"\n")
-            self._line = self._line[:_LOGGED_LINE_BYTES_MAX]
-            for line in lines:
-                if line.strip() and self._logged_bytes <= _LOGGED_BYTES_MAX:
-                    self._log(line)
+        *lines, self._line = (self._line + data).split(b"\n")
+        self._line = self._line[:_LOGGED_LINE_BYTES_MAX]
+        is_logged = log.isEnabledFor(logging.DEBUG)
+        kept = self._last_lines.maxlen or 0
+        said = [line for line in lines if line.strip()]
+        for number, line in enumerate(said, start=1):
+            is_last = number > len(said) - kept
+            if not is_last and not is_logged:
+                continue
+            text = self._text_of(line)
+            if is_last:
+                self._last_lines.append(text)
+            if is_logged and self._logged_bytes <= _LOGGED_BYTES_MAX:
+                self._log(line, text)
         return bool(data)
 
-    def _log(self, line: bytes) -> None:
+    def _text_of(self, line: bytes) -> str:
         said = self._secrets.mask(line[:_LOGGED_LINE_BYTES_MAX].decode(errors="replace"))
-        text = one_line(said, characters_max=500)
+        return one_line(said, characters_max=500)
+
+    def _log(self, line: bytes, text: str) -> None:
         log.debug("mcp %s says: %s", self._name, text)
         self._logged_bytes += len(line)
         if self._logged_bytes > _LOGGED_BYTES_MAX:
