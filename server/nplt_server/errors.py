@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from msgspec import Struct
 
@@ -98,9 +98,6 @@ class ProviderError(Exception):
         return f"{self.sentence}; it says: {vendor}" if vendor else self.sentence
 
 
-UnavailableReason: TypeAlias = Literal["unavailable", "overloaded", "rate_limited"]
-
-
 @dataclass(eq=False, repr=False)
 class ProviderUnavailable(ProviderError):
     """The failure is transient; the call may be retried."""
@@ -111,7 +108,7 @@ class ProviderUnavailable(ProviderError):
     before_first_token: bool = True
     timed_out: bool = False
     """The call used up its time. A retry would take as long, so there is none."""
-    reason: UnavailableReason = "unavailable"
+    reason: str = "unavailable"
     is_starting: bool = False
     """The server is there and loads its model: neither a success nor a failure."""
 
@@ -125,7 +122,7 @@ class ProviderPaused(ProviderUnavailable):
         retry_after: float,
         of_provider: bool = False,
         why: str = "",
-        reason: UnavailableReason = "unavailable",
+        reason: str = "unavailable",
     ) -> None:
         """`why`, `reason`: how the last call failed."""
         who = "the provider" if of_provider else "this model"

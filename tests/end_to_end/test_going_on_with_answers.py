@@ -15,7 +15,7 @@ from tests.support.raw_client import (
     Frame,
     RawClient,
 )
-from tests.support.scripted_vendor import chat, message, vendor
+from tests.support.scripted_vendor import chat, message, refusal, vendor
 from tests.support.server_thread import serving
 
 GO_ON = {"text": "", "continue": True}
@@ -81,6 +81,25 @@ def test_there_is_nothing_to_go_on_with_in_a_new_or_cleared_conversation(tmp_pat
         until_finished(client)
         client.request(CLEAR_REQUEST)
         assert client.request(PROMPT, GO_ON).json["code"] == "conflict"
+
+
+def test_going_on_is_tried_again_after_a_failure(tmp_path: Path) -> None:
+    parts = (chat("The quick bro", "length"), refusal(400, "no"), chat("wn fox"))
+    with (
+        vendor(*parts) as server,
+        serving(tmp_path / "data", {"providers": [server.provider()]}) as port,
+        RawClient(port) as client,
+    ):
+        client.hello()
+        client.request(PROMPT, {"text": "Say the sentence."})
+        until_finished(client)
+        states = []
+        for _ in range(2):
+            client.request(PROMPT, GO_ON)
+            states.append(until_finished(client)[-1].json["state"])
+        shown = run_nplt("history", "@last", home=tmp_path, server=f"nplt://127.0.0.1:{port}")
+    assert states == ["failed", "completed"]
+    assert "The quick brown fox" in shown.stdout
 
 
 def test_claude_before_4_6_is_sent_the_beginning_of_its_answer_and_later_ones_are_asked(

@@ -180,8 +180,12 @@ def test_no_fallback_answers_for_a_wrong_key_a_bad_request_or_moderation(
 ) -> None:
     with vendor(reply) as first, vendor(chat("Here I am")) as second:
         settings = {"providers": [first.provider("a"), second.provider("b")], **TWO}
-        with serving(tmp_path / "data", settings) as port:
+        with serving(tmp_path / "data", settings) as port, RawClient(port) as client:
             asked = run_nplt("ask", "go", home=tmp_path, server=f"nplt://127.0.0.1:{port}")
+            client.hello()
+            for _ in range(6):  # a wrong key pauses the provider after five
+                client.request(PROMPT, {"text": "go"})
+                assert until_finished(client)[-1].json["state"] == "failed"
     assert (asked.returncode, second.requests) == (6, [])
     assert words in asked.stderr
 

@@ -310,6 +310,8 @@ class Conversation:
                     if entry.state != "completed" or entry.stop_reason not in _WHOLE_REASONS:
                         return entry
                     break
+                case ModelInputEntry(continues=int()):
+                    pass  # it was asked before, and failed without a word
                 case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry() | ClearEntry():
                     break
                 case _:

@@ -24,7 +24,7 @@ from typing import Final, Literal, TypeAlias
 
 import anyio
 
-from nplt_server.errors import ProviderPaused, UnavailableReason
+from nplt_server.errors import ProviderPaused
 
 FAILURES_MAX: Final = 5
 OPEN_SECONDS: Final = 30.0
@@ -61,7 +61,7 @@ class Breaker:
         self.patience_seconds = patience_seconds
         self._of_provider = of_provider
         self._why = ""
-        self._reason: UnavailableReason = "unavailable"
+        self._reason = "unavailable"
         self._looking = anyio.Lock()
         self._looked_at: float | None = None
         self._failures = 0
@@ -127,7 +127,7 @@ class Breaker:
         *,
         retry_after: float | None = None,
         why: str = "",
-        reason: UnavailableReason = "unavailable",
+        reason: str = "unavailable",
         is_retry: bool = False,
     ) -> None:
         """`retry_after`: seconds to wait, if the provider named a time. `is_retry`: the failure

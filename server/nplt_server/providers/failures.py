@@ -279,7 +279,10 @@ _STARTING = re.compile(r"(?i)loading model|model is loading|still loading")
 # A server of TLS that is spoken to without. Go: "Client sent an HTTP request to an HTTPS
 # server."; nginx: "The plain HTTP request was sent to HTTPS port".
 _NEEDS_TLS = re.compile(r"(?i)http request (?:was sent )?to (?:an )?https (?:server|port)")
+_TRANSIENT = (408, 409, 425)
 _NOT_THE_ADDRESS = (301, 302, 303, 307, 308, 405)
+_MEANT_AS_THEY_ARE = (*_TRANSIENT, 429, *_NOT_THE_ADDRESS)
+"""Statuses that say enough, also with a web page."""
 _STATUS_OF_KIND = {
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
@@ -316,7 +319,7 @@ def _failure(status: int, told: VendorError, retry_after: str | None) -> Provide
         return ProviderRefused(
             "the provider wants TLS: base_url must begin with https:// instead of http://"
         )
-    if told.page is not None and status < 500 and status not in _NOT_THE_ADDRESS:
+    if told.page is not None and is_refused and status not in _MEANT_AS_THEY_ARE:
         return failure_of_page(status, told.page)
     # A gateway may have one status for all that its vendors say: words come first.
     if is_refused and _NO_SUCH_MODEL.search(all_words):
@@ -350,7 +353,7 @@ def _failure(status: int, told: VendorError, retry_after: str | None) -> Provide
             retry_after=seconds,
             reason="rate_limited",
         )
-    if status in (408, 409, 425) or status >= 500:
+    if status in _TRANSIENT or status >= 500:
         seconds = seconds_of(retry_after)
         is_overloaded = status in (503, 529) or _OVERLOADED.search(all_words) is not None
         is_starting = status == 503 and _STARTING.search(all_words) is not None

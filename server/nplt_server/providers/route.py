@@ -311,7 +311,10 @@ class _CallObserver:
         if error.of_provider:
             self._of_model.given_up(self._model_permit)
             self._of_provider.failed(
-                self._provider_permit, why=error.sentence, is_retry=self._is_retry
+                self._provider_permit,
+                why=error.sentence,
+                reason=error.reason,
+                is_retry=self._is_retry,
             )
             return
         self._of_provider.succeeded()  # it is there
