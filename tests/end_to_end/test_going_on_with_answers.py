@@ -41,9 +41,10 @@ def test_a_cut_answer_goes_on_and_views_join_its_parts(tmp_path: Path) -> None:
         client.hello()
         client.request(PROMPT, {"text": "Say the sentence."})
         until_finished(client)
-        for _ in range(2):
-            receipt = client.request(PROMPT, {**GO_ON, "message_id": f"m{_}"}).json
-            again = client.request(PROMPT, {**GO_ON, "message_id": f"m{_}"}).json
+        seen: list[Frame] = []
+        for message_id in ("m1", "m2"):
+            receipt = client.request(PROMPT, {**GO_ON, "message_id": message_id}).json
+            again = client.request(PROMPT, {**GO_ON, "message_id": message_id}).json
             assert (again["duplicate"], again["turn_id"]) == (True, receipt["turn_id"])
             seen = until_finished(client)
         prompt = next(e.json["entry"] for e in seen if e.type == ENTRY)
@@ -161,7 +162,7 @@ def test_a_paused_turn_goes_on_by_itself_within_bounds(tmp_path: Path) -> None:
         assert finished["usage"] == {"input_tokens": 60, "output_tokens": 15}
         assert len(server.requests) == 3
 
-        server.replies = [paused]
+        server.replies[:] = [paused]
         client.request(PROMPT, {"text": "Count."})
         finished = until_finished(client)[-1].json
         assert (finished["state"], finished["stop_reason"]) == ("completed", "pause")

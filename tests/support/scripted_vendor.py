@@ -73,7 +73,7 @@ class ScriptedVendor:
     last one again and again."""
 
     def __init__(self, *replies: Reply | Callable[[Json], Reply], port: int = 0) -> None:
-        self.replies = [*replies]
+        self.replies: list[Reply | Callable[[Json], Reply]] = [*replies]
         self.requests: list[Json] = []
         self.gets = 0
         vendor = self
