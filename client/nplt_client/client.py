@@ -93,6 +93,11 @@ class TurnSoFar:
         return self._received.model
 
     @property
+    def stop_reason(self) -> str | None:
+        """Why the answer ended, once the turn is finished: `end` if it is whole."""
+        return self._received.finished.stop_reason if self._received.finished else None
+
+    @property
     def tool_calls(self) -> tuple[JsonObject, ...]:
         return tuple(self._received.tool_calls.values())
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,6 +54,47 @@ def test_five_failures_in_a_row_open_the_breaker_for_30_seconds(stage: Stage) ->
     assert stage.breaker.state == "open"
     stage.now += 10.0
     assert stage.refuses() == OPEN_SECONDS - 10.0
+
+
+def test_retries_of_a_failed_prompt_are_not_counted(stage: Stage) -> None:
+    for _ in range(FAILURES_MAX - 1):
+        for is_retry in (False, True, True):
+            stage.breaker.failed(stage.breaker.admit(), is_retry=is_retry)
+    stage.breaker.admit()
+    stage.fails()
+    assert stage.breaker.state == "open"
+
+
+async def test_an_open_breaker_looks_once_a_second_and_closes_when_the_provider_is_back(
+    stage: Stage,
+) -> None:
+    looks: list[float] = []
+    is_back = False
+
+    async def look() -> bool:
+        looks.append(stage.now)
+        await anyio.lowlevel.checkpoint()
+        return is_back
+
+    stage.fails(FAILURES_MAX)
+    async with anyio.create_task_group() as callers:
+        for _ in range(3):
+            callers.start_soon(stage.breaker.look, look)
+    assert len(looks) == 1
+    stage.now += 1.0
+    is_back = True
+    await stage.breaker.look(look)
+    assert stage.breaker.state == "closed"
+    stage.now += 1.0
+    await stage.breaker.look(look)
+    assert len(looks) == 2, "there is nothing to look for"
+
+
+def test_a_pause_keeps_the_reason_of_the_last_failure(stage: Stage) -> None:
+    stage.breaker.failed(stage.breaker.admit(), retry_after=90.0, reason="rate_limited")
+    with pytest.raises(ProviderPaused) as caught:
+        stage.breaker.admit()
+    assert caught.value.reason == "rate_limited"
 
 
 def test_a_success_resets_the_count_of_failures(stage: Stage) -> None:
