@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         decode_plain_request,
         decode_reply,
         decode_request,
+        dump_json,
         encode_error,
         encode_event,
         encode_plain_request,
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     )
     from nplt_protocol.json_text import JsonObject, JsonValue
     from nplt_protocol.messages import REPLY_TYPES
-    from nplt_protocol.payloads import dump_json, load_json
+    from nplt_protocol.payloads import load_json
     from nplt_protocol.server_connection import ServerConnection
 
 PROTOCOL_VERSION = 3

@@ -50,12 +50,14 @@ from nplt_protocol.messages import (
     SessionEvent,
     SessionUpdate,
 )
-from nplt_protocol.payloads import decode_text, dump_json, load_json
+from nplt_protocol.payloads import decode_text, load_json
 
 M = TypeVar("M", bound=Message)
 
 MESSAGE_BYTES_MAX = WireLimits().message_bytes_max
 METADATA_BYTES_MAX = 2_048
+
+_encode_json = msgspec.json.Encoder().encode
 
 FROM_SERVER = WireLimits(json_depth_max=128, json_keys_max=1_000_000)
 """The limits for replies and events: a long page has more keys than any request."""
@@ -138,6 +140,14 @@ def encode_error(seq: int, error: RequestError, session_id: str | None = None) -
         details=dict(error.details) or None,
     )
     return _encode(MessageType.ERROR, seq, _payload(report), MESSAGE_BYTES_MAX)
+
+
+def dump_json(value: JsonObject | msgspec.Struct) -> bytes:
+    try:
+        return _encode_json(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        # The value holds a lone surrogate, or an object that JSON can't represent.
+        raise LocalProtocolError(f"a value can't be written as JSON: {error}") from None
 
 
 def _encode(code: MessageType, seq: int, payload: bytes, message_bytes_max: int) -> bytes:

@@ -12,6 +12,7 @@ from nplt_protocol.codec import (
     MESSAGE_TYPES,
     decode_plain_request,
     decode_request,
+    dump_json,
     encode_error,
     encode_reply,
 )
@@ -39,7 +40,6 @@ from nplt_protocol.frames import (
 )
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import Reply, Welcome
-from nplt_protocol.payloads import dump_json
 
 HELLO, PING, PONG = int(MessageType.HELLO), int(MessageType.PING), int(MessageType.PONG)
 

@@ -76,7 +76,7 @@ from nplt_client.wire.reconnect_policy import (
 from nplt_client.wire.replay import ENDED, AnyReply, Steps, replay_from_record
 from nplt_protocol import messages
 from nplt_protocol.client_connection import ClientConnection
-from nplt_protocol.codec import from_object
+from nplt_protocol.codec import dump_json, from_object
 from nplt_protocol.connection import (
     ConnectionRefused,
     Dialect,
@@ -88,7 +88,6 @@ from nplt_protocol.connection import (
 from nplt_protocol.errors import LocalProtocolError, RemoteProtocolError, RequestError
 from nplt_protocol.frames import WireLimits
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.payloads import dump_json
 from nplt_protocol.resume import Cursor, TurnProgress, has_ended
 
 if TYPE_CHECKING:

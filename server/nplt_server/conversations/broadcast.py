@@ -13,10 +13,9 @@ from typing import Final, Protocol
 
 from msgspec import Raw
 
-from nplt_protocol.codec import encode_event
+from nplt_protocol.codec import dump_json, encode_event
 from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_protocol.messages import EncodedEntryAdded, Event, SessionEvent
-from nplt_protocol.payloads import dump_json
 from nplt_storage.codec import encode_entry, entry_as_json
 from nplt_storage.entries import Entry
 from nplt_storage.pages import cut_message_to_fit
