@@ -125,13 +125,13 @@ def decode_verified(line: bytes) -> Entry:
         entry: Entry = _DECODER.decode(line)
     except _NOT_READ:
         return _decode_unknown(line)
-    if entry.timestamp is UNSTAMPED or not entry.id or wrong_reference(entry):
+    if entry.timestamp is UNSTAMPED or not entry.id:
         return _decode_unknown(line)
     match entry:
         case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry():
             return _from_layout(entry, line)
         case _:
-            return entry
+            return _decode_unknown(line) if wrong_reference(entry) else entry
 
 
 def _decode_unknown(line: bytes) -> UnknownEntry:

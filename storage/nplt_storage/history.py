@@ -28,7 +28,6 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nplt_storage.codec import check_time
 from nplt_storage.entries import (
     ArchivedEntry,
     CheckpointEntry,
@@ -324,34 +323,36 @@ def check_next(entry: Entry, active: ActiveEntries, head_seq: int) -> None:
         case RenamedEntry():
             if not entry.name.strip():
                 raise BadEntry("a name is not blank")
-        case RollbackEntry():
+        case RollbackEntry(to_seq=seq):
+            _check_reference(entry, seq, head_seq)
             _check_rollback(entry, active, head_seq)
         case (
             CompactionEntry(through_seq=seq)
             | QuarantineEntry(target_seq=seq)
             | ForkedEntry(at_seq=seq)
         ):
-            _check_there(entry, seq, head_seq)
+            _check_reference(entry, seq, head_seq)
         case UnknownEntry():
             raise BadEntry(f"this version does not know entries of kind {entry.kind!r}")
         case _:
-            if isinstance(entry, EpochEntry) and entry.summary_through:
-                _check_there(entry, entry.summary_through, head_seq)
+            if isinstance(entry, EpochEntry):
+                _check_reference(entry, entry.summary_through, head_seq)
             if turn is not None and turn.is_over:
                 raise BadEntry(f"turn {entry.turn_id} has ended")
 
 
 def _check_rollback(entry: RollbackEntry, active: ActiveEntries, head_seq: int) -> None:
-    if entry.to_seq:  # 0: to before the first entry
-        _check_there(entry, entry.to_seq, head_seq)
     if entry.to_seq == head_seq and not entry.turns:
         raise BadEntry(f"there is nothing after entry {head_seq} to take back")
     if active.unfinished:
         raise BadEntry("an answer is still running: nothing can be taken back until it has ended")
 
 
-def _check_there(entry: Entry, seq: int, head_seq: int) -> None:
-    if not 1 <= seq <= head_seq:
+def _check_reference(entry: Entry, seq: int, head_seq: int) -> None:
+    """`seq`: the highest number that the entry names; 0 where that means none."""
+    if wrong := wrong_reference(entry):
+        raise BadEntry(wrong)
+    if seq > head_seq:
         raise BadEntry(f"a {entry.kind} can't name entry {seq}: there are 1 to {head_seq}")
 
 
@@ -622,14 +623,15 @@ class ConversationHistory:
 
     # Growing
 
-    def stamp(self, draft: _E, *, id: str, timestamp: datetime) -> _E:  # noqa: A002
+    def check(self, draft: Entry) -> None:
+        """Raises `BadEntry` if the draft must not follow."""
         check_metadata(draft.metadata)
-        if wrong := wrong_reference(draft):
-            raise BadEntry(wrong)
-        check_time(timestamp, "timestamp")
+        check_next(draft, self._active, self.head_seq)
+
+    def stamp(self, draft: _E, *, id: str, timestamp: datetime) -> _E:  # noqa: A002
+        self.check(draft)
         if not id:
             raise BadEntry("an entry needs an id")
-        check_next(draft, self._active, self.head_seq)
         entry = replace(draft, seq=self.head_seq + 1, id=id, timestamp=timestamp)
         # What follows from the record is known better here than to who asks.
         if isinstance(entry, ToolResultsEntry):

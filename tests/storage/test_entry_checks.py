@@ -191,7 +191,7 @@ def test_a_time_in_another_zone_is_the_same_moment() -> None:
 def test_a_time_out_of_range_is_refused() -> None:
     moment = datetime.min.replace(tzinfo=timezone(timedelta(hours=9)))
     with pytest.raises(BadEntry, match="out of range"):
-        Pen().history.stamp(prompt("t"), id="e", timestamp=moment)
+        encode_line(Pen().history.stamp(prompt("t"), id="e", timestamp=moment))
 
 
 @given(metadata)

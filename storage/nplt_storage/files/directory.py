@@ -21,7 +21,7 @@ from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -66,6 +66,8 @@ from nplt_storage.index.worker import ConversationIndex, settle
 from nplt_storage.rows import ConversationRow, fold_all, new_row
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _PIECE_ENTRIES: Final = 1_000
 _PIECE_BYTES: Final = 4 * 1024 * 1024
@@ -330,6 +332,13 @@ class FreeSpace:
         if reason := self._reason():
             raise ConversationReadOnly(session_id, reason)
 
+    def check_now(self, session_id: str) -> None:
+        """The same in the caller's thread. Blocks."""
+        if self._is_due():
+            self._look()
+        if reason := self._reason():
+            raise ConversationReadOnly(session_id, reason)
+
     @property
     def is_enough(self) -> bool:
         """Whether there was enough space a moment ago; if not, `check` looks again."""
@@ -395,6 +404,14 @@ class OpenDirectory:
         """Conversations whose files could not be read for a temporary reason."""
         self.catching_up: asyncio.Task[None] | None = None
         """The task that reads files while conversations are already served, if any."""
+
+    async def commit(self, work: Callable[[], _T]) -> _T:
+        """Does work that writes and syncs in a commit thread. Waits for its end, also when the
+        caller is cancelled."""
+        outcome: list[_T] = []
+        with anyio.CancelScope(shield=True):
+            await self.commit_threads.submit(lambda: outcome.append(work()))
+        return outcome[0]
 
     @property
     def syncs_at_once(self) -> bool:

@@ -96,9 +96,7 @@ class FileRecord:
             if not self.is_there:
                 header, disk = self._header, self._directory.disk
                 assert header is not None
-                opened = await self._directory.threads.write(
-                    lambda: create_file(disk, self.file, header)
-                )
+                opened = await self._directory.commit(lambda: create_file(disk, self.file, header))
                 self._found = opened.found
                 self._committer = self._new_committer(opened.descriptor)
             return await self._committer.append(entry)

@@ -170,13 +170,18 @@ class JsonFileStore:
     async def create(self, session_id: str, *, user: str) -> Record:
         check_text(user, "the user's name")
         with self._alone_with_new(session_id):
-            await self._directory.space.check(session_id)
             header = Header(session_id=session_id, created_at=self._clock(), user=user)
-            file = self._file_at(file_name(session_id, header.created_at), session_id)
-            opened = await self._threads.write(lambda: create_file(self._disk, file, header))
+            opened = await self._directory.commit(lambda: self._create(header))
             record = self._record(opened, header)
             self._directory.index.note(opened.row, record.stamp(opened.found))
         return record
+
+    def _create(self, header: Header) -> OpenedFile:
+        """Blocks."""
+        session_id = header.session_id
+        self._directory.space.check_now(session_id)
+        file = self._file_at(file_name(session_id, header.created_at), session_id)
+        return create_file(self._disk, file, header)
 
     async def open(self, session_id: str) -> Opened:
         turns_max = self._directory.settings.turns_max
