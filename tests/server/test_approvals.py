@@ -368,6 +368,7 @@ async def test_a_job_behind_an_open_approval_is_busy_and_the_error_names_the_too
         await until(lambda: len(here.conversation.approvals.pending) == 1)
         with pytest.raises(RequestError, match="write") as refused:
             hand_in()
+        await until(lambda: bool(told))
         (dropped,) = told
         assert isinstance(dropped, RequestError)
         for error in (dropped, refused.value):

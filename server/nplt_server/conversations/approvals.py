@@ -10,8 +10,9 @@ unless the settings say that it waits.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -155,8 +156,8 @@ class Approvals:
         self._record = record
         self._services = services
         self._open: dict[str, _Question] = {}
-        self.when_asked: Callable[[], None] = lambda: None
-        """Called whenever a question was opened."""
+        self.next_question: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when a question is opened; replaced then."""
         self._suspended_turn: str | None = None
         """The turn whose questions stay open although it stops: they are asked again after
         the next start of the server."""
@@ -274,7 +275,8 @@ class Approvals:
     def _open_question(self, asked: ApprovalEntry, tool_call: ToolCallRequest) -> _Question:
         event = question_event(self._record.session_id, asked, tool_call)
         question = self._open[asked.approval_id] = _Question(asked=asked, event=event)
-        self.when_asked()
+        self.next_question.set_result(None)
+        self.next_question = asyncio.get_running_loop().create_future()
         return question
 
     def reopen(self, turn_id: str, decided: Container[str]) -> None:

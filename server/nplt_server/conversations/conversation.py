@@ -303,7 +303,7 @@ class Conversation:
         if self.approvals.pending:
             raise self.approvals.as_reason_to_wait()
         self._check_room()
-        self.queue.add(QueuedJob(work=work, done=done, failed=failed))
+        self.queue.add_job(QueuedJob(work=work, done=done, failed=failed))
         self.queue.advance()
 
     def cancel(self, turn_id: str, reason: str = "cancelled") -> bool:
