@@ -49,6 +49,7 @@ from nplt_server.extensions import check_tool_names, load_extensions
 from nplt_server.histories import Histories, utc_now
 from nplt_server.logs import transcript_for
 from nplt_server.masking import SecretMask, secrets_among
+from nplt_server.providers import ModelCatalog
 from nplt_server.providers.credentials import known_keys
 from nplt_server.providers.models import KnownModels
 from nplt_server.providers.router import ProviderRouter, build_router
@@ -97,7 +98,7 @@ def build_parts(
         counting=TokenCounting(own.token_counter),
         widgets=cache(lambda: (*default_widgets(), *own.widgets)),
         on_compression=own.on_compression or begin_epoch_and_summarize,
-        models=known,
+        models=ModelCatalog(known),
         rules=settings.context,
         summarizer=settings.roles.summarizer,
         namer=settings.roles.summarizer,

@@ -22,7 +22,7 @@ from nplt_server.conversations.context_report import EntryReport, context_report
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices
 from nplt_server.dialects import reply_text, without_markup
-from nplt_server.providers import ModelFacts
+from nplt_server.providers import ModelCatalog, ModelFacts
 from nplt_server.settings import ContextSettings
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry
@@ -121,7 +121,7 @@ def test_what_is_shown_and_left_out_in_turns_is_told_as_mixed() -> None:
 async def test_a_conversation_of_a_thousand_turns_can_be_accounted_for(policy: Any) -> None:
     context_services = ContextServices(
         counting=TokenCounting(CharacterCounter()),
-        models={"test/model": ModelFacts(context_tokens=16_000_000)},
+        models=ModelCatalog({"test/model": ModelFacts(context_tokens=16_000_000)}),
         rules=ContextSettings(policy=policy),
     )
     async with staged(two_words, context_services=context_services) as stage:

@@ -31,6 +31,7 @@ from nplt_server.conversations.operations import redact
 from nplt_server.conversations.services import ContextServices, Services
 from nplt_server.providers import (
     LlmRequest,
+    ModelCatalog,
     ModelFacts,
     ModelOutputDelta,
     Stopped,
@@ -85,7 +86,7 @@ async def desk(tmp_path: Path, facts: ModelFacts | None = None) -> AsyncIterator
 
     context_services = ContextServices(
         counting=TokenCounting(CharacterCounter()),
-        models={MODEL: facts or ModelFacts(takes_images=True)},
+        models=ModelCatalog({MODEL: facts or ModelFacts(takes_images=True)}),
     )
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, model_of(answer), context_services=context_services)
@@ -139,7 +140,7 @@ async def test_a_picture_of_a_tool_is_shown_to_a_model_that_takes_pictures(
     description = ToolDescription(name="look", description="", parameters={"type": "object"})
     context_services = ContextServices(
         counting=TokenCounting(CharacterCounter()),
-        models={MODEL: ModelFacts(takes_images=sees)},
+        models=ModelCatalog({MODEL: ModelFacts(takes_images=sees)}),
     )
     async with anyio.create_task_group() as tasks:
         services = make_services(

@@ -25,6 +25,7 @@ from nplt_server.errors import (
 )
 from nplt_server.providers import (
     LlmRequest,
+    ModelCatalog,
     ModelFacts,
     ModelOutputDelta,
     Stopped,
@@ -280,7 +281,7 @@ async def test_an_open_breaker_fails_over_at_once() -> None:
 async def test_a_fallback_gets_a_context_that_fits_its_own_window() -> None:
     small = ModelFacts(context_tokens=2_048, output_tokens=512)
     context_services = ContextServices(
-        counting=TokenCounting(CharacterCounter()), models={"b/model": small}
+        counting=TokenCounting(CharacterCounter()), models=ModelCatalog({"b/model": small})
     )
     async with cast(context_services=context_services, fallback=("b/model",)) as play:
         await play.play("word " * 1_500)
@@ -294,7 +295,7 @@ async def test_a_fallback_gets_a_context_that_fits_its_own_window() -> None:
 async def test_a_fallback_whose_window_is_too_small_is_skipped() -> None:
     tiny = ModelFacts(context_tokens=16, output_tokens=8)
     context_services = ContextServices(
-        counting=TokenCounting(CharacterCounter()), models={"b/model": tiny}
+        counting=TokenCounting(CharacterCounter()), models=ModelCatalog({"b/model": tiny})
     )
     async with cast(context_services=context_services, fallback=("b/model", "c/model")) as play:
         play.troubles["a"] = [ProviderUnauthorized("wrong key")]
@@ -350,7 +351,7 @@ async def test_a_window_named_by_the_provider_bounds_context_and_output() -> Non
         play.troubles["a"] = [RequestTooLarge("too large", window_tokens=8_192)]
         assert (await play.play()).state == "completed"
         assert [request.answer_tokens_max for request in play.requests] == [8_192, 2_048]
-        assert context_services.facts("a/model").budget_tokens == 6_144
+        assert context_services.models.facts("a/model").budget_tokens == 6_144
 
 
 # All of it at once

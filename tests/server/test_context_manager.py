@@ -24,6 +24,7 @@ from nplt_server.conversations.services import Compressible, ContextServices, Ov
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
     LlmRequest,
+    ModelCatalog,
     ModelFacts,
     ModelOutputDelta,
     Stopped,
@@ -120,7 +121,7 @@ async def playing(facts: ModelFacts = SMALL, **choices: object) -> AsyncIterator
     provider = ScriptedProvider(play.answer, provider_id="test", models=("model", "summarizer"))
     context_services = ContextServices(
         counting=TokenCounting(CharacterCounter()),
-        models={MODEL: facts},
+        models=ModelCatalog({MODEL: facts}),
         **choices,  # type: ignore[arg-type]
     )
     tools = tuple(tool for widget in default_widgets() for tool in widget.tools)

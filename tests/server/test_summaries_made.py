@@ -19,7 +19,14 @@ from nplt_server.context.projection import Projection
 from nplt_server.conversations import operations
 from nplt_server.conversations.operations import compact
 from nplt_server.conversations.services import ContextServices, Services
-from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, UsageReport
+from nplt_server.providers import (
+    LlmRequest,
+    ModelCatalog,
+    ModelOutputDelta,
+    Stopped,
+    TextPiece,
+    UsageReport,
+)
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import CompactionEntry, EpochEntry, QuarantineEntry
@@ -77,7 +84,9 @@ async def playing_slowly() -> AsyncIterator[SlowPlay]:
     play = SlowPlay()
     provider = ScriptedProvider(play.answer, provider_id="test", models=("model", "summarizer"))
     play.context = ContextServices(
-        counting=TokenCounting(CharacterCounter()), models={MODEL: SMALL}, summarizer=SUMMARIZER
+        counting=TokenCounting(CharacterCounter()),
+        models=ModelCatalog({MODEL: SMALL}),
+        summarizer=SUMMARIZER,
     )
     async with anyio.create_task_group() as tasks:
         play.services = services = make_services(tasks, provider, context_services=play.context)

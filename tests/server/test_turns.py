@@ -19,6 +19,7 @@ from nplt_server.conversations.services import Compressible, ContextServices, Ov
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
     LlmRequest,
+    ModelCatalog,
     ModelFacts,
     ModelOutputDelta,
     ReasoningPiece,
@@ -196,7 +197,7 @@ async def test_a_tool_that_comes_while_an_epoch_begins_is_sent_with_the_next_cal
 
     context_services = ContextServices(
         counting=TokenCounting(CharacterCounter()),
-        models={"test/model": ModelFacts(context_tokens=2_000, output_tokens=500)},
+        models=ModelCatalog({"test/model": ModelFacts(context_tokens=2_000, output_tokens=500)}),
         on_compression=slow_listener,
     )
     async with anyio.create_task_group() as tasks:

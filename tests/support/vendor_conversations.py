@@ -27,7 +27,7 @@ from nplt_server.conversations.operations import clear, roll_back
 from nplt_server.conversations.services import ContextServices
 from nplt_server.conversations.session_manager import SessionManager
 from nplt_server.errors import ProviderUnavailable
-from nplt_server.providers import ModelFacts
+from nplt_server.providers import ModelCatalog, ModelFacts
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools import Tool, ToolDescription, ToolFailed, ToolHost
@@ -238,7 +238,7 @@ class Life:
                 store=self._store,
                 context_services=ContextServices(
                     counting=TokenCounting(CharacterCounter()),
-                    models=dict.fromkeys(MODELS, self._facts),
+                    models=ModelCatalog(dict.fromkeys(MODELS, self._facts)),
                 ),
             )
             services.router = ProviderRouter(self.voices)

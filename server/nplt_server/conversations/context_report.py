@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from nplt_protocol.codec import to_object
 from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_protocol.messages import ContextAccount, UsageAccount
-from nplt_server.context.fit import ContextTooSmall
 from nplt_server.context.messages import (
     ContextAttachment,
     ContextMessage,
@@ -462,10 +461,7 @@ def _context_report(
     call_budget = context.call_budget(model)
     projection = context.expected_projection()
     epoch = projection.due_epoch(prompt_ref, call_budget, screen=context.state.screen)
-    try:
-        view = projection.context(prompt_ref, call_budget, epoch=epoch)
-    except ContextTooSmall as error:
-        raise WindowTooSmall(str(error)) from None
+    view = projection.context(prompt_ref, call_budget, epoch=epoch)
     rows = report_entries(projection.history, view, prompt_ref)
     shown = sum(row.level is not None for row in rows)
     left_out = sum(row.through_seq - row.seq + 1 for row in rows if row.level is None and row.seq)
@@ -497,11 +493,11 @@ def usage_of(context: ContextManager, model: str) -> UsageAccount:
     try:
         epoch = projection.due_epoch(None, call_budget, screen=context.state.screen)
         next_tokens = projection.context(None, call_budget, epoch=epoch).tokens
-    except ContextTooSmall as error:
-        next_tokens = error.needed  # what was billed is told whatever fits
+    except WindowTooSmall as error:
+        next_tokens = error.needed_tokens  # what was billed is told whatever fits
     row = context.record.row
     bills, details = (row.billed, row.billed_details) if row is not None else ((), ())
-    known = {name: services.facts(name).prices for name, *_ in bills}
+    known = {name: services.models.facts(name).prices for name, *_ in bills}
     prices = {name: price for name, price in known.items() if price is not None}
     billed, cost = billed_series(bills, details, prices)
     counting = services.counting
@@ -526,7 +522,7 @@ def _occupancy(context: ContextManager, model: str) -> JsonObject:
             return occupancy_of(
                 entry.usage,
                 counted=sent.tokens if sent is not None else 0,
-                context_tokens=services.facts(called).context_tokens,
+                context_tokens=services.models.facts(called).context_tokens,
             )
-    window = services.facts(model).context_tokens
+    window = services.models.facts(model).context_tokens
     return occupancy_of(None, counted=0, context_tokens=window)

@@ -199,7 +199,7 @@ class Summarizer(_BackgroundCall):
         context, services, model = self._context, self._services.context, self._model
         if model is None:
             return None, None
-        facts = services.facts(model)
+        facts = services.models.facts(model)
         room = facts.budget_tokens * 3 // 4
 
         def find_task() -> tuple[Projection, int, SummaryTask | None]:
@@ -305,7 +305,9 @@ class ConversationNamer(_BackgroundCall):
     async def _give_name(self, model: str, turn: Turn, scope: anyio.CancelScope) -> None:
         record = self._record
         output = ModelOutputAccumulator(answer_bytes_max=_NAME_BYTES_MAX)
-        tokens_max = min(_ANSWER_TOKENS_MAX, self._services.context.facts(model).answer_tokens)
+        tokens_max = min(
+            _ANSWER_TOKENS_MAX, self._services.context.models.facts(model).answer_tokens
+        )
         through = turn.end.seq if turn.end else turn.number
         try:
             with scope:

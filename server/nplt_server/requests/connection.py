@@ -161,7 +161,7 @@ def _providers(
     described: JsonObject = {}
     for provider, breaker in router.breakers.items():
         models: JsonObject = {
-            name: route.metrics.as_json(context.facts(name).prices) | _breaker(route.breaker)
+            name: route.metrics.as_json(context.models.facts(name).prices) | _breaker(route.breaker)
             for name, route in router.routes.items()
             if route.id == provider and (route.metrics.calls or route.metrics.failures)
         }

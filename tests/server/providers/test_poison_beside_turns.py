@@ -21,7 +21,7 @@ from tests.vendors.rejections import Rejection
 from nplt_server.conversations import operations
 from nplt_server.conversations.agent_state import QUARANTINED_STATE
 from nplt_server.conversations.services import ContextServices
-from nplt_server.providers import ModelFacts
+from nplt_server.providers import ModelCatalog, ModelFacts
 from nplt_server.settings import ContextSettings
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools.typed import typed_tool
@@ -35,7 +35,7 @@ THINKING = {
     ),
     "a small window": ContextServices(
         counting=TokenCounting(CharacterCounter()),
-        models={"test/model": ModelFacts(context_tokens=1_200, output_tokens=200)},
+        models=ModelCatalog({"test/model": ModelFacts(context_tokens=1_200, output_tokens=200)}),
     ),
 }
 
