@@ -72,7 +72,7 @@ class RelayedEvent(BroadcastEvent):
 
     def __init__(self, message: Enclosed) -> None:
         self.message = message
-        self._frames = message.frames
+        self.frames = message.frames
 
     def __getattr__(self, name: str) -> messages.Event:
         if name != "event":
