@@ -200,7 +200,7 @@ class ActiveEntries:
             return
         turn.end = end
         self.unfinished.pop(end.turn_id, None)
-        if turn.never_began:
+        if isinstance(end, FaultEntry) and end.never_began:
             return
         if not self.shown or self.shown[-1].number < turn.number:
             self.shown.append(turn)

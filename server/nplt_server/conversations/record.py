@@ -74,6 +74,10 @@ class ConversationRecord:
         self.profile = profile
         self.user = user
         self._services = services
+        self._record: Record | None
+        self.lease: Leased | None
+        """The record, if it is held for a time only: another server can have it then."""
+        self._hold(opened.record if opened else None)
         self._chosen_model = model
         self._chosen_options: Mapping[str, str | int | float] = {}
         self.history = (
@@ -92,10 +96,6 @@ class ConversationRecord:
         """Done, with the reason, when the history in memory is not what the record holds any
         more: another server has written to it or deleted it, or it could not be read again. The
         conversation must be opened anew then."""
-        self._record: Record | None
-        self.lease: Leased | None
-        """The record, if it is held for a time only: another server can have it then."""
-        self._hold(opened.record if opened else None)
         self._is_closed = False
         self._write_lock = asyncio.Lock()
         """Held while the record is written, created, removed or read again."""
@@ -212,7 +212,7 @@ class ConversationRecord:
             entry = await self._append_with_care(draft)
         else:
             entry = await self._commit(self._record, draft)
-        self.touch()
+        self.used_at = monotonic()
         self._unpublished.append(entry)
         return entry
 
@@ -221,7 +221,7 @@ class ConversationRecord:
         read again."""
         is_new = self._record is None
         if is_new:
-            self._stamp(draft)  # a bad draft is refused before anything is created
+            self.history.check(draft)  # a bad draft is refused before anything is created
         record = self._record or await self._opened()
         try:
             for first in self._first_entries():
@@ -369,8 +369,10 @@ class ConversationRecord:
     async def _create(self) -> None:
         user, clock = self.user, self._services.clock
         try:
-            with self.profile.explained():
-                record = await self.profile.store.create(self.session_id, user=user)
+            record = await self.profile.store.create(self.session_id, user=user)
+        except (ConversationNotFound, ConversationReadOnly):
+            self.profile.check_there()
+            raise
         except ConversationExists:
             # An id that somebody chose, and another server on the same store made meanwhile.
             opened = await self.profile.store.open(self.session_id)
@@ -384,8 +386,8 @@ class ConversationRecord:
         if self._is_closed:
             await self._discard_new(record)
             return
-        self._hold(record)
         self.row = new_row(self.session_id, user=user, created_at=clock())
+        self._hold(record)
 
     def _hold(self, record: Record | None) -> None:
         self._record = record

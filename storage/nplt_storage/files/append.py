@@ -289,11 +289,12 @@ class Appender:
     def _check_undisturbed(self, descriptor: int, tail: Tail) -> None:
         """Refuses the append if another program (an editor, a restored backup) changed or
         replaced the file: the line would be acknowledged, but lost."""
+        size = tail.size
         try:
             if self._file_id is None:
                 self._file_id = self._files.file_id(descriptor)
             # One system call: each of them lets the other threads in, and waits for them.
-            if self._files.find(self._file.path) == (self._file_id, tail.size):
+            if self._files.find(self._file.path) == (self._file_id, size):
                 return
         except OSError as error:
             raise StorageUnavailable(f"the file can't be seen: {error.strerror}") from error

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from threading import Lock
-from typing import Final, TypeVar
+from typing import Final
 
 import anyio
 import anyio.to_thread
@@ -66,8 +66,6 @@ from nplt_storage.index.worker import ConversationIndex, settle
 from nplt_storage.rows import ConversationRow, fold_all, new_row
 
 log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 _PIECE_ENTRIES: Final = 1_000
 _PIECE_BYTES: Final = 4 * 1024 * 1024
@@ -393,6 +391,7 @@ class OpenDirectory:
         self.threads = DiskThreads()
         self.commit_threads = CommitThreads()
         self.sync_later = settings.durability.sync_later(self.commit_threads)
+        self.syncs_at_once = self.sync_later is None
         self.space = FreeSpace(paths.path, settings, self.commit_threads)
         self.trash = Trash(self.disk, paths, unknown_user=settings.unknown_user)
         self.order = ReadingOrder()
@@ -404,18 +403,6 @@ class OpenDirectory:
         """Conversations whose files could not be read for a temporary reason."""
         self.catching_up: asyncio.Task[None] | None = None
         """The task that reads files while conversations are already served, if any."""
-
-    async def commit(self, work: Callable[[], _T]) -> _T:
-        """Does work that writes and syncs in a commit thread. Waits for its end, also when the
-        caller is cancelled."""
-        outcome: list[_T] = []
-        with anyio.CancelScope(shield=True):
-            await self.commit_threads.submit(lambda: outcome.append(work()))
-        return outcome[0]
-
-    @property
-    def syncs_at_once(self) -> bool:
-        return self.sync_later is None
 
     def tidy(self, now: datetime) -> None:
         """Completes what a crash interrupted, and opens the index. Blocks."""

@@ -168,17 +168,21 @@ class JsonFileStore:
     # Writing
 
     async def create(self, session_id: str, *, user: str) -> Record:
-        check_text(user, "the user's name")
         with self._alone_with_new(session_id):
             header = Header(session_id=session_id, created_at=self._clock(), user=user)
-            opened = await self._directory.commit(lambda: self._create(header))
-            record = self._record(opened, header)
-            self._directory.index.note(opened.row, record.stamp(opened.found))
+            created: list[OpenedFile] = []
+            with anyio.CancelScope(shield=True):
+                await self._directory.commit_threads.submit(
+                    lambda: created.append(self._create(header))
+                )
+            record = self._record(created[0], header)
+            self._directory.index.note(record.row, record.stamp(created[0].found))
         return record
 
     def _create(self, header: Header) -> OpenedFile:
         """Blocks."""
         session_id = header.session_id
+        check_text(header.user, "the user's name")
         self._directory.space.check_now(session_id)
         file = self._file_at(file_name(session_id, header.created_at), session_id)
         return create_file(self._disk, file, header)
