@@ -145,9 +145,9 @@ class Talker:
                 self._wire.next_seq = self._wire.next_seq % 0xFFFF + 1
                 unanswered[self._wire.next_seq] = text
                 self._wire.send(PROMPT, self._wire.next_seq, {"text": text})
-            self._hear(self._wire.receive(), unanswered, running)
+            self._receive(self._wire.receive(), unanswered, running)
 
-    def _hear(self, frame: Frame, unanswered: dict[int, str], running: set[str]) -> None:
+    def _receive(self, frame: Frame, unanswered: dict[int, str], running: set[str]) -> None:
         if frame.seq in unanswered:
             text = unanswered.pop(frame.seq)
             if frame.type != ERROR:

@@ -58,7 +58,7 @@ class AuthenticationFailed(NpltError):
 
 class CannotConnect(NpltError):
     exit_code = 5
-    nobody_listens = False
+    nothing_listens = False
     """Whether no program listens at the address, as opposed to one that refused us."""
 
 

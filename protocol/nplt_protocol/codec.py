@@ -165,7 +165,7 @@ def _raw(message: Ping | FileData | messages.Pong | messages.FilePiece) -> bytes
     return message.data
 
 
-def _details_beside(message: ErrorReport | SessionEvent) -> bytes:
+def _with_details(message: ErrorReport | SessionEvent) -> bytes:
     fields: JsonObject = msgspec.to_builtins(message)
     fields.pop("details", None)
     for name, value in (message.details or {}).items():
@@ -178,8 +178,8 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     FileData: _raw,
     messages.Pong: _raw,
     messages.FilePiece: _raw,
-    ErrorReport: _details_beside,
-    SessionEvent: _details_beside,
+    ErrorReport: _with_details,
+    SessionEvent: _with_details,
 }
 """Encoders of the messages whose payload is not simply their fields as JSON."""
 

@@ -264,7 +264,7 @@ class ThoughtReceived(Struct, frozen=True, kw_only=True):
     payload: JsonObject
 
 
-Heard: TypeAlias = (
+ReceivedByClient: TypeAlias = (
     ReplyReceived
     | ErrorReceived
     | EventReceived

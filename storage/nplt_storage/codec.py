@@ -277,9 +277,9 @@ def _answered(result: dict[str, Any]) -> dict[str, Any]:
     return {"tool_name": result.pop("tool_name"), "arguments": {}, **result}
 
 
-def _short_sections(sections: dict[str, Any], said: str) -> dict[str, Any]:
+def _short_sections(sections: dict[str, Any], content: str) -> dict[str, Any]:
     return {
-        level: [[name] if text == said else [name, text] for name, text in named]
+        level: [[name] if text == content else [name, text] for name, text in named]
         for level, named in sections.items()
     }
 
@@ -311,12 +311,12 @@ def _from_layout(
 
 
 def _whole_sections(
-    sections: LevelOfDetailSections | None, said: str
+    sections: LevelOfDetailSections | None, content: str
 ) -> LevelOfDetailSections | None:
     """Raises `ValueError` for a section that is not a name and perhaps a text."""
 
     def whole(level: Iterable[tuple[str, ...]]) -> Sections:
-        pairs = (section if len(section) == 2 else (*section, said) for section in level)
+        pairs = (section if len(section) == 2 else (*section, content) for section in level)
         return tuple((name, text) for name, text in pairs)
 
     return sections and LevelOfDetailSections(

@@ -499,8 +499,8 @@ def _wrong_reach(entry: EpochEntry) -> str | None:
 
 
 def _wrong_state(entry: RollbackEntry) -> str | None:
-    told = (entry.system_seq, entry.notebook_seq, entry.compaction_seq)
-    landmarks = (entry.message_count, *told, *(seq for _, seq in entry.widget_seqs))
+    state_seqs = (entry.system_seq, entry.notebook_seq, entry.compaction_seq)
+    landmarks = (entry.message_count, *state_seqs, *(seq for _, seq in entry.widget_seqs))
     if min(landmarks) < 0 or max(landmarks) > entry.to_seq:
         return f"entry {entry.to_seq} can't have been left with {landmarks} before it"
     through = 0

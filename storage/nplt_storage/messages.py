@@ -105,7 +105,7 @@ LevelMaker: TypeAlias = Callable[[str | ToolCallResult], LevelOfDetailSections |
 if it is short enough to be shown whole."""
 
 
-def no_levels(said: str | ToolCallResult) -> None:
+def no_levels(content: str | ToolCallResult) -> None:
     """The level maker for entries that are shown whole, or whose levels are recorded."""
 
 
@@ -155,17 +155,17 @@ def model_name(invocation: ModelInvocationDescriptor) -> str:
 
 
 def text_at_level(
-    said: str | ToolCallResult,
+    content: str | ToolCallResult,
     sections: LevelOfDetailSections | None,
     level: LevelOfDetail,
     levels: LevelMaker,
 ) -> str:
     """The text without the live screen. A level that is not recorded is derived."""
-    text = said if isinstance(said, str) else said.result
+    text = content if isinstance(content, str) else content.result
     recorded = None if sections is None else sections.without_live_screen()[0]
     if recorded is not None and (level == "live" or recorded.holds(level)):
         return recorded.to_plain_text(level) or text
-    made = None if level == "live" else levels(said)
+    made = None if level == "live" else levels(content)
     return text if made is None else made.to_plain_text(level)
 
 

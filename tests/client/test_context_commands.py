@@ -170,10 +170,10 @@ def test_context_and_usage_reports_are_sanitized(text: str) -> None:
     call: JsonObject = {"seq": 2, "tool_calls": [{"tool_name": text, "arguments": text}]}
     result: JsonObject = {"seq": 3, "results": [{"tool_name": text, "status": text}]}
     bill: JsonObject = {"models": [{"model": text}, {"model": text}]}
-    said: JsonObject = {"source": text, "counter": text, "amount": text, "currency": text}
+    output: JsonObject = {"source": text, "counter": text, "amount": text, "currency": text}
     tool: JsonObject = {"name": text, "class": text, "policy": text, "description": text}
     context = replace(ACCOUNT, model=text, entries=(row, call, result), begins_epoch=text)
-    usage = replace(USAGE, model=text, billed=bill, occupancy=said, estimate=said, cost=said)
+    usage = replace(USAGE, model=text, billed=bill, occupancy=output, estimate=output, cost=output)
     shown = [
         context_text(context),
         usage_text(usage),
@@ -192,8 +192,8 @@ def test_context_usage_and_tools_commands_print_text_and_json(server: str, tmp_p
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout == context_text(account) + "\n"
     assert "calls now {}" in shown.stdout
-    said = run_nplt("usage", session_id, "--json", home=tmp_path, server=server)
-    assert orjson.loads(said.stdout)["billed"] == usage.billed
+    output = run_nplt("usage", session_id, "--json", home=tmp_path, server=server)
+    assert orjson.loads(output.stdout)["billed"] == usage.billed
     listed = run_nplt("tools", home=tmp_path, server=server)
     assert listed.stdout == tools_text(tools) + "\n"
 
@@ -205,8 +205,8 @@ def test_an_unknown_conversation_is_wrong_usage(server: str, tmp_path: Path) -> 
 
 
 def test_a_chat_shows_its_context_and_undoes_turns(server: str, tmp_path: Path) -> None:
-    said = "/undo\noops\n/undo\none\ntwo\n/undo\n/context three\n/usage\n/tools\n/compact"
-    done = run_nplt("chat", home=tmp_path, server=server, stdin=said)
+    output = "/undo\noops\n/undo\none\ntwo\n/undo\n/context three\n/usage\n/tools\n/compact"
+    done = run_nplt("chat", home=tmp_path, server=server, stdin=output)
     assert (done.returncode, done.stdout) == (0, "oops\none\ntwo\n")
     nothing, first, taken, *rest = done.stderr.splitlines()
     assert nothing == "there is nothing to take back"

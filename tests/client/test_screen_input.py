@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.client.hostile_bits import FORBIDDEN
 from tests.client.screen_stage import chat_on_stage, screen_text, until
 from tests.client.scripted_peer import SESSION, scripted_peer, started
-from tests.client.staged_server import Stage, said
+from tests.client.staged_server import Stage, message_json
 from tests.client.test_screen_widgets import asked_in, decisions, row
 from textual.events import Key, Paste
 from textual.widgets import Input
@@ -89,7 +89,7 @@ async def test_keys_in_the_picker_act_in_order_too(tmp_path: Path) -> None:
 
 
 async def test_text_put_into_the_input_is_sanitized(tmp_path: Path) -> None:
-    stage = Stage(answers=silence, messages=[said(1, "user", HOSTILE)])
+    stage = Stage(answers=silence, messages=[message_json(1, "user", HOSTILE)])
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path, resume=SESSION) as (app, pilot):
             composer = app.query_one(Composer)

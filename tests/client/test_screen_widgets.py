@@ -22,7 +22,7 @@ from tests.client.scripted_peer import (
     scripted_peer,
     started,
 )
-from tests.client.staged_server import Stage, said, talked
+from tests.client.staged_server import Stage, message_json, talked
 from textual.events import Paste
 from textual.widget import Widget
 from textual.widgets import Markdown, Static
@@ -296,18 +296,18 @@ async def test_esc_twice_stops_the_answer_and_empties_the_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(display, "ESCAPE_SECONDS", 3_600)
-    said: list[str] = []
+    remarks: list[str] = []
     stage = queueing("a", "b", "c")
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
             for prompt in ("one", "two", "three"):
                 await pilot.press(*prompt, "enter")
             await until(pilot, lambda: "2 waiting" in screen_text(app))
-            monkeypatch.setattr(app, "remark", said.append)
+            monkeypatch.setattr(app, "remark", remarks.append)
             await pilot.press("escape", "escape")
             await until(pilot, lambda: {"a", "b", "c"} <= set(cancelled(stage)))
-            await until(pilot, lambda: bool(said))
-            assert said == ["2 prompts taken back; Up brings back what you typed"]
+            await until(pilot, lambda: bool(remarks))
+            assert remarks == ["2 prompts taken back; Up brings back what you typed"]
 
 
 async def test_an_approval_is_decided_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,7 +409,7 @@ def row(session_id: str, name: str, preview: str = "") -> SessionRow:
 
 async def test_a_conversation_is_picked_by_a_few_letters(tmp_path: Path) -> None:
     rows = (row("b" * 32, "trip to 京都"), row("c" * 32, "[red]notes\x1b[2J", "about milk"))
-    stage = Stage(sessions=rows, messages=[said(1, "user", "a stored prompt")])
+    stage = Stage(sessions=rows, messages=[message_json(1, "user", "a stored prompt")])
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
             await pilot.press(*"/sessions", "enter")
@@ -571,7 +571,7 @@ async def test_an_error_is_visible_while_the_transcript_is_scrolled_up(tmp_path:
 async def test_leaving_works_while_an_answer_has_lost_its_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    remarks: list[str] = []
     stage = Stage(answers=lambda prompt: [started(), delta("half an ans", 0)])
 
     def goes_away_in_mid_answer(talk: Talk) -> None:
@@ -588,9 +588,9 @@ async def test_leaving_works_while_an_answer_has_lost_its_server(
             assert "(Esc stops)" not in screen_text(app)
             await pilot.press(*"/status", "enter")
             await until(pilot, lambda: "Not connected: /status" in screen_text(app))
-            monkeypatch.setattr(app, "remark", said.append)
+            monkeypatch.setattr(app, "remark", remarks.append)
             await pilot.press("ctrl+c")
-            await until(pilot, lambda: bool(said))
-            assert "while disconnected" in said[0]
+            await until(pilot, lambda: bool(remarks))
+            assert "while disconnected" in remarks[0]
             await pilot.press("ctrl+c")
             await until(pilot, lambda: not app.is_running)

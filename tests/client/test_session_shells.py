@@ -143,15 +143,16 @@ def test_a_closed_port_is_cannot_connect(open_shell: OpenShell) -> None:
     url = f"nplt://127.0.0.1:{free_port()}"
     with pytest.raises(CannotConnect) as caught, open_shell(url):
         pass
-    assert caught.value.nobody_listens
+    assert caught.value.nothing_listens
 
 
 @pytest.mark.parametrize(
-    "said", [b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"." * 70_000, b"220 mail ESMTP\r\n" * 5_000]
+    "reply_json",
+    [b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"." * 70_000, b"220 mail ESMTP\r\n" * 5_000],
 )
-def test_a_server_of_another_protocol_is_refused(open_shell: OpenShell, said: bytes) -> None:
+def test_a_server_of_another_protocol_is_refused(open_shell: OpenShell, reply_json: bytes) -> None:
     with (
-        scripted_peer(lambda talk: talk.send(said)) as peer,
+        scripted_peer(lambda talk: talk.send(reply_json)) as peer,
         pytest.raises((CannotConnect, ProtocolViolation)),
         open_shell(peer.url),
     ):
@@ -293,11 +294,13 @@ def test_a_servers_ping_is_answered(open_shell: OpenShell) -> None:
         shell.status()
 
 
-@pytest.mark.parametrize("said", [b"not json", b"{}"])
-def test_a_malformed_reply_is_a_protocol_violation(open_shell: OpenShell, said: bytes) -> None:
+@pytest.mark.parametrize("reply_json", [b"not json", b"{}"])
+def test_a_malformed_reply_is_a_protocol_violation(
+    open_shell: OpenShell, reply_json: bytes
+) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
-        talk.send(encode_frame(MessageType.CANCEL, talk.next_request().seq, said))
+        talk.send(encode_frame(MessageType.CANCEL, talk.next_request().seq, reply_json))
         talk.wait_until_gone()
 
     with (

@@ -81,8 +81,8 @@ def test_every_session_update_is_in_the_row_and_an_event_for_all(
     asked = {"name": "  Ants ", "system": "Be brief.", "pinned": True, "archived": True}
     row = client.request(SESSION_UPDATE, asked).json
     assert (row["name"], row["pinned"], row["archived"]) == ("Ants", True, True)
-    told = [other.event(SESSION_EVENT).json for _ in range(4)]
-    assert [(event["event"], event[field]) for event, field in zip(told, asked, strict=True)] == [
+    events = [other.event(SESSION_EVENT).json for _ in range(4)]
+    assert [(event["event"], event[field]) for event, field in zip(events, asked, strict=True)] == [
         ("renamed", "Ants"),
         ("system", "Be brief."),
         ("pinned", True),
@@ -243,12 +243,12 @@ def test_an_edited_prompt_replaces_the_original_and_its_turn(
     receipt = client.request(PROMPT, asked).json
     client.answer_of(receipt["turn_id"])
     assert contents(client) == ["one", "one", "zwei", "zwei"]
-    told = [
+    events = [
         frame.json.get("event") or frame.json["entry"]["kind"]
         for frame in (other.event(ENTRY, SESSION_EVENT) for _ in range(4))
         if frame.json.get("event") != "presence"
     ]
-    assert told[:3] == ["rollback", "rolled_back", "model_input"]
+    assert events[:3] == ["rollback", "rolled_back", "model_input"]
     again = client.request(PROMPT, asked).json
     assert (again["duplicate"], again["seq"]) == (True, receipt["seq"])
     assert contents(client) == ["one", "one", "zwei", "zwei"], "what is sent twice runs once"

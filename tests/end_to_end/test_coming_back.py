@@ -49,7 +49,7 @@ def test_concurrent_prompts_are_broadcast_in_the_same_order_to_all_clients(
 ) -> None:
     crowd = talk_all_at_once(plan, unstarted, clients=8, prompts_each=2)
     assert crowd.complaints == []
-    assert len(crowd.heard) == 8
+    assert len(crowd.received) == 8
 
 
 def test_a_client_that_switches_conversations_gets_no_foreign_events(

@@ -178,7 +178,7 @@ def test_a_repeated_import_does_nothing(data_dir: Path, tmp_path: Path) -> None:
     assert run(doctor, other).output.startswith("1 conversation, ")
 
 
-def test_import_takes_a_sound_file_beside_a_damaged_one(data_dir: Path, tmp_path: Path) -> None:
+def test_import_takes_a_sound_file_when_another_is_damaged(data_dir: Path, tmp_path: Path) -> None:
     path, copy = the_file(data_dir, "abc1"), tmp_path / "copy.json"
     copy.write_bytes(path.read_bytes())
     path.write_bytes(path.read_bytes().replace(b"word 1", b"word 7"))

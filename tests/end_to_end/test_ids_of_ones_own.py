@@ -48,7 +48,7 @@ def listed(client: RawClient) -> list[str]:
     return [row["session_id"] for row in client.request(SESSION_LIST).json["sessions"]]
 
 
-def said_in(client: RawClient, session_id: str) -> list[str]:
+def contents_of(client: RawClient, session_id: str) -> list[str]:
     page = client.request(HISTORY_REQUEST, {"session_id": session_id, "roles": ["user"]}).json
     return [message["content"] for message in page["messages"]]
 
@@ -67,7 +67,7 @@ def test_a_prompt_with_create_creates_the_conversation_and_finds_it_again(
     for text in ("one", "two"):
         receipt = prompt(client, text, session_id="user_123", create=True)
         assert receipt["session_id"] == "user_123"
-    assert said_in(client, "user_123") == ["one", "two"]
+    assert contents_of(client, "user_123") == ["one", "two"]
     assert listed(client) == ["user_123"]
 
 
@@ -97,7 +97,7 @@ def test_hello_attaches_to_the_conversation_it_names(connect: Connect) -> None:
     second = connect()
     assert second.hello({"session_id": "user_123"})["session_id"] == "user_123"
     second.ask("again")
-    assert said_in(first, "user_123") == ["hello", "again"]
+    assert contents_of(first, "user_123") == ["hello", "again"]
 
 
 def test_a_client_that_names_no_session_id_gets_the_default_one(connect: Connect) -> None:
@@ -130,10 +130,10 @@ def test_create_after_a_deletion_creates_an_empty_conversation(client: RawClient
     prompt(client, "old", session_id="user_123", create=True)
     client.request(SESSION_DELETE, {"session_id": "user_123"})
     prompt(client, "new", session_id="user_123", create=True)
-    assert said_in(client, "user_123") == ["new"]
+    assert contents_of(client, "user_123") == ["new"]
     client.request(SESSION_DELETE, {"session_id": "user_123"})
     client.request(SESSION_UPDATE, {"session_id": "user_123", "deleted": False})
-    assert said_in(client, "user_123") == ["new"]
+    assert contents_of(client, "user_123") == ["new"]
 
 
 @pytest.mark.parametrize("wanted", ["user_123", "my notes"])
@@ -148,7 +148,7 @@ def test_concurrent_clients_that_create_an_id_share_one_conversation(
     receipts = [maker.reply_to(9).json for maker in makers]
     assert len({receipt["session_id"] for receipt in receipts}) == 1
     assert len(listed(client)) == 1
-    assert sorted(said_in(client, wanted)) == sorted(f"from {n}" for n in range(8))
+    assert sorted(contents_of(client, wanted)) == sorted(f"from {n}" for n in range(8))
 
 
 # Names where ids are
@@ -209,8 +209,8 @@ def test_plain_clients_begin_in_the_default_conversation_where_it_is_set(
     assert "(user_12)" in plain.receive().text
     client = connect(server)
     assert client.hello()["session_id"] != "lobby", "who says HELLO says where it begins"
-    assert said_in(client, "lobby") == ["one", "two"]
-    assert said_in(client, "user_123") == ["three"]
+    assert contents_of(client, "lobby") == ["one", "two"]
+    assert contents_of(client, "user_123") == ["three"]
     assert prompt(client, "four", session_id="user_124")["session_id"] == "user_124"
     refused = prompt(client, "five", session_id="user_125", create=False)
     assert refused["code"] == "not_found"
@@ -256,8 +256,8 @@ def test_each_user_has_a_namespace_of_ids_and_learns_nothing_of_others(
     ]
     assert adas not in bobs
     assert len({len(bobs[0]), len(bobs[1])}) == 1, "a taken id looks like a free one"
-    assert said_in(bob, "user_123") == ["mine"]
-    assert said_in(ada, "user_123") == ["a secret"] == said_in(ada, adas)
+    assert contents_of(bob, "user_123") == ["mine"]
+    assert contents_of(ada, "user_123") == ["a secret"] == contents_of(ada, adas)
 
 
 def client_refusal(client: RawClient, session_id: str) -> str:
@@ -297,11 +297,11 @@ def test_an_import_never_takes_the_id_another_user_is_going_to_choose(
     for named in ("diary", digest_without_key("diary", "ada")):
         done = bob.request(IMPORT, {"document": document_named(named)}).json
         assert done["session_id"] != named
-        assert said_in(bob, named) == ["squatted"], "who brought it finds it by the id it had"
+        assert contents_of(bob, named) == ["squatted"], "who brought it finds it by the id it had"
     begun = connect(shared)
     assert begun.hello({"token": TOKENS["ada"], "session_id": "diary", "create": True})["user"]
     begun.ask("dear diary")
-    assert said_in(ada, "diary") == ["dear diary"]
+    assert contents_of(ada, "diary") == ["dear diary"]
 
 
 def test_an_import_does_not_tell_whether_another_user_has_that_id(
@@ -310,11 +310,13 @@ def test_an_import_does_not_tell_whether_another_user_has_that_id(
     ada, bob = (logged_in(shared, connect, name) for name in TOKENS)
     adas = prompt(ada, "a secret", session_id="diary", create=True)["session_id"]
     free = adas[:-1] + ("0" if adas[-1] != "0" else "1")
-    told = [bob.request(IMPORT, {"document": document_named(each)}).json for each in (adas, free)]
-    for named, done in zip((adas, free), told, strict=True):
+    replies = [
+        bob.request(IMPORT, {"document": document_named(each)}).json for each in (adas, free)
+    ]
+    for named, done in zip((adas, free), replies, strict=True):
         assert done["messages"] == 1
         assert done["session_id"].rpartition("-")[0] == named
-    assert said_in(ada, "diary") == ["a secret"]
+    assert contents_of(ada, "diary") == ["a secret"]
 
 
 def test_a_document_that_is_imported_twice_by_one_of_several_users_is_there_once(
@@ -349,7 +351,7 @@ def test_a_chosen_id_is_found_after_a_restart_and_brought_back_only_while_it_is_
     assert prompt(ada, "new", session_id="diary", create=True)["session_id"]
     back = {"session_id": made[0], "deleted": False}
     ada.request(SESSION_UPDATE, back)
-    assert said_in(ada, "diary") == ["new"]
+    assert contents_of(ada, "diary") == ["new"]
     ada.request(SESSION_DELETE, {"session_id": "diary"})
     assert client_refusal(ada, "diary").count("not_found") == 1
 
@@ -417,14 +419,14 @@ def test_create_uses_the_named_history_and_finds_it_after_a_restart(
         assert receipt["session_id"] == f"in_{history}"
         again = prompt(client, "again", session_id=f"in_{history}", create=True)
         assert again["session_id"] == f"in_{history}"
-        assert said_in(client, f"in_{history}") == ["hello", "again"]
+        assert contents_of(client, f"in_{history}") == ["hello", "again"]
     refused = prompt(client, "x", session_id="elsewhere", create=True, history="nowhere")
     assert (refused["code"], refused["field"]) == ("not_found", "history")
     server.terminate()
     server.start()
     later = connect(server)
     later.hello()
-    assert said_in(later, "in_main") == said_in(later, "in_team") == ["hello", "again"]
+    assert contents_of(later, "in_main") == contents_of(later, "in_team") == ["hello", "again"]
     assert client_refusal(later, "in_short") != ""
     assert "not_found" in client_refusal(later, "in_short")
 

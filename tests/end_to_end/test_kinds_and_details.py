@@ -70,16 +70,16 @@ async def test_the_chat_shows_entries_by_their_kinds_and_switches_to_roles(url: 
     async with chat_with(url) as face:
         await face.says("hello")
         await run_command(face, "/role planner")
-        assert face.told[-1] == f"the model is now {SECOND}, the planner"
+        assert face.notices[-1] == f"the model is now {SECOND}, the planner"
         assert face.session.model == SECOND
         await run_command(face, "/history --entries")
-        shown = face.told[-1]
+        shown = face.notices[-1]
         assert "[1] model_input" in shown
         assert "[2] model_output" in shown
         assert "[3] model_switched" in shown
         assert f"model: {SECOND}" in shown
         await run_command(face, "/history 1 --entries")
-        assert "[1] model_input" not in face.told[-1]
+        assert "[1] model_input" not in face.notices[-1]
         with pytest.raises(nplt_client.RequestRefused, match="no model plays the role 'cook'"):
             await run_command(face, "/role cook")
         with pytest.raises(nplt_client.RequestRefused, match="takes a number"):

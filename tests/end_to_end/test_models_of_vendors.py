@@ -54,10 +54,10 @@ def lists(client: Client) -> dict[str, Any]:
     """As soon as nobody is asked any more."""
     stop_at = time.monotonic() + SECONDS_MAX
     while True:
-        told: dict[str, Any] = dict(client.models(listed=True).listed or {})
-        if not any("asking" in one for one in told.values()):
-            return told
-        assert time.monotonic() < stop_at, f"still asking: {told}"
+        listed_models: dict[str, Any] = dict(client.models(listed=True).listed or {})
+        if not any("asking" in one for one in listed_models.values()):
+            return listed_models
+        assert time.monotonic() < stop_at, f"still asking: {listed_models}"
         time.sleep(0.02)
 
 
@@ -66,13 +66,13 @@ def test_model_lists_of_vendors_are_fetched_page_by_page(tmp_path: Path, key_fil
         vendors.page_lists(2)
         providers = [openai_at(vendors, key_file), anthropic_at(vendors, key_file), OFFLINE]
         with talking(tmp_path / "data", {"providers": providers}) as client:
-            told = lists(client)
+            listed_models = lists(client)
             again = lists(client)
     names = [model.name for model in CLAUDE_MODELS]
-    assert told["anthropic"]["models"] == names
-    assert "gpt-6.1-sol" in told["openai"]["models"]
-    assert told["openai"]["at"].startswith("20")
-    assert again == told
+    assert listed_models["anthropic"]["models"] == names
+    assert "gpt-6.1-sol" in listed_models["openai"]["models"]
+    assert listed_models["openai"]["at"].startswith("20")
+    assert again == listed_models
     pages = [each.query.get("after_id") for each in vendors.asked_for_lists if each.query]
     assert pages == [None, *names[1:-1:2]]
 
@@ -142,12 +142,17 @@ def test_the_models_command_shows_the_lists_of_vendors(tmp_path: Path, key_file:
             with connect(f"nplt://127.0.0.1:{port}") as client:
                 lists(client)
             shown = run_nplt("models", home=tmp_path, server=f"nplt://127.0.0.1:{port}")
-            told = run_nplt("models", "--json", home=tmp_path, server=f"nplt://127.0.0.1:{port}")
+            listed_models = run_nplt(
+                "models", "--json", home=tmp_path, server=f"nplt://127.0.0.1:{port}"
+            )
     first, *rest = shown.stdout.splitlines()
     assert first == "* offline/echo"
     assert rest[1].startswith("also listed by anthropic (")
     assert "  anthropic/claude-opus-5-5" in rest
-    assert orjson.loads(told.stdout)["listed"]["anthropic"]["models"][0] == CLAUDE_MODELS[0].name
+    assert (
+        orjson.loads(listed_models.stdout)["listed"]["anthropic"]["models"][0]
+        == CLAUDE_MODELS[0].name
+    )
 
 
 # Servers on this machine
@@ -168,9 +173,9 @@ def test_a_local_model_server_is_discovered_and_answers_when_named(tmp_path: Pat
         }
         vendors.open_lists = True
         with talking(tmp_path / "data", settings) as client:
-            told = lists(client)
-            assert list(told) == ["ollama"]
-            assert "gpt-4o-mini" in told["ollama"]["models"]
+            listed_models = lists(client)
+            assert list(listed_models) == ["ollama"]
+            assert "gpt-4o-mini" in listed_models["ollama"]["models"]
             assert client.models().models == ("offline/echo",)
             assert client.ask_text("not unasked") == "not unasked"
             assert vendors.received == []

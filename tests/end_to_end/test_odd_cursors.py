@@ -70,9 +70,9 @@ def test_an_unknown_delta_offset_is_replayed_from_the_beginning(
     session_id = str(speaker.hello()["session_id"])
     receipt = speaker.request(PROMPT, {"text": "!slow 60 one two three"}).json
     speaker.event(TURN_STARTED)
-    said = speaker.event(TEXT_DELTA).json
+    delta = speaker.event(TEXT_DELTA).json
     returning.hello()
-    turn_id = receipt["turn_id"] if offset > len(said["text"]) else "of another life"
+    turn_id = receipt["turn_id"] if offset > len(delta["text"]) else "of another life"
     place = {"turn_id": turn_id, "call": 0, "offset": offset}
     returning.request(ATTACH, {"session_id": session_id, **place})
     first = returning.event(TEXT_DELTA).json

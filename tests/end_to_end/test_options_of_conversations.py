@@ -47,11 +47,11 @@ async def test_the_effort_of_a_conversation_survives_a_restart(
     with served(tmp_path, vendors) as url:
         async with chat_with(url) as face:
             await run_command(face, "/effort high")
-            assert face.told[-1] == "the effort is now high, in this conversation"
+            assert face.notices[-1] == "the effort is now high, in this conversation"
             await face.session.client.ask_text("one")
             await face.session.client.ask_text("two", options={"effort": "low"})
             await run_command(face, "/status")
-            assert "\neffort" in face.told[-1]
+            assert "\neffort" in face.notices[-1]
             session_id = face.session.client.session_id
     with served(tmp_path, vendors) as url, connect(url, session=session_id) as client:
         client.ask_text("three")

@@ -110,8 +110,8 @@ def test_ids_of_users_work_with_a_custom_store(folder: Path, tmp_path: Path) -> 
             client.hello({"session_id": "user_123", "create": True})
             assert client.ask(text) == text
             page = client.request(HISTORY_REQUEST, {"session_id": "user_123"}).json
-    said = [message["content"] for message in page["messages"] if message["role"] == "user"]
-    assert said == ["My name is Alice", "What is my name?"]
+    contents = [message["content"] for message in page["messages"] if message["role"] == "user"]
+    assert contents == ["My name is Alice", "What is my name?"]
     assert [path.name for path in folder.iterdir()] == ["user_123"]
 
 

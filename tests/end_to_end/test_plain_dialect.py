@@ -44,12 +44,12 @@ def spoken(frames: list[Frame]) -> str:
     assert all(kind in ("thinking", "tool_call", "generating") for kind in kinds[:-1])
     start = frames.index(thoughts[-1])
     assert frames[start + 1 :] == pieces
-    *said, end = pieces
-    assert said, "a chat has at least one piece"
+    *plain_text, end = pieces
+    assert plain_text, "a chat has at least one piece"
     assert end.payload == b""
-    assert all(piece.text.strip() for piece in said)
-    assert all(piece.text != "HEARTBEAT" for piece in said)
-    return "".join(piece.text for piece in said)
+    assert all(piece.text.strip() for piece in plain_text)
+    assert all(piece.text != "HEARTBEAT" for piece in plain_text)
+    return "".join(piece.text for piece in plain_text)
 
 
 @pytest.fixture

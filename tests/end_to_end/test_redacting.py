@@ -47,7 +47,7 @@ def places_on_disk(server: ServerProcess, text: str) -> list[str]:
     ]
 
 
-def everything_told(client: RawClient, session_id: str) -> str:
+def everything_sent(client: RawClient, session_id: str) -> str:
     """All that can be asked about a conversation, as one text, by one who comes anew."""
     client.hello()
     asked = {"session_id": session_id}
@@ -60,13 +60,13 @@ def everything_told(client: RawClient, session_id: str) -> str:
         client.request(SESSION_LIST),
     ]
     attached = client.request(ATTACH, {**asked, "after_seq": 0}).json
-    told = [reply.text for reply in replies]
+    texts = [reply.text for reply in replies]
     due = 0 if attached.get("resync") else attached["head_seq"]
     while due:
         entry = client.event(ENTRY).json["entry"]
-        told.append(str(entry))
+        texts.append(str(entry))
         due = 0 if entry["seq"] == due else due
-    return "\n".join(told)
+    return "\n".join(texts)
 
 
 def test_a_redacted_secret_is_in_no_file_index_or_reply(
@@ -81,7 +81,7 @@ def test_a_redacted_secret_is_in_no_file_index_or_reply(
     assert places_on_disk(server, key)
     for seq in (1, 2):  # the prompt, and the echo of it
         assert client.request(REDACT, {"seq": seq}).json == {"seq": seq}
-    assert key not in everything_told(connect(), here)
+    assert key not in everything_sent(connect(), here)
     assert client.request(SEARCH, {"query": key}).json["hits"] == []
     assert places_on_disk(server, key) == []
     assert client.ask("still here?") == "still here?"
@@ -105,7 +105,7 @@ def test_a_secret_in_a_name_or_an_attachment_is_redacted(
         assert client.request(REDACT, {"seq": seq}).json == {"seq": seq}
     assert places_on_disk(server, key) == []
     assert client.request(FILE_GET, {"file_id": file_id}).json["code"] == "not_found"
-    assert key not in everything_told(connect(), here)
+    assert key not in everything_sent(connect(), here)
 
 
 def test_a_secret_in_the_notebook_is_redacted_from_every_live_screen(
@@ -120,7 +120,7 @@ def test_a_secret_in_the_notebook_is_redacted_from_every_live_screen(
     for seq in (1, 2, 3):  # the prompt, the call, the notebook; each begins another epoch
         assert client.request(REDACT, {"seq": seq}).json == {"seq": seq}
     assert places_on_disk(server, key) == []
-    assert key not in everything_told(connect(), here)
+    assert key not in everything_sent(connect(), here)
     assert client.ask("still here?") == "still here?"
 
 

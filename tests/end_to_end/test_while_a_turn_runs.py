@@ -126,16 +126,16 @@ def test_attaching_in_mid_answer_replays_the_deltas_and_streams_the_rest(connect
     turn_id = in_mid_answer(prompter, "!slow 1 what you say to one you say to all")
     attached = late.request(ATTACH, {"session_id": session_id, "after_seq": 0}).json
     assert attached["active_turn"]["turn_id"] == turn_id
-    entries, said = [], ""
+    entries, text = [], ""
     for frame in late.events():
         if frame.type == ENTRY:
             entries.append(frame.json["entry"]["content"])
         if frame.type == TEXT_DELTA:
-            assert frame.json["offset"] == len(said)
-            said += frame.json["text"]
+            assert frame.json["offset"] == len(text)
+            text += frame.json["text"]
         if frame.type == TURN_FINISHED:
             break
-    assert said == entries[-1] == "what you say to one you say to all"
+    assert text == entries[-1] == "what you say to one you say to all"
     assert entries[0] == "!slow 1 what you say to one you say to all"
 
 
@@ -148,14 +148,14 @@ def test_a_reconnecting_client_resumes_at_its_delta_offset(connect: Connect) -> 
     back.hello()
     cursor = {"session_id": session_id, "turn_id": turn_id, "call": 0, "offset": 1}
     back.request(ATTACH, cursor)
-    said = "a"
+    text = "a"
     for frame in back.events():
         if frame.type == TEXT_DELTA:
-            assert frame.json["offset"] == len(said)
-            said += frame.json["text"]
+            assert frame.json["offset"] == len(text)
+            text += frame.json["text"]
         if frame.type == TURN_FINISHED:
             break
-    assert said == "a rolling stone gathers no moss"
+    assert text == "a rolling stone gathers no moss"
 
 
 def test_an_observer_gets_events_but_may_not_prompt(connect: Connect) -> None:

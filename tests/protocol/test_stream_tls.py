@@ -15,7 +15,7 @@ from tests.protocol.loopback import listening
 from nplt_protocol import (
     ClientConnection,
     ConnectionRefused,
-    Heard,
+    ReceivedByClient,
     ReplyReceived,
     RequestReceived,
     ServerConnection,
@@ -60,7 +60,7 @@ def client_side(certificate: Path) -> ssl.SSLContext:
 async def test_all_messages_cross_over_tls_as_without(certificate: Path) -> None:
     async with listening(LIMITS, tls=server_side(certificate)) as (port, streams):
         connection = ClientConnection()
-        client: FrameStream[Heard] = await open_stream(
+        client: FrameStream[ReceivedByClient] = await open_stream(
             "127.0.0.1", port, connection, limits=LIMITS, ssl=client_side(certificate)
         )
         server = await streams.get()
@@ -88,7 +88,7 @@ async def test_all_messages_cross_over_tls_as_without(certificate: Path) -> None
 
 async def test_queued_data_arrives_before_a_tls_connection_closes(certificate: Path) -> None:
     async with listening(LIMITS, tls=server_side(certificate)) as (port, streams):
-        client: FrameStream[Heard] = await open_stream(
+        client: FrameStream[ReceivedByClient] = await open_stream(
             "127.0.0.1", port, ClientConnection(), limits=LIMITS, ssl=client_side(certificate)
         )
         server = await streams.get()

@@ -65,7 +65,7 @@ async def speaks(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     await anyio.sleep_forever()
 
 
-async def speaks_more_than_it_told(
+async def streams_more_than_it_counts(
     request: LlmRequest,
 ) -> AsyncGenerator[ModelOutputDelta, None]:
     """The input is told first, as Anthropic does, with a first word of output."""
@@ -104,24 +104,24 @@ async def test_a_call_without_text_is_billed_to_its_model(model: Model) -> None:
 
 async def test_a_call_that_is_remembered_is_not_billed_again_by_the_fault() -> None:
     async with _played(calls_then_thinks) as (stage, usage):
-        told = stage.finished[-1].usage["input_tokens"]
-        assert usage.billed["input_tokens"] == told == 2_000
+        tokens = stage.finished[-1].usage["input_tokens"]
+        assert usage.billed["input_tokens"] == tokens == 2_000
         assert usage.billed["calls"] == 2
 
 
 @pytest.mark.parametrize(
-    ("model", "text"), [(speaks, SAID), (speaks_more_than_it_told, SAID), (is_silent, "")]
+    ("model", "text"), [(speaks, SAID), (streams_more_than_it_counts, SAID), (is_silent, "")]
 )
-async def test_a_cancelled_call_is_counted_as_far_as_it_came_and_said_to_be_an_estimate(
+async def test_a_cancelled_call_is_billed_by_an_estimate_of_what_it_streamed(
     model: Model, text: str
 ) -> None:
     async with _played(model) as (stage, usage):
         counted = stage.finished[-1].usage
         assert counted["estimated"] is True
         assert counted["output_tokens"] == CharacterCounter().count(text)
-        assert (counted["input_tokens"] == 1_000) == (model is speaks_more_than_it_told)
+        assert (counted["input_tokens"] == 1_000) == (model is streams_more_than_it_counts)
         assert counted["input_tokens"]
         assert usage.billed["calls"] == usage.billed["estimated_calls"] == 1
         assert usage.billed["input_tokens"] == counted["input_tokens"]
         kept = usage.billed.get("cache_write_tokens")
-        assert kept == (900 if model is speaks_more_than_it_told else None)
+        assert kept == (900 if model is streams_more_than_it_counts else None)

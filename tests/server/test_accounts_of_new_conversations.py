@@ -36,25 +36,25 @@ async def _account(stage: Stage, text: str | None) -> ContextAccount:
     return await context_report(stage.conversation.context, model=MODEL, text=text, bytes_max=2**20)
 
 
-async def test_the_profiles_instruction_is_told_as_the_first_call_will_get_it() -> None:
+async def test_the_context_report_shows_the_profiles_instruction_before_the_first_call() -> None:
     async with _instructed() as stage:
-        told = await _account(stage, "hello")
-        system, asked = (row for row in told.entries if "detail" in row)
+        account = await _account(stage, "hello")
+        system, asked = (row for row in account.entries if "detail" in row)
         assert (system["seq"], system["content"]) == (1, INSTRUCTION)
         assert (asked["seq"], asked["content"]) == (2, "hello")
         await stage.play("hello")
         answer = stage.conversation.history.entries[-1]
         assert isinstance(answer, ModelOutputEntry)
         assert answer.sent is not None
-        assert answer.sent.tokens == told.totals["tokens"]
+        assert answer.sent.tokens == account.totals["tokens"]
 
 
 async def test_the_estimate_of_the_first_call_counts_the_instruction() -> None:
     async with _instructed() as stage:
-        told = await _account(stage, None)
+        account = await _account(stage, None)
         usage = await stage.conversation.get_token_usage()
-        assert usage.estimate["tokens"] == told.totals["tokens"]
-        assert len(told.entries) == 2
+        assert usage.estimate["tokens"] == account.totals["tokens"]
+        assert len(account.entries) == 2
 
 
 async def test_asking_for_an_account_writes_nothing() -> None:

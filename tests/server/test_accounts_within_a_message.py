@@ -48,7 +48,7 @@ def _rows(texts: list[str | None]) -> list[EntryReport]:
     ]
 
 
-def _told(texts: list[str | None], bytes_max: int) -> list[dict[str, Any]]:
+def _row_texts(texts: list[str | None], bytes_max: int) -> list[dict[str, Any]]:
     messages: list[ContextMessage] = [SystemMessage(instruction=INSTRUCTION)]
     messages += [
         ModelInputMessage(seq=seq, content=text)
@@ -74,45 +74,45 @@ def test_every_entry_is_accounted_for_within_the_room_there_is(
     texts: list[str | None], times: int, bytes_max: int
 ) -> None:
     texts = texts * times
-    told = _told(texts, bytes_max)
-    assert len(orjson.dumps(told)) <= bytes_max
-    assert sum(row["tokens"] for row in told) == sum(row.tokens for row in _rows(texts))
-    spans = [range(row["seq"], row.get("through_seq", row["seq"]) + 1) for row in told]
+    rows = _row_texts(texts, bytes_max)
+    assert len(orjson.dumps(rows)) <= bytes_max
+    assert sum(row["tokens"] for row in rows) == sum(row.tokens for row in _rows(texts))
+    spans = [range(row["seq"], row.get("through_seq", row["seq"]) + 1) for row in rows]
     assert [seq for span in spans for seq in span] == list(range(len(texts) + 2))
-    for row in told:
+    for row in rows:
         if "content" in row:
-            said = INSTRUCTION if row["seq"] == 1 else texts[row["seq"] - 2]
-            assert said is not None
-            assert said.startswith(row["content"])
-            assert row.get("truncated", False) == (row["content"] != said)
+            text = INSTRUCTION if row["seq"] == 1 else texts[row["seq"] - 2]
+            assert text is not None
+            assert text.startswith(row["content"])
+            assert row.get("truncated", False) == (row["content"] != text)
 
 
-def test_what_fits_is_told_as_it_is_and_long_texts_are_cut_to_the_same_size() -> None:
-    assert [row.get("content") for row in _told(["one", None, "two"], 1_000)] == [
+def test_a_context_report_cuts_long_texts_to_the_same_size_and_leaves_short_ones() -> None:
+    assert [row.get("content") for row in _row_texts(["one", None, "two"], 1_000)] == [
         None,
         INSTRUCTION,
         "one",
         None,
         "two",
     ]
-    *_, short, long, longer = _told(["short", "x" * 5_000, "x" * 9_000], 6_000)
+    *_, short, long, longer = _row_texts(["short", "x" * 5_000, "x" * 9_000], 6_000)
     assert short["content"] == "short"
     assert len(long["content"]) == len(longer["content"]) > 2_000
     assert (longer["truncated"], longer["size"]) == (True, 9_000)
 
 
 def test_the_newest_keep_their_words_and_rows_when_older_ones_lose_them() -> None:
-    told = _told(["word " * 30] * 400, 20_000)
-    assert told[-1]["content"] == "word " * 30
-    run = told[2]
+    rows = _row_texts(["word " * 30] * 400, 20_000)
+    assert rows[-1]["content"] == "word " * 30
+    run = rows[2]
     assert (run["seq"], run["detail"]) == (2, "live")
     assert run["tokens"] == 3 * (run["through_seq"] - 1)
     assert "content" not in run
-    assert all("through_seq" not in row for row in told[3:])
+    assert all("through_seq" not in row for row in rows[3:])
 
 
-def test_what_is_shown_and_left_out_in_turns_is_told_as_mixed() -> None:
-    run = _told(["a", None] * 400, 10_000)[2]
+def test_alternating_shown_and_omitted_rows_are_reported_as_mixed() -> None:
+    run = _row_texts(["a", None] * 400, 10_000)[2]
     assert (run["kind"], run["detail"], run["reason"]) == ("", "mixed", "mixed")
     assert run["tokens"] == 3 * (run["through_seq"] // 2)
 
@@ -147,11 +147,11 @@ def _talk(conversation: Conversation, *, turns: int) -> None:
             history.add(history.stamp(draft, id=f"e{history.head_seq}", timestamp=now))
 
 
-def test_a_plain_client_gets_what_is_said_as_it_is_though_it_looks_like_markup() -> None:
-    told = _told(["[bold]"], 1_000)
+def test_a_plain_client_gets_texts_that_look_like_markup_unchanged() -> None:
+    rows = _row_texts(["[bold]"], 1_000)
     account = ContextAccount(
-        session_id="s", model="m", epoch=0, budget_tokens=1, entries=tuple(told), totals={}
+        session_id="s", model="m", epoch=0, budget_tokens=1, entries=tuple(rows), totals={}
     )
     sent = without_markup(reply_text(account))
     assert "[bold]" not in sent
-    assert json.loads(sent)["entries"] == told
+    assert json.loads(sent)["entries"] == rows

@@ -16,32 +16,32 @@ UNKNOWN = "outcome unknown: the server stopped while it ran"
 async def test_a_pending_approval_keeps_its_id_across_a_restart() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
-        again = await here.start_anew()
+        again = await here.restart()
         (pending,) = again.snapshot().pending_approvals
         assert pending["approval_id"] == question.approval_id
         assert pending["expires_at"] == question.expires_at
         assert again.queue.state == "running" or again.queue.state == "waiting"
-        await here.start_anew()
+        await here.restart()
         await here.answer(question.approval_id, "allow")
         assert (await here.ended()).state == "completed"
         assert here.workshop.done == ["write"]
         assert [fact.state for fact in here.facts] == ["asked", "allowed"]
         outputs = [e for e in here.conversation.history.entries if isinstance(e, ModelOutputEntry)]
         assert [output.call for output in outputs] == [0, 1]
-        assert len(here.heard(TurnFinished)) == 1
+        assert len(here.received(TurnFinished)) == 1
 
 
 async def test_a_pending_approval_can_be_decided_as_soon_as_the_conversation_is_reopened() -> None:
     async with asking() as here:
         (question,) = await here.ask("send")
-        await here.start_anew()
+        await here.restart()
         decided = await here.answer(question.approval_id, "deny")
         assert decided.decision == "deny"
         assert (await here.ended()).state == "completed"
         assert here.results[0].result == "not run: ada said no to this call of send"
 
 
-async def test_a_tool_that_ran_beside_a_pending_approval_has_an_unknown_outcome_after_a_crash() -> (
+async def test_a_tool_that_ran_during_a_pending_approval_has_an_unknown_outcome_after_a_crash() -> (
     None
 ):
     async with asking() as here:
@@ -54,7 +54,7 @@ async def test_a_tool_that_ran_beside_a_pending_approval_has_an_unknown_outcome_
         await until(lambda: "write" in here.workshop.done)
         here.workshop.done.clear()
 
-        await here.start_anew()
+        await here.restart()
         assert [one.approval_id for one in here.conversation.approvals.pending] == [
             open_.approval_id
         ]
@@ -77,7 +77,7 @@ async def test_a_tool_that_ran_when_the_server_died_has_an_unknown_outcome_and_e
         await here.prompt("look hang")
         await here.workshop.hangs.wait()
         await until(lambda: here.workshop.done == ["look"])
-        await here.start_anew()
+        await here.restart()
         await here.conversation.activity.quiet()
         assert here.workshop.done == ["look"]
         assert [result.status for result in here.results] == ["failed", "failed"]
@@ -92,7 +92,7 @@ async def test_an_approved_tool_is_not_run_again_after_a_crash() -> None:
         (question,) = await here.ask("hang_up")
         await here.answer(question.approval_id, "allow")
         await here.workshop.hangs.wait()
-        await here.start_anew()
+        await here.restart()
         await here.conversation.activity.quiet()
         assert here.results[0].result.startswith("outcome unknown: ")
         assert here.conversation.approvals.pending == ()
@@ -107,7 +107,7 @@ async def test_an_approval_that_expired_before_the_restart_is_denied_and_the_tur
         (question,) = await here.ask("write")
         for _ in range(10):
             here.services.clock()
-        await here.start_anew()
+        await here.restart()
         await here.conversation.activity.quiet()
         assert here.conversation.history.turn_state(question.turn_id) == "interrupted"
         assert here.results[0].status == "skipped"
@@ -117,11 +117,11 @@ async def test_an_approval_that_expired_before_the_restart_is_denied_and_the_tur
 async def test_a_cancelled_turn_has_no_pending_approval_after_a_restart() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
-        await here.start_anew()
+        await here.restart()
         assert here.conversation.cancel(question.turn_id)
         assert (await here.ended()).state == "interrupted"
         assert here.conversation.approvals.pending == ()
-        await here.start_anew()
+        await here.restart()
         assert here.conversation.approvals.pending == ()
         assert here.workshop.done == []
 
@@ -132,7 +132,7 @@ async def test_an_approval_of_a_tool_that_is_denied_now_ends_with_its_turn() -> 
         here.services.tools = ToolExecutor(
             here.workshop.tools, clock=here.services.clock, policies={"write": "deny"}
         )
-        again = await here.start_anew()
+        again = await here.restart()
         assert [one.approval_id for one in again.approvals.pending] == [question.approval_id]
         assert (await here.ended()).state == "completed"
         assert here.workshop.done == []
@@ -145,18 +145,18 @@ async def test_a_graceful_shutdown_suspends_a_turn_that_only_waits_for_an_approv
         here.services.draining = True
         here.conversation.queue.suspend("the server is shutting down")
         await here.conversation.activity.quiet()
-        assert here.heard(TurnFinished) == []
-        assert here.heard(ToolFinished) == []
+        assert here.received(TurnFinished) == []
+        assert here.received(ToolFinished) == []
         assert [fact.state for fact in here.facts] == ["asked"]
 
         here.services.draining = False
-        await here.start_anew()
+        await here.restart()
         await here.answer(question.approval_id, "allow")
         assert (await here.ended()).state == "completed"
         assert here.workshop.done == ["write"]
 
 
-async def test_a_shutdown_keeps_finished_tool_results_beside_a_pending_approval() -> None:
+async def test_a_shutdown_keeps_finished_tool_results_during_a_pending_approval() -> None:
     async with asking() as here:
         await here.ask("write look")
         await here.workshop.looked.wait()

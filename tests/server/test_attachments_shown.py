@@ -162,7 +162,7 @@ async def test_a_picture_of_a_tool_is_shown_to_a_model_that_takes_pictures(
     assert requests[2].context[: len(requests[1].context)] == requests[1].context
 
 
-async def test_a_model_that_takes_no_pictures_is_told_of_it_by_name(tmp_path: Path) -> None:
+async def test_a_model_without_vision_gets_the_name_of_the_picture(tmp_path: Path) -> None:
     async with desk(tmp_path, ModelFacts()) as at:
         shown = await at.ask("what is this?", await at.upload("cat.png", PNG))
         assert shown.images == ()
@@ -170,8 +170,8 @@ async def test_a_model_that_takes_no_pictures_is_told_of_it_by_name(tmp_path: Pa
         account = await context_report(
             at.conversation.context, model=MODEL, text=None, bytes_max=100_000
         )
-        (told,) = [row["attachments"] for row in account.entries if "attachments" in row]
-        assert told == [
+        (shown_text,) = [row["attachments"] for row in account.entries if "attachments" in row]
+        assert shown_text == [
             {"filename": "cat.png", "content_type": "image/png", "reason": "attachment_not_taken"}
         ]
 
@@ -196,7 +196,7 @@ async def test_what_can_t_be_shown_has_a_reason(
         assert len(shown.text) <= TEXT_BYTES_MAX + 200
 
 
-async def test_a_file_that_is_gone_or_erased_is_said_to_be_missing(tmp_path: Path) -> None:
+async def test_a_missing_or_erased_attachment_is_named_as_missing(tmp_path: Path) -> None:
     async with desk(tmp_path) as at:
         lost, erased = await at.upload("lost", b"1"), await at.upload("erased", b"secret")
         at.services.files.path_of("s1", lost).unlink()
@@ -206,8 +206,8 @@ async def test_a_file_that_is_gone_or_erased_is_said_to_be_missing(tmp_path: Pat
         await redact(conversation, 2)
         assert not at.services.files.path_of("s1", erased).exists()
         await at.ask("again")
-        told = str([message.text for message in at.requests[-1].context[:1]])  # type: ignore[union-attr]
-        assert "secret" not in told
+        shown_text = str([message.text for message in at.requests[-1].context[:1]])  # type: ignore[union-attr]
+        assert "secret" not in shown_text
 
 
 async def test_a_file_uploaded_long_ago_can_still_be_named_and_another_s_can_t(
@@ -267,8 +267,8 @@ async def test_of_many_pictures_the_newest_are_shown_and_an_epoch_begins_without
         for name in "abcdefg":
             shown = await at.ask("look", await at.upload(f"{name}.png", LARGE))
             assert [image.name for image in shown.images] == [f"{name}.png"], "always its own"
-        told = ["".join(name[0] for name in pictures_in(each)) for each in at.requests]
-        assert told == ["a", "ab", "abc", "abcd", "de", "def", "defg"]
+        shown_text = ["".join(name[0] for name in pictures_in(each)) for each in at.requests]
+        assert shown_text == ["a", "ab", "abc", "abcd", "de", "def", "defg"]
         assert epochs_of(at.conversation) == ["pictures"]
         first = at.requests[-1].context[0]
         assert isinstance(first, ModelInputMessage)

@@ -100,10 +100,10 @@ class Cast:
         return finished
 
     @property
-    def told(self) -> list[str]:
+    def reasons(self) -> list[str]:
         return [
             event.content or ""
-            for event in self.stage.ear.heard
+            for event in self.stage.ear.received
             if isinstance(event, AgentThought) and event.type == "retrying"
         ]
 
@@ -144,7 +144,7 @@ async def test_an_unavailable_provider_is_retried_and_the_retry_is_an_event() ->
         play.troubles["a"] = [DOWN, ProviderUnavailable("busy (429)", retry_after=7.0)]
         assert (await play.play()).state == "completed"
         assert play.waits == [0.75, 7.25]
-        assert play.told == [
+        assert play.reasons == [
             "nobody home; a/model is asked again in 0.8 s (attempt 2 of 3)",
             "busy (429); a/model is asked again in 7.2 s (attempt 3 of 3)",
         ]
@@ -215,8 +215,8 @@ async def test_a_fallback_answers_for_a_missing_model_and_the_entry_names_it(
         assert finished.state == "completed"
         assert play.asked == ["a"] * times + ["b"]
         assert play.answered_by == "b/model"
-        assert play.told[-1] == f"a/model: {trouble}; b/model is asked instead"
-        started = [e.model for e in play.stage.ear.heard if isinstance(e, TurnStarted)]
+        assert play.reasons[-1] == f"a/model: {trouble}; b/model is asked instead"
+        started = [e.model for e in play.stage.ear.received if isinstance(e, TurnStarted)]
         assert started == ["a/model"]
         assert play.router.route_of("a/model").metrics.fail_overs == 1
 
@@ -313,7 +313,7 @@ async def test_a_context_that_is_too_large_is_shortened_and_resent_once() -> Non
         assert (await play.play("and now?")).state == "completed"
         before, after = play.requests[-2:]
         assert len(str(after.context[:])) < 0.7 * len(str(before.context[:]))
-        assert "too large; a/model is asked again" in play.told[0]
+        assert "too large; a/model is asked again" in play.reasons[0]
 
 
 async def test_a_window_learned_from_a_refusal_holds_for_the_next_turns() -> None:
@@ -325,7 +325,7 @@ async def test_a_window_learned_from_a_refusal_holds_for_the_next_turns() -> Non
         learned = len(str(play.requests[-1].context[:]))
         await play.play("and now?")
         assert len(str(play.requests[-1].context[:])) < 1.1 * learned
-        assert len(play.told) == 1
+        assert len(play.reasons) == 1
 
 
 async def test_a_minimal_context_that_is_too_large_fails_and_names_the_setting() -> None:
@@ -382,7 +382,7 @@ def test_any_sequence_of_failures_ends_a_turn_once_with_an_event_per_retry(
             play.troubles = troubles
             finished = await play.play("second")
             # Each: two retries and three shorter ones; once with less, and two others.
-            assert len(play.asked) <= 1 + len(play.told) <= 1 + 3 * 5 + 1 + 2
+            assert len(play.asked) <= 1 + len(play.reasons) <= 1 + 3 * 5 + 1 + 2
             assert play.asked == sorted(play.asked)
             if finished.state == "completed":
                 assert play.answered_by == f"{play.asked[-1]}/model"

@@ -65,7 +65,7 @@ async def cancel_at(stage: Stage, moment: int) -> str:
     history = stage.conversation.history
     assert history.turn_state(receipt.turn_id) == finished.state
     assert history.open_tool_calls(receipt.turn_id) == ()
-    stage.ear.heard.clear()
+    stage.ear.received.clear()
     return finished.state
 
 

@@ -11,7 +11,7 @@ from nplt_server.cli import main
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error_text"),
     [
         ("roles: {summarizer: offline/eco}", "did you mean offline/echo?"),
         ("tools: {sys_monitr: deny}", "did you mean sys_monitor?"),
@@ -22,11 +22,11 @@ from nplt_server.cli import main
         ("context: {keep: 0.9}", "context.keep"),
     ],
 )
-def test_a_mistake_is_told_and_the_settings_are_not_fine(
-    tmp_path: Path, text: str, told: str
+def test_a_mistake_in_the_settings_is_printed_and_the_check_fails(
+    tmp_path: Path, text: str, error_text: str
 ) -> None:
     config = tmp_path / "server.yaml"
     config.write_text(text)
     result = CliRunner().invoke(main, ["--config", str(config), "--check"])
     assert result.exit_code == 78
-    assert told in result.output
+    assert error_text in result.output

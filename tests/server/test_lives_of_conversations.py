@@ -178,7 +178,7 @@ async def test_a_prompt_during_recovery_is_queued_behind_the_older_ones() -> Non
         (opened,) = here.session_manager
         await opened.activity.quiet()
         for ear in ears:
-            started = [event.turn_id for event in ear.heard if isinstance(event, TurnStarted)]
+            started = [event.turn_id for event in ear.received if isinstance(event, TurnStarted)]
             assert older.turn_id not in started[1:]
         assert opened.history.turn_state(older.turn_id) == "completed"
 
@@ -202,7 +202,7 @@ async def test_a_turn_sent_as_failed_is_never_run_again() -> None:
         here.store.full_for = ("model_output", "fault")
         receipt = await say(conversation, "no room for the answer", "m1")
         await conversation.activity.quiet()
-        (finished,) = [e for e in ear.heard if isinstance(e, TurnFinished)]
+        (finished,) = [e for e in ear.received if isinstance(e, TurnFinished)]
         assert (finished.turn_id, finished.state) == (receipt.turn_id, "failed")
         assert conversation.is_busy, "the record owes it its end, so it is not closed"
         here.store.full_for = ()
@@ -231,11 +231,11 @@ async def test_a_delete_that_fails_leaves_everything_as_it_was() -> None:
         here.store.delete_fails = True
         with pytest.raises(StorageUnavailable):
             await here.session_manager.delete(conversation.session_id, "local")
-        assert not any(isinstance(event, SessionEvent) for event in ear.heard)
+        assert not any(isinstance(event, SessionEvent) for event in ear.received)
         await say(conversation, "still here")
         here.store.delete_fails = False
         await here.session_manager.delete(conversation.session_id, "local")
-        assert any(isinstance(event, SessionEvent) for event in ear.heard)
+        assert any(isinstance(event, SessionEvent) for event in ear.received)
 
 
 async def test_an_upload_outlives_the_closing_of_its_conversation(tmp_path: Path) -> None:
@@ -323,13 +323,15 @@ async def test_a_conversation_written_elsewhere_sends_lagged_to_its_clients() ->
         with pytest.raises(WrittenElsewhere):
             await say(conversation, "I know nothing of that")
         here.store.written_elsewhere = False
-        assert [event.event for event in ear.heard if isinstance(event, SessionEvent)] == ["lagged"]
+        assert [event.event for event in ear.received if isinstance(event, SessionEvent)] == [
+            "lagged"
+        ]
         again = await here.session_manager.get(conversation.session_id, "local")
         assert again is not conversation
         await say(again, "now I do")
 
 
-async def test_a_model_chosen_before_anything_was_said_is_the_chosen_one_after_a_restart() -> None:
+async def test_a_model_chosen_in_an_empty_conversation_survives_a_restart() -> None:
     async with opened_registry() as here:
         conversation = here.session_manager.new("local")
         await switch_model(conversation, "test/other")
@@ -406,7 +408,7 @@ async def test_looking_for_another_users_file_is_as_much_work_as_looking_for_non
         tasks.cancel_scope.cancel()
 
 
-async def test_a_chosen_id_is_not_made_anew_while_the_index_is_still_incomplete() -> None:
+async def test_a_chosen_id_is_not_created_again_while_the_index_is_incomplete() -> None:
     async with anyio.create_task_group() as tasks:
         store = CountingStore(MemoryStore(Clock()))
         provider = ScriptedProvider(patient, provider_id="test")

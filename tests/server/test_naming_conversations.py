@@ -50,8 +50,8 @@ class Naming:
 
     @property
     def renamed(self) -> list[object]:
-        heard = [e for e in self.stage.ear.heard if isinstance(e, SessionEvent)]
-        return [event.details["name"] for event in heard if event.event == "renamed"]
+        received = [e for e in self.stage.ear.received if isinstance(e, SessionEvent)]
+        return [event.details["name"] for event in received if event.event == "renamed"]
 
     @property
     def name(self) -> str:
@@ -83,12 +83,12 @@ async def test_the_first_words_are_its_name_until_there_is_a_better_one() -> Non
         await play.let_go()
         assert play.name == "Ants and their queens"
         assert play.renamed == ["Ants and their queens"]
-        told = str(play.asked[0].context)
-        assert "where their queens live" in told
-        assert "an answer" in told
+        shown = str(play.asked[0].context)
+        assert "where their queens live" in shown
+        assert "an answer" in shown
 
 
-async def test_nobody_waits_for_a_name_and_it_is_asked_for_once() -> None:
+async def test_naming_a_conversation_delays_no_turn_and_is_requested_once() -> None:
     async with naming("Ants") as play:
         await play.stage.play("one")
         await play.stage.play("two")

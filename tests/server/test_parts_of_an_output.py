@@ -19,7 +19,7 @@ from nplt_storage.entries import ModelInvocationDescriptor, ModelOutputEntry, Ou
 WHO = ModelInvocationDescriptor(provider="p", specification="s", model="m")
 
 
-def heard(*deltas: ModelOutputDelta) -> ModelOutputEntry:
+def received(*deltas: ModelOutputDelta) -> ModelOutputEntry:
     output = ModelOutputAccumulator(answer_bytes_max=1_000)
     for delta in (*deltas, Stopped(reason="end")):
         output.apply(delta)
@@ -27,11 +27,11 @@ def heard(*deltas: ModelOutputDelta) -> ModelOutputEntry:
 
 
 def test_an_answer_without_opaque_pieces_has_no_parts() -> None:
-    assert heard(ReasoningPiece(text="hm"), TextPiece(text="yes")).parts == ()
+    assert received(ReasoningPiece(text="hm"), TextPiece(text="yes")).parts == ()
 
 
 def test_parts_tell_the_order_in_which_everything_came() -> None:
-    entry = heard(
+    entry = received(
         ReasoningPiece(text="h"),
         ReasoningPiece(text="m"),
         OpaquePiece(data={"signature": "a"}),
@@ -67,4 +67,4 @@ def test_parts_tell_the_order_in_which_everything_came() -> None:
 )
 def test_whatever_an_answer_is_made_of_its_size_is_bounded(deltas: list[ModelOutputDelta]) -> None:
     with pytest.raises(AnswerRejected):
-        heard(*deltas)
+        received(*deltas)

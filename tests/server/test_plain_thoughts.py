@@ -36,10 +36,10 @@ class Sent:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told_as"),
+    ("kind", "shown_as"),
     [("thinking", "thinking"), ("generating", "generating"), ("retrying", "thinking")],
 )
-def test_a_thought_is_told_as_one_of_the_kinds_it_knows(kind: str, told_as: str) -> None:
+def test_an_agent_thought_has_a_kind_that_version_2_knows(kind: str, shown_as: str) -> None:
     connection = ServerConnection()
     connection.receive_data(b"\x01\x00\x00\x00\x05hello")
     sent = Sent()
@@ -51,7 +51,7 @@ def test_a_thought_is_told_as_one_of_the_kinds_it_knows(kind: str, told_as: str)
     thought = AgentThought(session_id="s1", turn_id="t1", type=kind, content="one moment")
     presenter.send_event(BroadcastEvent(thought, 1_000))
     assert [frame[5:] for frame in sent.frames] == [
-        f'{{"type":"{told_as}","content":"one moment"}}'.encode()
+        f'{{"type":"{shown_as}","content":"one moment"}}'.encode()
     ]
 
 
@@ -90,7 +90,7 @@ class Chat:
         self.tell(TurnFinished(session_id="s1", turn_id="t1", state="completed", seq=2))
 
     @property
-    def told(self) -> list[str]:
+    def texts(self) -> list[str]:
         """The kinds of the thoughts, and the texts."""
         return [
             json.loads(frame[5:])["type"] if frame[0] == MessageType.AGENT_THOUGHT else _text(frame)
@@ -108,18 +108,18 @@ def test_a_tool_in_mid_answer_comes_before_the_stream_and_the_texts_stay_apart()
     chat.tool(0, "clock")
     chat.text(1, "It is noon.")
     chat.finish()
-    assert chat.told == ["tool_call", "stream_start", "Let me look.\n\nIt is noon.", ""]
+    assert chat.texts == ["tool_call", "stream_start", "Let me look.\n\nIt is noon.", ""]
 
 
 def test_text_is_held_for_a_moment_only_and_streams_from_then_on() -> None:
     chat = Chat()
     chat.text(0, "a ")
-    assert chat.told == []
+    assert chat.texts == []
     chat.now += HELD_SECONDS
     chat.text(0, "b ")
-    assert chat.told == ["stream_start", "a b "]
+    assert chat.texts == ["stream_start", "a b "]
     chat.text(0, "c")
-    assert chat.told[2:] == ["c"]
+    assert chat.texts[2:] == ["c"]
 
 
 def test_a_tool_after_the_stream_began_is_a_blank_line() -> None:
@@ -130,7 +130,7 @@ def test_a_tool_after_the_stream_began_is_a_blank_line() -> None:
     chat.tool(0, "clock")
     chat.text(1, "It is noon.")
     chat.finish()
-    assert chat.told == ["stream_start", "Let me look.", "\n\nIt is noon.", ""]
+    assert chat.texts == ["stream_start", "Let me look.", "\n\nIt is noon.", ""]
 
 
 _STEPS = st.lists(

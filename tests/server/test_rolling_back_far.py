@@ -84,8 +84,8 @@ async def test_a_rollback_beyond_the_loaded_entries_changes_the_context(
         ]
         assert conversation.history.notebook == "milk"
         await Stage(conversation).play("go on")
-        said = [m.content for m in requests[0].context if isinstance(m, ModelInputMessage)]
-        assert said[-3:] == ["prompt 0", "prompt 1", "go on"]
+        contents = [m.content for m in requests[0].context if isinstance(m, ModelInputMessage)]
+        assert contents[-3:] == ["prompt 0", "prompt 1", "go on"]
         await conversation.record.close()
         tasks.cancel_scope.cancel()
     await store.close()

@@ -140,7 +140,7 @@ def test_tool_roots_can_not_contain_the_data_directory(tmp_path: Path, root: str
         load_settings(flags, environ={})
 
 
-def test_tool_roots_may_be_beside_the_data_directory(tmp_path: Path) -> None:
+def test_tool_roots_may_be_next_to_the_data_directory(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     flags = {"data_dir": str(tmp_path / "data"), "tool_roots": [str(tmp_path / "notes")]}
     assert load_settings(flags, environ={}).tool_roots == (tmp_path / "notes",)

@@ -42,7 +42,7 @@ def sum_up(talk: Talk, room: int | None = None) -> CompactionEntry:
     st.booleans(),
     st.integers(20, 900),
 )
-def test_a_summary_stands_for_no_turn_it_was_not_told_of(
+def test_a_summary_replaces_only_the_turns_it_was_given(
     older: list[int], newer: list[int], has_standing: bool, room: int
 ) -> None:
     talk = talk_of(older)
@@ -54,17 +54,17 @@ def test_a_summary_stands_for_no_turn_it_was_not_told_of(
         return
     assert task.tokens <= room
     assert (task.shown_summary is not None) == has_standing
-    told = {message.seq for message in task.messages}
+    shown = {message.seq for message in task.messages}
     for turn in talk.history.shown_turns:
         assert turn.end is not None
         is_claimed = task.from_seq <= turn.number and turn.end.seq <= task.through_seq
         is_covered = standing is not None and turn.end.seq <= standing.through_seq
-        assert not is_claimed or turn.number in told or is_covered
+        assert not is_claimed or turn.number in shown or is_covered
     levels = [_LEVELS.index(message.level) for message in task.messages]
     assert levels == sorted(levels)
 
 
-def test_older_turns_are_told_in_less_detail_before_any_is_left_out() -> None:
+def test_a_summary_request_shows_older_turns_at_lower_levels_before_it_omits_any() -> None:
     talk = talk_of([60] * 20)
     whole = asked_of(talk, None)
     assert whole is not None
@@ -85,7 +85,7 @@ def test_what_does_not_fit_at_all_is_left_out_from_the_oldest_on_and_not_claimed
     assert task.through_seq == talk.history.head_seq
 
 
-def test_the_summary_that_stands_is_told_first_and_the_new_one_stands_for_both() -> None:
+def test_a_summary_request_begins_with_the_previous_summary_and_replaces_it() -> None:
     talk = talk_of([60] * 5)
     standing = sum_up(talk)
     for _ in range(5):
@@ -99,7 +99,7 @@ def test_the_summary_that_stands_is_told_first_and_the_new_one_stands_for_both()
     assert task.messages[0].seq > standing.through_seq
 
 
-def test_what_was_left_out_once_is_not_told_after_what_came_later() -> None:
+def test_a_summary_request_never_shows_an_omitted_turn_after_a_later_one() -> None:
     talk = talk_of([60] * 20)
     standing = sum_up(talk, 200)
     talk.turn("one more")

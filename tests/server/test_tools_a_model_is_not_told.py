@@ -9,7 +9,9 @@ from nplt_server.providers import ModelFacts
 
 
 @pytest.mark.parametrize(("takes_tools", "state"), [(True, "failed"), (False, "completed")])
-async def test_tools_take_room_only_where_they_are_told(takes_tools: bool, state: str) -> None:
+async def test_tool_schemas_take_tokens_only_where_they_are_sent(
+    takes_tools: bool, state: str
+) -> None:
     facts = ModelFacts(context_tokens=400, output_tokens=100, takes_tools=takes_tools)
     async with playing(facts) as play:
         assert (await play.stage.play("hello")).state == state

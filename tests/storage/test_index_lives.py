@@ -50,7 +50,7 @@ async def caught_up(path: Path, files: SurveyedFiles) -> ConversationIndex:
 async def assert_knows(index: ConversationIndex, files: SurveyedFiles) -> None:
     rows = [file.row for file in files.by_id.values()]
     assert await index.list("ada", ALL) == page_of(rows, ALL)
-    assert await index.search("ada", FOX) == search_entries(files.said("ada"), FOX)
+    assert await index.search("ada", FOX) == search_entries(files.messages("ada"), FOX)
     assert await index.stamps() == {file.session_id: file.stamp for file in files.by_id.values()}
 
 
@@ -263,13 +263,13 @@ async def test_closing_ends_a_survey_that_is_not_done(path: Path) -> None:
     await index.close()
 
 
-async def test_nobody_else_may_read_it(path: Path) -> None:
+async def test_the_index_is_readable_by_its_owner_only(path: Path) -> None:
     index = await caught_up(path, some_files())
     assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
     await index.close()
 
 
-async def test_nobody_waits_for_a_search(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_delays_no_other_query(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = some_files()
     index = await caught_up(path, files)
     begun, may_end, search = threading.Event(), threading.Event(), IndexTables.search
@@ -300,9 +300,7 @@ async def test_a_search_that_takes_too_long_is_given_up(path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])
-async def test_a_database_that_is_cut_short_under_its_users_is_made_anew(
-    path: Path, suffix: str
-) -> None:
+async def test_a_truncated_database_is_rebuilt(path: Path, suffix: str) -> None:
     files = some_files(120)
     index = await caught_up(path, files)
     cut = path.with_name(path.name + suffix)

@@ -27,7 +27,7 @@ from nplt_storage.attachments import AttachmentFiles, link_attachments
 from nplt_storage.entries import Entry
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.file_system import Disk, NotOurs
-from nplt_storage.files.repair import nobody_else_uses, repair_file
+from nplt_storage.files.repair import exclusive_use, repair_file
 from nplt_storage.ids import new_entry_id
 from nplt_storage.maintenance.backup import BackedUp, back_up
 from nplt_storage.maintenance.doctor import Report, examine_directory
@@ -131,7 +131,7 @@ async def test_a_lock_that_is_a_link_is_refused(data_dir: Path, outside: Path) -
         await JsonFileStore.open_directory(data_dir, clock=lambda: START)
     with (
         pytest.raises(StorageUnavailable, match="lock: it is a symbolic link"),
-        nobody_else_uses(data_dir),
+        exclusive_use(data_dir),
     ):
         pass
     assert list(outside.iterdir()) == []
@@ -285,7 +285,7 @@ def test_a_repair_follows_no_link(data_dir: Path, outside: Path) -> None:
     assert there.read_bytes() == before
 
 
-async def test_a_linked_file_given_to_import_is_read_but_no_link_beside_it(
+async def test_import_follows_a_link_given_to_it_but_no_link_next_to_it(
     data_dir: Path, outside: Path, tmp_path: Path
 ) -> None:
     move_out(the_file(data_dir, "s2").with_suffix(".blobs"), outside)

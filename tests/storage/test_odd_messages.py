@@ -61,7 +61,9 @@ def test_what_is_kept_is_cut_if_it_is_large() -> None:
         ({"content": "x", "role": ["user"]}, {"imported_role": ["user"]}),
     ],
 )
-def test_a_message_of_nobody_is_a_remark(message: dict[str, Any], metadata: object) -> None:
+def test_a_message_without_a_role_becomes_a_remark(
+    message: dict[str, Any], metadata: object
+) -> None:
     _, (entry,) = read({"messages": [message]})
     assert isinstance(entry, DebugEntry)
     assert (entry.category, entry.content, entry.metadata) == ("imported message", "x", metadata)
@@ -112,7 +114,7 @@ def test_an_id_that_is_none_is_kept_in_the_header(
         (b'{"messages":[{}]}', "message 1 of 1 has neither a role nor a content"),
     ],
 )
-def test_what_is_unusable_is_said_with_its_reason(data: bytes, sentence: str) -> None:
+def test_an_unusable_message_is_reported_with_its_reason(data: bytes, sentence: str) -> None:
     with pytest.raises(NotForeign) as refusal:
         read(data)
     assert str(refusal.value) == sentence

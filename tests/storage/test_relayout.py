@@ -29,7 +29,7 @@ def test_every_byte_comes_back(turns: int) -> None:
     assert as_it_was_written(read_relaid(document)) == document
 
 
-async def test_an_indented_export_is_taken_in_with_all_that_was_beside_it(tmp_path: Path) -> None:
+async def test_an_indented_export_is_imported_with_its_other_members(tmp_path: Path) -> None:
     one, two = MemoryStore(ticking_clock()), MemoryStore(ticking_clock())
     origin = Origin(user="ada", created_at=START, extra={"mood": "fine"})
     entries = with_long_result(answer("t1", call=1))
@@ -42,7 +42,7 @@ async def test_an_indented_export_is_taken_in_with_all_that_was_beside_it(tmp_pa
     assert await exported(two) == document
 
 
-async def test_what_is_beside_the_entries_may_stand_in_one_line(tmp_path: Path) -> None:
+async def test_other_members_may_be_in_one_line(tmp_path: Path) -> None:
     one, two = MemoryStore(ticking_clock()), MemoryStore(ticking_clock())
     await put(one, with_long_result(answer("t1", call=1)), blobs=[LONG_RESULT])
     document = await exported(one)

@@ -34,7 +34,7 @@ def named(number: int) -> ModelInputEntry:
 
 
 @given(st.data())
-def test_how_a_turn_stands_is_told_alike_with_and_without_the_whole_history(
+def test_the_state_of_a_turn_is_the_same_with_and_without_the_whole_history(
     data: st.DataObject,
 ) -> None:
     pen = Pen()

@@ -138,15 +138,15 @@ def _opened(output: Path | None) -> Iterator[TextIO]:
     if output is None:
         yield sys.stdout
         return
-    beside = output.with_name(f".{output.name}.new")
+    new_file = output.with_name(f".{output.name}.new")
     try:
-        with beside.open("w", encoding="utf-8", newline="\n") as stream:
+        with new_file.open("w", encoding="utf-8", newline="\n") as stream:
             yield stream
-        beside.replace(output)
+        new_file.replace(output)
     except OSError as error:
         raise ConfigurationError(f"can't write {output}: {error.strerror or error}") from None
     finally:
-        beside.unlink(missing_ok=True)
+        new_file.unlink(missing_ok=True)
 
 
 def _counted(messages: Iterable[JsonObject], progress: ProgressBar) -> Iterator[JsonObject]:

@@ -514,7 +514,7 @@ class PlainChat(LineChat):
     async def _decide(self, wanted: ApprovalWanted) -> None:
         approvals = self.session.approvals
         if not self.is_interactive:
-            self._print(f"({_nobody_here(wanted)})")
+            self._print(f"({_not_interactive(wanted)})")
             await approvals.decide(wanted, ApprovalDecision(allow=False))
             return
         if len(wanted.line) >= LINE_WIDTH_MAX:  # the line was shortened
@@ -578,7 +578,7 @@ def question_text(wanted: ApprovalWanted) -> str:
     return f"allow {wanted.tool_name} {wanted.line}? [y/n/a] "
 
 
-def _nobody_here(wanted: ApprovalWanted) -> str:
+def _not_interactive(wanted: ApprovalWanted) -> str:
     return f"{wanted.tool_name} is not allowed: nobody is here to be asked"
 
 
@@ -588,7 +588,7 @@ def ask_for_approval(request: ApprovalRequest) -> Approval:
     wanted, reader = approval_wanted(request), LineReader()
     denied = Approval(approval_id=request.approval_id, decision="deny", remember=False)
     if not reader.is_interactive:
-        print_remark(f"({_nobody_here(wanted)})")
+        print_remark(f"({_not_interactive(wanted)})")
         return denied
     former = signal.getsignal(signal.SIGINT)
     if former is not signal.SIG_IGN:

@@ -294,16 +294,16 @@ def _message(message: JsonObject) -> str:
         for attached in objects_in(message.get("attachments"))
     )
     who = {"user": "You", "assistant": "Answer"}.get(role) or plain(role.capitalize())
-    said = ""
+    content = ""
     if text := str(message.get("content") or ""):
         inner = prose(text) if kind == "assistant" else plain(text)
-        said = f'<div class="said" dir="auto">{inner}</div>\n'
+        content = f'<div class="said" dir="auto">{inner}</div>\n'
     outcome = f'<span class="bad">{plain(state)}</span>' if state not in ("", "completed") else ""
     return (
         f'<article class="message {kind}"><header><b>{who}</b> '
         f'<span class="dim">{plain(model)}</span> {outcome}'
         f'<time datetime="{plain(timestamp)}">{plain(format_time(timestamp))}</time></header>\n'
-        f"{said}{files}{calls}</article>\n"
+        f"{content}{files}{calls}</article>\n"
     )
 
 

@@ -82,7 +82,7 @@ from nplt_protocol.connection import (
     Dialect,
     ErrorReceived,
     EventReceived,
-    Heard,
+    ReceivedByClient,
     ReplyReceived,
 )
 from nplt_protocol.errors import LocalProtocolError, RemoteProtocolError, RequestError
@@ -471,7 +471,7 @@ class WireSession:
         if self._liveness is not None:
             self._liveness.bytes_received(when)
 
-    def receive(self, items: Sequence[Heard], now: float) -> None:
+    def receive(self, items: Sequence[ReceivedByClient], now: float) -> None:
         self.bytes_received(now)
         broken: NpltError | None = None
         try:
@@ -690,7 +690,7 @@ class WireSession:
 
     # Receiving
 
-    def _receive(self, item: Heard, now: float) -> None:
+    def _receive(self, item: ReceivedByClient, now: float) -> None:
         if self.phase is Phase.GREETING:
             self._receive_welcome(item, now)
             return
@@ -711,7 +711,7 @@ class WireSession:
             case _:
                 pass
 
-    def _receive_welcome(self, item: Heard, now: float) -> None:
+    def _receive_welcome(self, item: ReceivedByClient, now: float) -> None:
         """Handles messages before WELCOME. Raises if there will be no WELCOME."""
         match item:
             case ReplyReceived(reply=messages.Welcome() as welcome):
@@ -1008,10 +1008,10 @@ def connect_error(address: Address, error: OSError | UnicodeError) -> CannotConn
         reason = "no answer in time"
     elif numbers:
         reason = "; ".join(dict.fromkeys(os.strerror(int(number)) for number in numbers))
-    nobody_listens = reason == os.strerror(errno.ECONNREFUSED)
-    hint = "; is nplt-server running there?" if nobody_listens else ""
+    nothing_listens = reason == os.strerror(errno.ECONNREFUSED)
+    hint = "; is nplt-server running there?" if nothing_listens else ""
     refusal = CannotConnect(f"can't connect to {address}: {reason}{hint}")
-    refusal.nobody_listens = nobody_listens
+    refusal.nothing_listens = nothing_listens
     return refusal
 
 

@@ -61,13 +61,13 @@ def last_words_of_step(history: ConversationHistory, turn_id: str) -> dict[str, 
     turn = history.turn(turn_id)
     if turn is None or turn.unanswered is None:
         return {}
-    said: dict[str, ApprovalEntry] = {}
+    decisions: dict[str, ApprovalEntry] = {}
     for entry in reversed(history.entries):
         if entry.seq <= turn.unanswered.seq:
             break
         if isinstance(entry, ApprovalEntry) and entry.turn_id == turn_id:
-            said.setdefault(entry.tool_call_id, entry)
-    return said
+            decisions.setdefault(entry.tool_call_id, entry)
+    return decisions
 
 
 def is_open_question(entry: ApprovalEntry | None, now: datetime) -> bool:
@@ -298,17 +298,17 @@ class Approvals:
         """Takes a person's decision and returns the one that holds: the first."""
         question = self._open.get(answer.approval_id)
         if question is not None:
-            said = {
+            decisions = {
                 "state": "allowed" if answer.decision == "allow" else "denied",
                 "expires_at": None,
                 "decided_by": by,
                 "remember": answer.remember,
             }
-            counts = await self._decide(question, replace(question.asked, **said))
+            counts = await self._decide(question, replace(question.asked, **decisions))
             if counts and answer.remember:  # it answers the other questions about that tool, too
                 for other in tuple(self._open.values()):
                     if other.asked.tool_name == question.asked.tool_name:
-                        await self._decide(other, replace(other.asked, **said))
+                        await self._decide(other, replace(other.asked, **decisions))
         decision = question.decision if question else self._last_word(answer.approval_id)
         if decision is None and question is None:
             raise no_such_question(answer.approval_id)
@@ -342,11 +342,11 @@ class Approvals:
         return True
 
     def _announce(self, decision: ApprovalEntry) -> None:
-        said = _as_reply(decision)
+        decisions = _as_reply(decision)
         details: JsonObject = {
-            "approval_id": said.approval_id,
-            "decision": said.decision,
-            "decided_by": said.decided_by,
+            "approval_id": decisions.approval_id,
+            "decision": decisions.decision,
+            "decided_by": decisions.decided_by,
             "tool_name": decision.tool_name,
             "turn_id": decision.turn_id,
             "remember": decision.remember,

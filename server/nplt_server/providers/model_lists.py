@@ -127,7 +127,7 @@ class ModelLists:
 
     def as_json(self) -> JsonObject:
         """The list of each provider, when it was made, and whether it is being asked for."""
-        told: JsonObject = {}
+        listed: JsonObject = {}
         for id_ in (*self._listers, *(self._asking - self._listers.keys())):
             one: JsonObject = {}
             if (known := self.of(id_)) is not None:
@@ -136,8 +136,8 @@ class ModelLists:
                 one["at"] = known.at.isoformat(timespec="seconds")
             if id_ in self._asking:
                 one["asking"] = True
-            told[id_] = one
-        return told
+            listed[id_] = one
+        return listed
 
     def begin(self) -> list[ModelLister]:
         """The providers whose list is missing or old and that are not being asked. From now on

@@ -266,7 +266,7 @@ def write_readable_copy(path: Path, copy: Path, session_id: str, *, known: Known
 
 
 @contextmanager
-def nobody_else_uses(data_dir: Path) -> Iterator[None]:
+def exclusive_use(data_dir: Path) -> Iterator[None]:
     """Holds the directory's lock, if there is one, and changes nothing in it. Raises
     `StorageError`."""
     try:

@@ -67,7 +67,7 @@ class EntriesAdded(Struct, frozen=True, kw_only=True):
     stamp: FileStamp
     entries: Sequence[Entry] = ()
     """Entries of any kind; the index uses those it needs."""
-    anew: bool = False
+    replaces_all: bool = False
     """Whether these are the first entries, which replace everything known before."""
 
 

@@ -39,15 +39,15 @@ def test_what_is_opaque_in_a_call_goes_back_to_that_call() -> None:
     assert "extra_content" not in second
 
 
-def test_reasoning_goes_back_to_deepseek_and_to_nobody_else() -> None:
+def test_reasoning_goes_back_to_deepseek_only() -> None:
     for model in ("deepseek-v4-pro", "gpt-5.2"):
         talk = Talk(CHAT, model=model)
         talk.prompt("what do you see?")
         talk.answers(Thinking("the sky first"), LOOK, wire=WIRE)
         talk.runs_tools()
         talk.answers(Text("Blue."))
-        said = talk.bodies[-1]["messages"][-2]
-        assert said.get("reasoning_content") == ("the sky first" if "deep" in model else None)
+        message = talk.bodies[-1]["messages"][-2]
+        assert message.get("reasoning_content") == ("the sky first" if "deep" in model else None)
 
 
 @pytest.mark.parametrize("model", ["gemini-3.8-flash", "deepseek-v4-pro"])

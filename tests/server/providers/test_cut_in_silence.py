@@ -42,11 +42,13 @@ async def test_a_cut_inside_a_tool_call_or_thinking_is_retried(
         finished = await stage.play("well?")
         entries = stage.conversation.history.entries
     assert (finished.state, script.asked) == ("completed", 2)
-    assert stage.said == "here it is"
+    assert stage.answer_text == "here it is"
     (output,) = (entry for entry in entries if isinstance(entry, ModelOutputEntry))
     assert (output.content, output.reasoning, output.tool_calls) == ("here it is", "", ())
     assert not any(isinstance(entry, ToolResultsEntry | FaultEntry) for entry in entries)
-    thoughts = [e for e in stage.ear.heard if isinstance(e, AgentThought) and e.type == "retrying"]
+    thoughts = [
+        e for e in stage.ear.received if isinstance(e, AgentThought) and e.type == "retrying"
+    ]
     assert len(thoughts) == 1
 
 
@@ -77,4 +79,4 @@ async def test_after_a_word_it_is_kept_as_it_is(api: ApiName) -> None:
     ):
         assert (await stage.play("well?")).state == "failed"
     assert script.asked == 1
-    assert stage.said.startswith("on")
+    assert stage.answer_text.startswith("on")

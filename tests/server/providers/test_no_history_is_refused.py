@@ -31,7 +31,7 @@ def lived(*plans: TurnPlan, context_tokens: int = 128_000) -> Life:
 
 @settings(max_examples=settings().max_examples // 2)  # each is several turns of several calls
 @given(life_plans)
-def test_no_vendor_refuses_any_history_whoever_spoke_before_and_whatever_broke(
+def test_no_vendor_refuses_any_history_of_any_models_and_faults(
     plan: tuple[Sequence[TurnPlan], int],
 ) -> None:
     turns, context_tokens = plan

@@ -69,7 +69,7 @@ def test_every_context_is_admitted(
 
 @_FEWER
 @given(steps=st.lists(st.tuples(_SPEAKERS, _ANSWERS, st.booleans()), max_size=6))
-def test_models_take_turns_and_each_admits_what_the_others_said(
+def test_models_take_turns_and_each_accepts_the_outputs_of_the_others(
     steps: list[tuple[tuple[VendorApi, str], list[Part], bool]],
 ) -> None:
     talk = Talk(CHAT)

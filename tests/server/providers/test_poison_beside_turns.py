@@ -115,7 +115,7 @@ async def test_what_a_tool_has_done_is_not_done_again_because_its_output_is_refu
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_an_innocent_prompt_beside_a_poisoned_one_is_shown_again(api: ApiName) -> None:
+async def test_an_innocent_prompt_next_to_a_poisoned_one_leaves_quarantine(api: ApiName) -> None:
     is_down = True
 
     def script(call: Call) -> Answer:
@@ -136,7 +136,7 @@ async def test_an_innocent_prompt_beside_a_poisoned_one_is_shown_again(api: ApiN
         assert "my name is Ada" in str(vendors.received[-1].body)
 
 
-async def test_an_instruction_that_is_refused_is_nobody_elses_fault() -> None:
+async def test_a_refused_system_instruction_quarantines_no_entry() -> None:
     async with (
         emulator(refuses_the_marker) as vendors,
         provider_for("chat", vendors) as provider,

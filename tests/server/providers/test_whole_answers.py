@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.server.providers.anthropic_stage import heard
+from tests.server.providers.anthropic_stage import deltas_of
 from tests.server.providers.poison_stage import APIS, conversation_with, provider_for
 from tests.vendors.answers import Answer, ApiName, Call, Text, Thinking, ToolCall, say
 from tests.vendors.emulator import emulator
@@ -59,7 +59,7 @@ async def fails(provider: ProviderClient) -> ProviderError:
     asked = LlmRequest(invocation=invocation, context=(ModelInputMessage(content="hello", seq=1),))
     try:
         with pytest.raises(ProviderError) as caught:
-            await heard(provider, asked)
+            await deltas_of(provider, asked)
     finally:
         await provider.aclose()
     return caught.value
@@ -82,7 +82,7 @@ async def test_at_a_gateway_the_key_is_where_either_kind_looks_and_headers_are_s
     ("kind", "path", "says"),
     [("openai", "", "ends in /v1"), ("anthropic", "/v1", "without /v1")],
 )
-async def test_a_wrong_v1_in_an_address_is_said(kind: str, path: str, says: str) -> None:
+async def test_a_base_url_with_a_wrong_v1_is_reported(kind: str, path: str, says: str) -> None:
     async with emulator() as vendors:
         failure = await fails(built(kind, f"{vendors.url}{path}", vendors.key))
     assert says in str(failure)

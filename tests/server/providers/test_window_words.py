@@ -41,7 +41,7 @@ def test_what_fits_is_understood(words: str, tokens: int) -> None:
         "Request exceeds the maximum size",
     ],
 )
-def test_and_where_nothing_is_said_nothing_is(words: str) -> None:
+def test_a_refusal_without_numbers_gives_no_window(words: str) -> None:
     assert window_named(words) is None
 
 
