@@ -28,7 +28,7 @@ from faults.serving import ServerProgram
 from faults.stored import records_in_the_files
 
 _PEOPLE = 3
-_ANSWER_SECONDS_MAX = 0.02
+_DECISION_SECONDS_MAX = 0.02
 _SETTINGS = {
     "providers": [{"id": "offline", "type": "offline", "words_per_second": 0}],
     "log_level": "error",
@@ -117,8 +117,8 @@ def _kill(plan: Plan, server: ServerProgram, session_id: str, seen: _Seen, *, nu
     person.prompt()
     question = person.wait_for(APPROVAL_REQUEST)
     if chance.random() < 0.6:
-        person.answer(question["approval_id"])
-        time.sleep(chance.uniform(0, _ANSWER_SECONDS_MAX))
+        person.decide(question["approval_id"])
+        time.sleep(chance.uniform(0, _DECISION_SECONDS_MAX))
     server.kill()
     person.read_out()
     received = dict(person.received.decisions) | person.received.decided
@@ -128,20 +128,20 @@ def _kill(plan: Plan, server: ServerProgram, session_id: str, seen: _Seen, *, nu
     attached = person.attach(session_id)
     if attached["pending_approvals"]:
         seen.met["a question that waited"] += 1
-        seen.complaints += _answer_late(person, question, attached, received)
+        seen.complaints += _decide_late(person, question, attached, received)
     else:
         seen.met["one that was decided"] += 1
     person.close()
 
 
-def _answer_late(
+def _decide_late(
     person: Decider, question: dict[str, Any], attached: dict[str, Any], received: dict[str, str]
 ) -> Iterator[str]:
     if attached["pending_approvals"] != [question]:
         yield f"another question waits after the restart: {attached['pending_approvals']}"
     if question["approval_id"] in received:
         yield f"{question['approval_id']} was decided, and is open again"
-    person.answer(question["approval_id"])
+    person.decide(question["approval_id"])
     finished = person.wait_for(TURN_FINISHED)
     if (finished["turn_id"], finished["state"]) != (question["turn_id"], "completed"):
         yield f"a turn that went on after a restart ended so: {finished}"

@@ -217,12 +217,12 @@ class Talker:
             wire.sock.close()
 
     def _granted(self, reply: Frame) -> dict[str, Any]:
-        answer: dict[str, Any] = reply.json
+        error_json: dict[str, Any] = reply.json
         if reply.type != ERROR:
-            return answer
-        self._crowd.refusals[answer["code"]] += 1
-        if not answer["retryable"]:
-            self._crowd.complain(f"refused for good: {answer['code']}: {answer['message']}")
+            return error_json
+        self._crowd.refusals[error_json["code"]] += 1
+        if not error_json["retryable"]:
+            self._crowd.complain(f"refused for good: {error_json['code']}: {error_json['message']}")
         raise _TryAgain
 
     def _wait_for_end(self, turn_id: str) -> None:
@@ -287,7 +287,8 @@ def verdict(
             continue
         found = ids.get((receipt.session_id, receipt.seq), {})
         if (found.get("message_id"), found.get("turn_id")) != (receipt.message_id, receipt.turn_id):
-            yield f"lost: {receipt.message_id}, acknowledged as entry {receipt.seq} of {receipt.session_id}"
+            where = f"entry {receipt.seq} of {receipt.session_id}"
+            yield f"lost: {receipt.message_id}, acknowledged as {where}"
     if lost_between is None:
         for (session_id, seq), id_ in crowd.received.items():
             if ids.get((session_id, seq), {}).get("id") != id_:

@@ -64,7 +64,7 @@ class Decider:
         while self.ended < turns:
             frame = self._next()
             if frame.type == APPROVAL_REQUEST:
-                self._answer_perhaps(frame.json)
+                self._decide_perhaps(frame.json)
             if frame.type == TURN_FINISHED:
                 finished()
                 if self._prompts and self.ended < turns:
@@ -79,7 +79,7 @@ class Decider:
         found: dict[str, Any] = frame.json
         return found
 
-    def answer(self, approval_id: str) -> None:
+    def decide(self, approval_id: str) -> None:
         decision = self._chance.choice(["allow", "deny"])
         self._send(APPROVAL, {"approval_id": approval_id, "decision": decision})
 
@@ -91,12 +91,12 @@ class Decider:
         except Closed:
             pass
 
-    def _answer_perhaps(self, question: dict[str, Any]) -> None:
+    def _decide_perhaps(self, question: dict[str, Any]) -> None:
         if not self._prompts and self._chance.random() < _SILENT:
             return
         if self._chance.random() < 0.5:
             time.sleep(self._chance.uniform(0, _PAUSE_SECONDS_MAX))
-        self.answer(question["approval_id"])
+        self.decide(question["approval_id"])
 
     def _next(self) -> Frame:
         frame = self._wire.pushed.pop(0) if self._wire.pushed else self._wire.receive()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
     from nplt_protocol.codes import (
         MORE,
-        PLAIN_ANSWERS,
+        PLAIN_REPLIES,
         PLAIN_REQUESTS,
         RETRYABLE,
         ErrorCode,
@@ -84,7 +84,7 @@ __all__ = [
     "HEADER",
     "HEARTBEAT",
     "MORE",
-    "PLAIN_ANSWERS",
+    "PLAIN_REPLIES",
     "PLAIN_REQUESTS",
     "PROTOCOL_VERSION",
     "REPLY_CODES",

@@ -73,7 +73,7 @@ class ClientConnection(Connection):
         self._seq = 0
 
     @property
-    def unanswered(self) -> int:
+    def open_requests(self) -> int:
         return len(self._waiting)
 
     # Sending.
@@ -170,7 +170,7 @@ class ClientConnection(Connection):
         if Step.RECEIVE_REPLY not in allowed and _BEFORE_WELCOME.get(type_) not in allowed:
             return
         if type_ == MessageType.PING:
-            self._answers.append(encode_message(MessageType.PONG, seq, payload))
+            self._pongs.append(encode_message(MessageType.PONG, seq, payload))
             return
         if type_ == MessageType.CHAT_TEXT and Step.RECEIVE_TEXT in allowed:
             self.greeting = payload.decode(errors="replace")

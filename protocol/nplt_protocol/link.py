@@ -161,7 +161,7 @@ class LinkConnection(Connection):
                         raise RemoteProtocolError(joined.error.message)
                     received.append(joined)
             elif frame.type == MessageType.PING:
-                self._answers.append(encode_message(MessageType.PONG, frame.seq, frame.payload))
+                self._pongs.append(encode_message(MessageType.PONG, frame.seq, frame.payload))
             elif frame.type != MessageType.PONG:
                 received.append(frame)
         if self._take is None:

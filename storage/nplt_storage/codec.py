@@ -243,7 +243,7 @@ def _as_object(entry: Entry) -> dict[str, Any]:
             if entry.parts:
                 own["parts"] = [part if part[2] is not None else part[:2] for part in own["parts"]]
         case ToolResultsEntry():
-            own["tool_calls"] = [_answered(result) for result in own["tool_calls"]]
+            own["tool_calls"] = [_result_layout(result) for result in own["tool_calls"]]
         case _ if "expires_at" in own:
             own["expires_at"] = time_as_text(own["expires_at"])
         case _:
@@ -270,7 +270,7 @@ def _asked(call: dict[str, Any], at: str) -> dict[str, Any]:
     }
 
 
-def _answered(result: dict[str, Any]) -> dict[str, Any]:
+def _result_layout(result: dict[str, Any]) -> dict[str, Any]:
     result["timestamp"] = time_as_text(result["timestamp"])
     if "sections" in result:
         result["sections"] = _short_sections(result["sections"], result["result"])

@@ -188,11 +188,11 @@ class ActiveEntries:
                         self.unfinished[entry.turn_id] = entry
             case ModelOutputEntry():
                 turn.last_call = entry.call
-                turn.unanswered = entry if entry.tool_calls else None
+                turn.awaiting_results = entry if entry.tool_calls else None
                 if entry.ends_turn:
                     self._end(turn, entry)
             case ToolResultsEntry():
-                turn.unanswered = None
+                turn.awaiting_results = None
             case FaultEntry():
                 self._end(turn, entry)
 

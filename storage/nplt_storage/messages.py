@@ -123,8 +123,8 @@ def chat_message(
         case ModelOutputEntry():
             model = model_name(entry.invocation) if entry.invocation else None
             usage, state, sections = entry.usage, entry.state, entry.sections
-            answer = results.get((entry.turn_id, entry.call))
-            tool_calls = _joined(entry, answer, detail, levels)
+            results_entry = results.get((entry.turn_id, entry.call))
+            tool_calls = _joined(entry, results_entry, detail, levels)
         case FaultEntry():
             state = entry.state
         case SystemInstructionEntry():
@@ -171,11 +171,11 @@ def text_at_level(
 
 def _joined(
     entry: ModelOutputEntry,
-    answer: ToolResultsEntry | None,
+    results_entry: ToolResultsEntry | None,
     detail: LevelOfDetail,
     levels: LevelMaker,
 ) -> tuple[ToolCall, ...]:
-    results: list[ToolCallResult | None] = list(answer.results) if answer else []
+    results: list[ToolCallResult | None] = list(results_entry.results) if results_entry else []
     results += [None] * (len(entry.tool_calls) - len(results))
     return tuple(
         ToolCall(

@@ -67,7 +67,7 @@ def test_every_request_reaches_the_server_and_its_reply_the_client(
     reply = data.draw(samples.replies_to(request))
     (arrived,) = link.to_client(link.server.send_reply(item.type, item.seq, reply))
     assert arrived == ReplyReceived(seq=seq, request_type=item.type, reply=reply)
-    assert link.client.unanswered == link.server.unanswered == 0
+    assert link.client.open_requests == link.server.open_requests == 0
 
 
 @given(st.lists(samples.requests, min_size=1, max_size=5), pieces)
@@ -82,8 +82,8 @@ def test_pipelined_requests_arrive_in_order_and_may_be_answered_in_any(
     received = link.to_server(b"".join(data for _, data in sent))
     assert [item.request for item in received if isinstance(item, RequestReceived)] == asked
     no = RequestError(ErrorCode.BUSY, "Not now.", retry_after=1.5)
-    answers = b"".join(link.server.send_error(seq, no) for seq, _ in reversed(sent))
-    arrived = link.to_client(answers)
+    replies = b"".join(link.server.send_error(seq, no) for seq, _ in reversed(sent))
+    arrived = link.to_client(replies)
     assert [item.seq for item in arrived if isinstance(item, ErrorReceived)] == [
         seq for seq, _ in reversed(sent)
     ]

@@ -129,7 +129,7 @@ def test_a_reply_is_matched_to_its_request_and_frees_its_seq() -> None:
     assert only(connection.receive_data(data)) == ReplyReceived(
         seq=seq, request_type=MessageType.CANCEL, reply=messages.Cancelled(cancelled=True)
     )
-    assert connection.unanswered == 0
+    assert connection.open_requests == 0
     assert connection.receive_data(data) == []
 
 
@@ -137,10 +137,10 @@ def test_an_error_with_a_seq_answers_that_request_and_one_without_is_an_event() 
     connection = structured()
     seq, _ = connection.send(messages.Cancel())
     no = RequestError(ErrorCode.NOT_FOUND, "No such turn.")
-    answer, event = connection.receive_data(encode_error(seq, no) + encode_error(0, no))
-    assert isinstance(answer, ErrorReceived)
-    assert answer.report.code == "not_found"
-    assert event == EventReceived(event=answer.report)
+    error, event = connection.receive_data(encode_error(seq, no) + encode_error(0, no))
+    assert isinstance(error, ErrorReceived)
+    assert error.report.code == "not_found"
+    assert event == EventReceived(event=error.report)
 
 
 def test_a_servers_ping_is_answered_with_its_own_seq_and_payload() -> None:
@@ -159,7 +159,7 @@ def test_a_malformed_reply_becomes_an_error_for_its_request() -> None:
     received = only(connection.receive_data(encode_frame(0x06, seq, b'{"cancelled":"maybe"}')))
     assert isinstance(received, ErrorReceived)
     assert (received.report.code, received.report.field) == ("malformed", "cancelled")
-    assert connection.unanswered == 0
+    assert connection.open_requests == 0
 
 
 def test_a_malformed_event_is_reported_as_an_error_event() -> None:
@@ -183,8 +183,8 @@ def test_a_reply_with_broken_fragments_is_an_error_for_its_request() -> None:
     connection = structured()
     seq, _ = connection.send(messages.FileGet(file_id="f"))
     part = HEADER.pack(0x33 | MORE, seq, 65_535) + bytes(65_535)
-    answer, event = connection.receive_data(part + encode_event(DELTA))
-    assert isinstance(answer, ErrorReceived)
+    error, event = connection.receive_data(part + encode_event(DELTA))
+    assert isinstance(error, ErrorReceived)
     assert event == EventReceived(event=DELTA)
 
 

@@ -39,7 +39,7 @@ def test_requests_may_follow_hello_without_waiting() -> None:
     data = encode_frame(HELLO, 1) + encode_frame(STATUS, 2) + encode_frame(0x01, 3, b"hi")
     received = connection.receive_data(data)
     assert [item.seq for item in received if isinstance(item, RequestReceived)] == [1, 2, 3]
-    assert connection.unanswered == 3
+    assert connection.open_requests == 3
 
 
 def test_a_ping_before_welcome_is_left_to_the_owner() -> None:
@@ -62,7 +62,7 @@ def test_pings_are_answered_at_once_in_order_with_their_own_payload(
     pongs = b"".join(encode_frame(PONG, seq, payload) for seq, payload in pings)
     assert connection.data_to_send() == pongs
     assert connection.data_to_send() == b""
-    assert connection.unanswered == 0
+    assert connection.open_requests == 0
 
 
 def test_a_fragmented_ping_is_answered_with_a_fragmented_pong() -> None:
@@ -123,11 +123,11 @@ def test_an_upload_keeps_its_seq_until_it_is_answered() -> None:
     assert two == RequestReceived(
         type=MessageType.FILE_DATA, seq=5, request=messages.FileData(data=b"cd")
     )
-    assert connection.unanswered == 1
+    assert connection.open_requests == 1
     connection.send_reply(
         MessageType.FILE_METADATA, 5, messages.FileStored(file_id="f", size=4, sha256="0")
     )
-    assert connection.unanswered == 0
+    assert connection.open_requests == 0
 
 
 def test_a_second_hello_is_a_conflict() -> None:
@@ -187,7 +187,7 @@ def test_fragments_with_a_seq_in_use_are_refused_under_seq_0() -> None:
     assert isinstance(status, RequestReceived)
     assert isinstance(broken, RequestRefused)
     assert (broken.seq, broken.error.code) == (0, ErrorCode.MALFORMED)
-    assert connection.unanswered == 1
+    assert connection.open_requests == 1
 
 
 def test_a_ping_between_fragments_is_still_answered() -> None:
@@ -268,7 +268,7 @@ def test_a_reply_that_cannot_be_encoded_leaves_its_request_unanswered() -> None:
     connection.receive_data(encode_frame(MessageType.SEARCH, 2, b'{"query":"x"}'))
     with pytest.raises(LocalProtocolError):
         connection.send_reply(MessageType.SEARCH, 2, {"hits": "x" * 1_000})
-    assert connection.unanswered == 1
+    assert connection.open_requests == 1
     assert connection.send_error(2, BUSY)
 
 
@@ -303,5 +303,5 @@ def test_a_closed_connection_receives_nothing_and_keeps_nothing() -> None:
     connection.close()
     assert connection.receive_data(encode_frame(STATUS, 1)) == []
     assert connection.data_to_send() == b""
-    assert (connection.has_partial, connection.unanswered) == (False, 0)
+    assert (connection.has_partial, connection.open_requests) == (False, 0)
     connection.close()

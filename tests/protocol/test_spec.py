@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nplt_protocol import (
-    PLAIN_ANSWERS,
+    PLAIN_REPLIES,
     PLAIN_REQUESTS,
     REPLY_CODES,
     REPLY_TYPES,
@@ -148,7 +148,7 @@ def test_a_plain_request_is_received_by_a_fresh_server_connection(example: Examp
 @pytest.mark.parametrize("example", chosen(to_server=False, plain=True), ids=name_of)
 def test_every_payload_for_a_plain_client_is_a_text_or_an_object(example: Example) -> None:
     frame = example.frame
-    assert frame.type in PLAIN_ANSWERS
+    assert frame.type in PLAIN_REPLIES
     if frame.type == MessageType.CHAT_TEXT:
         assert frame.payload.decode().encode() == frame.payload
     else:
@@ -165,7 +165,7 @@ def test_every_request_every_reply_and_every_event_has_an_example() -> None:
     replies = {REPLY_CODES.get(code, code) for code in REPLY_TYPES}
     assert replies | set(EVENT_TYPES) <= codes_in(chosen(to_server=False, plain=False))
     assert codes_in(chosen(to_server=True, plain=True)) == PLAIN_REQUESTS
-    assert codes_in(chosen(to_server=False, plain=True)) == PLAIN_ANSWERS
+    assert codes_in(chosen(to_server=False, plain=True)) == PLAIN_REPLIES
 
 
 def test_every_code_and_every_error_word_is_named_with_its_number() -> None:

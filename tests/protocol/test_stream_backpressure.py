@@ -93,8 +93,8 @@ async def test_a_peer_that_sends_requests_and_never_reads_replies_needs_bounded_
             most = max(most, pair.stream.unsent_bytes)
         assert most < 1024 * 1024
         assert not flood.done()
-        answers = await pair.client_reads(len(ping) * count)
-        assert answers == encode_frame(PONG, 1, bytes(1_000)) * count
+        pongs = await pair.client_reads(len(ping) * count)
+        assert pongs == encode_frame(PONG, 1, bytes(1_000)) * count
         await flood
 
 

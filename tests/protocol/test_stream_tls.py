@@ -76,11 +76,11 @@ async def test_all_messages_cross_over_tls_as_without(certificate: Path) -> None
         client.send(connection.send(messages.HistoryRequest(seq=1))[1])
         (asked,) = await server.receive()
         assert isinstance(asked, RequestReceived)
-        answer = MessageRange(session_id="s", seq=1, offset=0, content=long_text, size=900_000)
-        server.send(server.connection.send_reply(asked.type, asked.seq, answer))
+        sent = MessageRange(session_id="s", seq=1, offset=0, content=long_text, size=900_000)
+        server.send(server.connection.send_reply(asked.type, asked.seq, sent))
         (reply,) = await client.receive()
         assert isinstance(reply, ReplyReceived)
-        assert reply.reply == answer
+        assert reply.reply == sent
         await client.close()
         assert await server.receive() == []
         await server.wait_closed()

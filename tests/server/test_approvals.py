@@ -133,7 +133,7 @@ async def test_an_approval_that_times_out_is_denied() -> None:
             ("asked", None),
             ("denied", "expired"),
         ]
-        assert "nobody answered in time" in here.results[0].result
+        assert "no decision came in time" in here.results[0].result
         assert here.decisions[0]["decided_by"] is None
 
 

@@ -214,12 +214,12 @@ async def test_a_tool_that_comes_while_an_epoch_begins_is_sent_with_the_next_cal
         tasks.cancel_scope.cancel()
 
 
-async def test_a_model_that_only_calls_tools_is_stopped_at_steps_max() -> None:
+async def test_a_model_that_only_calls_tools_is_stopped_at_calls_max() -> None:
     async def restless(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield ToolCallPiece(index=0, tool_name="now", arguments="{}")
         yield Stopped(reason="tool_calls")
 
-    async with staged(restless, Limits(steps_max=3)) as stage:
+    async with staged(restless, Limits(calls_max=3)) as stage:
         finished = await stage.play()
         assert finished.state == "failed"
         results = [e for e in stage.conversation.history.entries if isinstance(e, ToolResultsEntry)]

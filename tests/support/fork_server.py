@@ -124,16 +124,16 @@ def main() -> None:
             return
         match json.loads(order):
             case int(pid):
-                answer = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                reply = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             case wanted:
                 run = _main_of(wanted.get("program", "nplt-server"))
-                answer = os.fork()
-                if answer == 0:
+                reply = os.fork()
+                if reply == 0:
                     orders.close()
                     _live(run, wanted, streams)
         for stream in streams:
             os.close(stream)
-        orders.send(str(answer).encode())
+        orders.send(str(reply).encode())
 
 
 @cache

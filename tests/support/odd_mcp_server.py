@@ -100,7 +100,7 @@ def call(tool: str) -> dict[str, object]:
     return {"content": [{"type": "text", "text": text}]}
 
 
-def answer(request: dict[str, Any]) -> dict[str, object]:
+def result_of(request: dict[str, Any]) -> dict[str, object]:
     match request["method"]:
         case "initialize":
             return {
@@ -156,7 +156,7 @@ def listen_to_stdin() -> None:
                 error = {"code": -32000, "message": os.environ["EVIL"], "data": os.environ["EVIL"]}
                 say(id=request["id"], error=error)
             else:
-                say(id=request["id"], result=answer(request))
+                say(id=request["id"], result=result_of(request))
 
 
 def say_raw(request_id: object) -> None:
@@ -184,7 +184,7 @@ def listen_to(port: int) -> None:
             elif "id" not in request:
                 self.reply(202, b"")
             else:
-                message = {"jsonrpc": "2.0", "id": request["id"], "result": answer(request)}
+                message = {"jsonrpc": "2.0", "id": request["id"], "result": result_of(request)}
                 self.reply(200, json.dumps(message).encode(), session or "")
 
         def do_GET(self) -> None:

@@ -46,7 +46,7 @@ ARROWS = {"left": -1, "up": -1, "right": 1, "down": 1}
 """The keys that move the mark, and by how many answers."""
 CHOICES = (("y", "yes"), ("n", "no"), ("a", "always"))
 """The possible answers: the letter and its meaning."""
-ANSWERS_HELP = "y: yes, this once; n: no; a: yes, always in this conversation"
+DECISIONS_HELP = "y: yes, this once; n: no; a: yes, always in this conversation"
 
 
 def parse_decision(line: str) -> ApprovalDecision | None:

@@ -61,7 +61,7 @@ from nplt_protocol.codec import to_object
 
 _ROWS_PER_PAGE = 100
 _SHOWN_WIDTH = 60
-_ANSWER_SECONDS_MAX = 3.0
+_REPLY_SECONDS_MAX = 3.0
 _NONE = "no server of yours is running on this machine; to start one: nplt server start"
 
 R = TypeVar("R", bound=messages.Reply)
@@ -452,7 +452,7 @@ def server_status() -> None:
     welcome = None
     with (
         suppress(NpltError),
-        open_running(parse_url(server.url), Deadline(_ANSWER_SECONDS_MAX)) as connection,
+        open_running(parse_url(server.url), Deadline(_REPLY_SECONDS_MAX)) as connection,
     ):
         welcome = connection.welcome
     version = welcome.server.removeprefix("nplt/") if welcome else "it does not answer"

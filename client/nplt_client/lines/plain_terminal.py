@@ -32,7 +32,7 @@ from msgspec.structs import replace
 
 from nplt_client.chat import changes
 from nplt_client.chat.approvals import (
-    ANSWERS_HELP,
+    DECISIONS_HELP,
     LINE_WIDTH_MAX,
     ApprovalDecision,
     ApprovalWanted,
@@ -526,7 +526,7 @@ class PlainChat(LineChat):
             decision = ApprovalDecision(allow=False) if line is None else parse_decision(line)
             if decision is not None:
                 break
-            self._print(ANSWERS_HELP)
+            self._print(DECISIONS_HELP)
         words = await approvals.decide(wanted, decision)
         self._print(f"({words})", dimmed=True)
 
@@ -595,7 +595,7 @@ def ask_for_approval(request: ApprovalRequest) -> Approval:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         while (decision := parse_decision(reader.read(question_text(wanted)))) is None:
-            print_remark(ANSWERS_HELP)
+            print_remark(DECISIONS_HELP)
     except EOFError:
         print_remark("")
         return denied

@@ -108,10 +108,10 @@ class Composer(TextArea):
 
     async def _on_key(self, event: Key) -> None:
         letter = self._question.letter
-        is_answer = self._question.take_key(event, has_draft=bool(self.text))
-        if not is_answer and letter and not self._question.letter:
+        is_decision_key = self._question.take_key(event, has_draft=bool(self.text))
+        if not is_decision_key and letter and not self._question.letter:
             self.write(letter)  # the letter was the beginning of a text
-        if is_answer or self._act_on_key(event.key):
+        if is_decision_key or self._act_on_key(event.key):
             event.stop()
             event.prevent_default()
         else:

@@ -530,8 +530,8 @@ class WireSession:
         return min(times, default=None)
 
     def data_to_send(self) -> bytes:
-        if self.connection is not None and (answers := self.connection.data_to_send()):
-            self._outgoing.append(answers)
+        if self.connection is not None and (pongs := self.connection.data_to_send()):
+            self._outgoing.append(pongs)
         data = b"".join(self._outgoing)
         self._outgoing.clear()
         return data

@@ -365,7 +365,7 @@ class Session:
         self.input_closed = True
         self.connection.end_input()
         await self.uploads.give_up()
-        while (self.own_turns or self.connection.unanswered) and not self.stream.closed:
+        while (self.own_turns or self.connection.open_requests) and not self.stream.closed:
             self._settled = anyio.Event()
             await _unless_closed(self.stream, self._settled.wait)
         await self.stream.close()

@@ -44,9 +44,9 @@ class ModelList(Struct, frozen=True, kw_only=True):
     at: datetime
 
 
-def read_list(answer: JsonValue) -> tuple[ListedModel, ...]:
+def read_list(response: JsonValue) -> tuple[ListedModel, ...]:
     """Raises `ValueError` if this is no list of models."""
-    data = answer.get("data") if isinstance(answer, dict) else answer
+    data = response.get("data") if isinstance(response, dict) else response
     if not isinstance(data, list):
         raise ValueError("a list of models has data")
     models: list[ListedModel] = []

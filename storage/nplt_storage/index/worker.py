@@ -100,12 +100,12 @@ class IndexDatabase:
             self._tables = IndexTables(self._connection)
             self._take_in_singly(uncommitted)
 
-    def answer(self, question: Callable[[IndexTables], _T]) -> _T:
+    def query(self, question: Callable[[IndexTables], _T]) -> _T:
         if self._uncommitted:
             self.take_in(())
         try:
             if self._uncommitted:
-                return self._answer_as_if_settled(question)
+                return self._query_as_if_settled(question)
             return question(self._tables)
         except sqlite3.Error as error:
             self._cope(error)
@@ -123,7 +123,7 @@ class IndexDatabase:
 
     def changes(self) -> Iterator[Surveyed]:
         """The changes in the files that the index does not know yet."""
-        yield from self._survey(self.answer(lambda tables: tables.stamps()))
+        yield from self._survey(self.query(lambda tables: tables.stamps()))
 
     def tidy(self) -> None:
         self._has_given_up = True
@@ -141,7 +141,7 @@ class IndexDatabase:
             log.warning("%s is not as small as it could be: %s", self._path, error)
         self._connection.close()
 
-    def _answer_as_if_settled(self, question: Callable[[IndexTables], _T]) -> _T:
+    def _query_as_if_settled(self, question: Callable[[IndexTables], _T]) -> _T:
         self._connection.execute("BEGIN")
         try:
             self._tables.apply(self._uncommitted)
@@ -329,7 +329,7 @@ class ConversationIndex:
         await done
 
     async def _ask(self, question: Callable[[IndexTables], _T]) -> _T:
-        return await self._do(lambda: self._database.answer(question))
+        return await self._do(lambda: self._database.query(question))
 
     async def _do(self, work: Callable[[], _T]) -> _T:
         if self._closing:

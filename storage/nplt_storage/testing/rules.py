@@ -1509,8 +1509,8 @@ async def undelete_shows_whether_another_may_restore_it(make: Maker, store: Stor
     await (await Writer.create(make, store)).write(prompt("t1"))
     asked = [("s1", "eve"), ("s1", "ada"), ("s2", "eve")]
     for expected in (False, True, False):
-        answers = [await store.is_trash_of_another(*each) for each in asked]
-        expect_equal(answers, [expected, False, False], "is it another's")
+        found = [await store.is_trash_of_another(*each) for each in asked]
+        expect_equal(found, [expected, False, False], "is it another's")
         await (store.undelete("s1") if expected else store.delete("s1"))
 
 
