@@ -51,7 +51,7 @@ OutputState: TypeAlias = Literal["completed", "interrupted", "failed"]
 PartKind: TypeAlias = Literal["text", "reasoning", "call", "opaque"]
 FaultState: TypeAlias = Literal["interrupted", "failed"]
 ApprovalState: TypeAlias = Literal["asked", "allowed", "denied"]
-ToolStatus: TypeAlias = Literal["success", "failed", "skipped"]
+ToolExecutionStatus: TypeAlias = Literal["success", "failed", "skipped"]
 LevelOfDetail: TypeAlias = Literal["live", "summary", "gist"]
 
 Moment: TypeAlias = Annotated[datetime, Meta(tz=True)]
@@ -149,7 +149,7 @@ class ToolCallResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     tool_name: str
     result: str
-    status: ToolStatus
+    status: ToolExecutionStatus
     duration: int | float
     timestamp: Moment
     tool_call_id: str

@@ -32,8 +32,8 @@ from nplt_storage.entries import (
     Role,
     SystemInstructionEntry,
     ToolCallResult,
+    ToolExecutionStatus,
     ToolResultsEntry,
-    ToolStatus,
 )
 from nplt_storage.json_values import JsonObject, JsonValue
 
@@ -46,7 +46,7 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     tool_call_id: str
     arguments: Mapping[str, JsonValue]
     result: str
-    status: ToolStatus | Literal["pending"]
+    status: ToolExecutionStatus | Literal["pending"]
     duration: float
     timestamp: datetime
     blob: BlobReference | None = None

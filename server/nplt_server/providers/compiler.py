@@ -30,7 +30,7 @@ from nplt_server.tools import ToolDescription, fitting_name, name_fits
 from nplt_storage.entries import (
     ModelInvocationDescriptor,
     ToolCallRequest,
-    ToolStatus,
+    ToolExecutionStatus,
 )
 
 # ------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ class CompiledCall(Struct, frozen=True, kw_only=True):
 
 class CompiledResult(Struct, frozen=True, kw_only=True):
     call_id: str
-    status: ToolStatus
+    status: ToolExecutionStatus
     text: str
     seq: int = 0
     """The entry it is from; 0: there is none."""

@@ -42,8 +42,8 @@ from nplt_storage.entries import (
     SystemInstructionEntry,
     ToolCallRequest,
     ToolCallResult,
+    ToolExecutionStatus,
     ToolResultsEntry,
-    ToolStatus,
 )
 from nplt_storage.errors import BadEntry
 from nplt_storage.file_system import Read
@@ -376,7 +376,7 @@ class JsonDocument:
 
 _DOCUMENT_KEYS = frozenset(["session_id", "messages", "created_at", "updated_at"])
 _OUR_KEYS = frozenset(["format", "crc", "head_seq", "epoch_offset"])
-_STATUSES: dict[str, ToolStatus] = {
+_STATUSES: dict[str, ToolExecutionStatus] = {
     "success": "success",
     "completed": "success",
     "ok": "success",

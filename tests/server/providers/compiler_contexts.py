@@ -19,7 +19,7 @@ from nplt_storage.entries import (
     OutputPart,
     ToolCallRequest,
     ToolCallResult,
-    ToolStatus,
+    ToolExecutionStatus,
 )
 from nplt_storage.json_values import JsonValue
 
@@ -56,7 +56,9 @@ def gives(*results: ToolCallResult, seq: int = 0) -> ToolResultsMessage:
     return ToolResultsMessage(results=results, seq=seq)
 
 
-def result(call_id: str, text: str = "seen", status: ToolStatus = "success") -> ToolCallResult:
+def result(
+    call_id: str, text: str = "seen", status: ToolExecutionStatus = "success"
+) -> ToolCallResult:
     return ToolCallResult(
         tool_call_id=call_id,
         tool_name="look",

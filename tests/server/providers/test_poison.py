@@ -35,8 +35,8 @@ from nplt_storage.entries import (
     SystemInstructionEntry,
     ToolCallRequest,
     ToolCallResult,
+    ToolExecutionStatus,
     ToolResultsEntry,
-    ToolStatus,
     UnknownEntry,
     WidgetEntry,
 )
@@ -55,7 +55,10 @@ def call(call_id: str = "c1", name: str = "now", raw: str = "{}") -> ToolCallReq
 
 
 def result(
-    call_id: str = "c1", name: str = "now", text: str = "12:00", status: ToolStatus = "success"
+    call_id: str = "c1",
+    name: str = "now",
+    text: str = "12:00",
+    status: ToolExecutionStatus = "success",
 ) -> ToolCallResult:
     return ToolCallResult(
         tool_call_id=call_id,
