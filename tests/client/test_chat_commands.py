@@ -71,7 +71,7 @@ async def messages(face: RecordingFace) -> list[str]:
     return [str(one["content"]) for one in (await face.session.client.history(50)).messages]
 
 
-async def test_commands_about_the_last_message(server: str) -> None:
+async def test_slash_commands_about_the_last_message(server: str) -> None:
     async with chat_with(server) as face:
         assert await do(face, "/undo") == "there is nothing to take back"
         with pytest.raises(RequestRefused, match="no message of yours"):
@@ -189,7 +189,7 @@ async def test_export_chooses_the_format_by_the_file_extension(server: str, tmp_
             await run_command(face, f"/export {tmp_path}/all.docx")
 
 
-async def test_commands_about_conversations(server: str, tmp_path: Path) -> None:
+async def test_slash_commands_about_conversations(server: str, tmp_path: Path) -> None:
     async with chat_with(server) as face:
         client = face.session.client
         assert await do(face, "/new my notes") == "moved"
@@ -217,7 +217,7 @@ async def test_commands_about_conversations(server: str, tmp_path: Path) -> None
         assert client.session_id not in (notes, copy)
 
 
-async def test_commands_about_the_model_and_its_context(server: str) -> None:
+async def test_slash_commands_about_the_model_and_its_context(server: str) -> None:
     async with chat_with(server) as face:
         await run_command(face, "/new")
         assert await do(face, "/system") == "there is no system message"
@@ -237,7 +237,7 @@ async def test_commands_about_the_model_and_its_context(server: str) -> None:
             await run_command(face, "/deny perhaps")
 
 
-async def test_commands_of_the_chat_itself(server: str, tmp_path: Path) -> None:
+async def test_slash_commands_of_the_chat_itself(server: str, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("some notes")
     async with chat_with(server) as face:
         with pytest.raises(RequestRefused, match="no such answer"):

@@ -72,7 +72,7 @@ USAGE = UsageAccount(
 HOSTILE = st.lists(st.sampled_from(BITS) | st.text(max_size=4), max_size=8).map("".join)
 
 
-def test_a_context_is_a_table_that_can_be_read_at_a_glance() -> None:
+def test_a_context_report_is_printed_as_a_table() -> None:
     assert context_text(ACCOUNT).splitlines()[:-1] == [
         "ENTRY  WHO        DETAIL   TOKENS  WHY             WHAT",
         "-      tools      -           799",
@@ -85,7 +85,7 @@ def test_a_context_is_a_table_that_can_be_read_at_a_glance() -> None:
     ]
 
 
-def test_a_context_is_summed_up_in_one_line() -> None:
+def test_a_context_report_is_summed_up_in_one_line() -> None:
     totals = "offline/echo · 2,435 of 6,000 tokens (40.6 %) · tools 799 · 9 left out · "
     assert context_text(ACCOUNT).endswith(f"\n{totals}epoch of entry 18")
     full = replace(ACCOUNT, epoch=0, begins_epoch="budget")

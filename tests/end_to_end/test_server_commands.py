@@ -252,7 +252,7 @@ def test_an_export_of_an_unknown_conversation_leaves_no_file(
     assert not list(tmp_path.glob("*document*"))
 
 
-def test_an_export_with_missing_attachments_says_so(data_dir: Path) -> None:
+def test_an_export_reports_missing_attachments(data_dir: Path) -> None:
     (data_dir / "files" / "s2" / FILE_ID).unlink()
     result = run(export, "s2", "--data-dir", data_dir)
     assert result.exit_code == 1

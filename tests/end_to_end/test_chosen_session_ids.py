@@ -180,7 +180,9 @@ def test_an_ambiguous_name_is_refused_and_both_ids_are_listed(client: RawClient)
 
 
 @pytest.mark.parametrize("wanted", ["../x", "-a", "a" * 65, "a\u0000b"])
-def test_what_is_neither_an_id_nor_a_name_is_malformed(client: RawClient, wanted: str) -> None:
+def test_a_session_id_that_is_neither_an_id_nor_a_name_is_malformed(
+    client: RawClient, wanted: str
+) -> None:
     refusal = client.request(HISTORY_REQUEST, {"session_id": wanted})
     assert (refusal.type, refusal.json["code"]) == (ERROR, "malformed")
 
@@ -304,7 +306,7 @@ def test_an_import_never_takes_the_id_another_user_is_going_to_choose(
     assert contents_of(ada, "diary") == ["dear diary"]
 
 
-def test_an_import_does_not_tell_whether_another_user_has_that_id(
+def test_an_import_does_not_reveal_whether_another_user_has_that_id(
     shared: ServerProcess, connect: Connect
 ) -> None:
     ada, bob = (logged_in(shared, connect, name) for name in TOKENS)
