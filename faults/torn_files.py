@@ -161,7 +161,7 @@ def _is_made_whole(path: Path, kept: bytes) -> list[str]:
         return ["what follows the last whole line makes no document of it"]
     # A turn whose answer was cut off is ended as interrupted, as soon as someone comes.
     kinds = [entry["kind"] for entry in added]
-    return [] if kinds in ([], ["fault"]) else [f"nobody said what was added: {kinds}"]
+    return [] if kinds in ([], ["fault"]) else [f"entries were added that no client sent: {kinds}"]
 
 
 def _goes_on(talker: Talker, session_id: str, path: Path, kept: bytes) -> list[str]:

@@ -6,7 +6,7 @@
         CannotConnect               5   nothing listens there, or the server refused us
         ConnectionLost              5   the connection ended
         ProviderFailed              6   the model's provider refused or failed
-        TimedOut                    7   no answer in the time that was allowed
+        TimedOut                    7   no reply in the time that was allowed
         ProtocolViolation           8   the server does not follow the protocol
         LimitExceeded               9   too large, too many, too fast
         RequestRefused              2   the server refused a valid request: `code` says why

@@ -136,7 +136,7 @@ async def test_no_approval_is_given_by_keys_meant_for_the_input(
             burst(app, *"why not saa", "backspace", *"y yes already")
             app.post_message(Paste(" y"))
             await until(pilot, lambda: composer.text == "why not say yes already y")
-            assert "Pause typing to answer · Esc later (/allow, /deny)" in keys_shown(app)
+            assert "Pause typing to decide · Esc later (/allow, /deny)" in keys_shown(app)
             burst(app, "enter")
             await until(pilot, lambda: len(prompts(stage)) == 2)
             assert decisions(stage) == []

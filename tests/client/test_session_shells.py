@@ -367,7 +367,7 @@ def test_a_silent_server_is_sent_a_ping_and_then_connection_lost(open_shell: Ope
         scripted_peer(script) as peer,
         # Not the deadline ends it, which would come long after the limit of any test.
         open_shell(peer.url, silence_seconds=0.5, timeout=10_000) as shell,
-        pytest.raises(ConnectionLost, match="does not answer"),
+        pytest.raises(ConnectionLost, match="does not reply"),
     ):
         shell.ask("hello?")
 

@@ -579,7 +579,7 @@ def question_text(wanted: ApprovalWanted) -> str:
 
 
 def _not_interactive(wanted: ApprovalWanted) -> str:
-    return f"{wanted.tool_name} is not allowed: nobody is here to be asked"
+    return f"{wanted.tool_name} is not allowed: no one is here to decide"
 
 
 def ask_for_approval(request: ApprovalRequest) -> Approval:

@@ -265,7 +265,7 @@ def page(name: str, session_id: str, messages: Iterable[JsonObject]) -> Iterator
             turns[-1].sent += max(0, number_in(usage, "input_tokens"))
             turns[-1].received += max(0, number_in(usage, "output_tokens"))
         yield _message(message)
-    yield "</section>\n" if turns else '<p class="dim">Nothing was said yet.</p>\n'
+    yield "</section>\n" if turns else '<p class="dim">No messages yet.</p>\n'
     yield "</main>\n"
     if drawing := chart(turns):
         per_bar = turns_per_bar(turns)

@@ -383,7 +383,7 @@ def _billed(bill: JsonObject) -> str:
 
 def _cost(cost: JsonObject | None) -> str:
     if cost is None:
-        return "unknown: nobody said what these models cost"
+        return "unknown: these models have no prices in the settings"
     partly = " and an unknown part: some models have no price" if cost.get("partial") else ""
     return f"{cost.get('amount')} {word_in(cost, 'currency')}".rstrip() + partly
 

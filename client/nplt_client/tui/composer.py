@@ -257,10 +257,10 @@ _WRITING_KEYS = frozenset({"enter", "backspace", "ctrl+j", "alt+enter", "shift+e
 _PAGES = {"pageup": -1, "pagedown": 1}
 _MEANINGS = {"y": "allows it once", "n": "denies it", "a": "allows this tool from now on"}
 _LATER = "Esc later (/allow, /deny)"
-_TYPING = f"Pause typing to answer · {_LATER}"
+_TYPING = f"Pause typing to decide · {_LATER}"
 _ASKING = f"y, n, a or arrows, then Enter · {_LATER}"
 _ROWS_AROUND = 10
-"""The rows for question, answers and keys, input and status."""
+"""The rows for question, choices and keys, input and status."""
 _ARGUMENT_ROWS_MIN, _ARGUMENT_ROWS_MAX = 3, 16
 
 

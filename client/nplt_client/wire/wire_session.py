@@ -493,14 +493,12 @@ class WireSession:
             if isinstance(self.state, Reconnecting):
                 self._set_state(replace(self.state, in_seconds=0.0))
         elif self.phase is Phase.GREETING and now >= self._phase_ends_at:
-            silent = f"{self._address} did not answer within {self.timeout:g} s"
+            silent = f"{self._address} did not reply within {self.timeout:g} s"
             self._drop_connection(TimedOut(f"{silent}; is it an nplt server?"), now)
         elif self._liveness is not None:
             match self._liveness.check(now):
                 case "lost":
-                    self._drop_connection(
-                        ConnectionLost("the server does not answer any more"), now
-                    )
+                    self._drop_connection(ConnectionLost("the server does not reply any more"), now)
                 case "ping" if self.connection is not None:
                     self._outgoing.append(self.connection.send(messages.Ping())[1])
                 case _:
@@ -510,7 +508,7 @@ class WireSession:
                 continue
             if exchange.seq is not None:
                 self._under_way.pop(exchange.seq, None)
-                late = TimedOut(f"the server did not answer within {exchange.timeout:g} s")
+                late = TimedOut(f"the server did not reply within {exchange.timeout:g} s")
                 self._advance(exchange, late, now)
             else:
                 self._waiting.remove(exchange)
@@ -1005,7 +1003,7 @@ def connect_error(address: Address, error: OSError | UnicodeError) -> CannotConn
     # asyncio's message names its own call, for one address or several, not the system's error.
     numbers = re.findall(r"\[Errno (\d+)\] Connect call failed", str(error))
     if isinstance(error, TimeoutError):
-        reason = "no answer in time"
+        reason = "no reply in time"
     elif numbers:
         reason = "; ".join(dict.fromkeys(os.strerror(int(number)) for number in numbers))
     nothing_listens = reason == os.strerror(errno.ECONNREFUSED)
