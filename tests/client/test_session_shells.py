@@ -570,19 +570,20 @@ def test_a_prompt_for_a_never_stored_conversation_moves_to_the_new_one(
         assert shell.session_id == "f" * 32
 
 
+def replies_to_status(talk: Talk) -> None:
+    talk.welcome()
+    attaches(talk)
+    talk.reply(MessageType.STATUS, talk.expect(StatusRequest)[0], STATUS)
+    talk.wait_until_gone()
+
+
 def test_an_idempotent_request_is_repeated_after_a_reconnect(open_shell: OpenShell) -> None:
     def goes(talk: Talk) -> None:
         talk.welcome()
         talk.expect(StatusRequest)
 
-    def answers(talk: Talk) -> None:
-        talk.welcome()
-        attaches(talk)
-        talk.reply(MessageType.STATUS, talk.expect(StatusRequest)[0], STATUS)
-        talk.wait_until_gone()
-
     with (
-        scripted_peer(goes, answers) as peer,
+        scripted_peer(goes, replies_to_status) as peer,
         open_shell(peer.url, patience=SOON) as shell,
     ):
         assert shell.status() == STATUS
@@ -608,14 +609,8 @@ def test_a_request_refused_with_shutting_down_is_repeated_at_the_next_server(
         talk.welcome()
         talk.refuse(talk.expect(StatusRequest)[0], ErrorCode.SHUTTING_DOWN, "going down")
 
-    def answers(talk: Talk) -> None:
-        talk.welcome()
-        attaches(talk)
-        talk.reply(MessageType.STATUS, talk.expect(StatusRequest)[0], STATUS)
-        talk.wait_until_gone()
-
     with (
-        scripted_peer(shuts_down, answers) as peer,
+        scripted_peer(shuts_down, replies_to_status) as peer,
         open_shell(peer.url, patience=SOON) as shell,
     ):
         assert shell.status() == STATUS
