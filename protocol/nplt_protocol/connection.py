@@ -38,8 +38,8 @@ may still send the reason, and closes. The owner sends something that can't be
 sent in this state: LocalProtocolError, and no bytes.
 
 A request of the structured dialect carries a number that the client chooses.
-The connection keeps the numbers of unanswered requests, so that none is used
-twice at a time and none is answered twice. A PING is answered here, at once,
+The connection keeps the numbers of the requests without a reply, so that none is used
+twice at a time and none is answered twice. A PING gets its PONG here, at once,
 whatever its number. FILE_DATA carries the number of its upload. Events carry
 no number; they are encoded once for all clients, outside the connection.
 """

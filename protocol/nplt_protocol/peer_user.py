@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 GONE = -1
-"""The other end has closed the connection. It has no user any more: the kernel would say root."""
+"""The other end has closed the connection. It has no user any more: the kernel would name root."""
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20

@@ -1,8 +1,8 @@
 """The server's end of a connection: bytes to requests, replies to bytes.
 
 `connection` holds the states and the rules. Nothing here waits, or reads a
-clock or a socket. PINGs of the structured dialect are answered here, and many in
-a row are answered without decoding each frame.
+clock or a socket. PINGs of the structured dialect get their PONGs here, many in a
+row without decoding each frame.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class ServerConnection(Connection):
             received.append(RequestReceived(type=MESSAGE_TYPES[type_], seq=seq, request=request))
 
     def _claim(self, seq: int) -> bool:
-        """Marks the number as unanswered; False if it can't be used now."""
+        """Marks the number as open; False if it can't be used now."""
         if seq == 0 or seq in self._open_requests:
             return False
         self._open_requests.add(seq)

@@ -279,7 +279,7 @@ def test_a_refused_prompt_raises_its_reason_and_field(open_shell: OpenShell) -> 
         assert (caught.value.code, caught.value.field) == ("not_found", "model")
 
 
-def test_a_servers_ping_is_answered(open_shell: OpenShell) -> None:
+def test_a_servers_ping_gets_a_pong(open_shell: OpenShell) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.expect(StatusRequest)

@@ -32,7 +32,7 @@ def in_mid_answer(client: RawClient, text: str = "!slow 60 one two three four fi
     return turn_id
 
 
-def test_ping_history_and_cancel_are_answered_in_the_middle_of_a_slow_answer(
+def test_ping_history_and_cancel_get_replies_during_a_slow_answer(
     connect: Connect,
 ) -> None:
     client = connect()

@@ -71,7 +71,7 @@ def test_every_request_reaches_the_server_and_its_reply_the_client(
 
 
 @given(st.lists(samples.requests, min_size=1, max_size=5), pieces)
-def test_pipelined_requests_arrive_in_order_and_may_be_answered_in_any(
+def test_pipelined_requests_arrive_in_order_and_may_get_replies_in_any(
     requests: list[messages.Request], piece_bytes: int
 ) -> None:
     link = welcomed(piece_bytes)

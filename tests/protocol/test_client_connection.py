@@ -133,7 +133,7 @@ def test_a_reply_is_matched_to_its_request_and_frees_its_seq() -> None:
     assert connection.receive_data(data) == []
 
 
-def test_an_error_with_a_seq_answers_that_request_and_one_without_is_an_event() -> None:
+def test_an_error_with_a_seq_is_the_reply_to_that_request_and_one_without_is_an_event() -> None:
     connection = structured()
     seq, _ = connection.send(messages.Cancel())
     no = RequestError(ErrorCode.NOT_FOUND, "No such turn.")
@@ -143,7 +143,7 @@ def test_an_error_with_a_seq_answers_that_request_and_one_without_is_an_event() 
     assert event == EventReceived(event=error.report)
 
 
-def test_a_servers_ping_is_answered_with_its_own_seq_and_payload() -> None:
+def test_a_servers_ping_gets_a_pong_with_its_own_seq_and_payload() -> None:
     connection = structured()
     assert connection.receive_data(encode_frame(0x04, 0, b"x") + encode_frame(0x04, 9)) == []
     assert connection.data_to_send() == encode_frame(0x05, 0, b"x") + encode_frame(0x05, 9)

@@ -77,7 +77,7 @@ async def test_data_sent_before_the_connection_is_made_is_not_lost() -> None:
     assert transport.written == [b"early"]
 
 
-async def test_pings_of_one_read_are_answered_in_one_write_without_the_owner() -> None:
+async def test_pings_of_one_read_get_pongs_in_one_write_without_the_owner() -> None:
     stream, _, transport = remembering()
     stream.data_received(encode_frame(PING, 7, b"x") * 3)
     assert transport.written == [encode_frame(PONG, 7, b"x") * 3]
