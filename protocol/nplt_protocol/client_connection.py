@@ -81,7 +81,7 @@ class ClientConnection(Connection):
     def send_hello(self, hello: Hello = Hello()) -> bytes:  # noqa: B008 (frozen)
         """Sends HELLO, or another one, with another token, after one that was refused."""
         if MessageType.HELLO in self._waiting.values():
-            raise LocalProtocolError("HELLO can't be sent while another is unanswered")
+            raise LocalProtocolError("HELLO can't be sent while another has no reply yet")
         self.state = self.after(Step.SEND_HELLO)
         seq = self._next_seq()
         data = encode_request(hello, seq, message_bytes_max=FRAME_PAYLOAD_BYTES_MAX)
@@ -121,7 +121,7 @@ class ClientConnection(Connection):
 
     def _next_seq(self) -> int:
         if len(self._waiting) >= _SEQ_MAX:
-            raise LocalProtocolError("every seq belongs to a request that is still unanswered")
+            raise LocalProtocolError("every seq belongs to a request that has no reply yet")
         seq = self._seq % _SEQ_MAX + 1
         while seq in self._waiting:
             seq = seq % _SEQ_MAX + 1

@@ -240,7 +240,7 @@ def decode_reply(
     if type != REPLY_CODES.get(request_type, request_type):
         raise RequestError(
             ErrorCode.MALFORMED,
-            f"A reply of type 0x{type:02X} can't answer {request_type.name}.",
+            f"A reply of type 0x{type:02X} is no reply to {request_type.name}.",
         )
     if shape is messages.Pong:
         return messages.Pong(data=payload)

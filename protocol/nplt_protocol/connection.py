@@ -23,7 +23,7 @@ its client has sent HELLO to another server.
 
 After HELLO the server is AWAITING_WELCOME. Requests may follow without
 waiting; they are received in order. Until WELCOME only an error or a greeting
-can be sent, since a client drops everything else. A HELLO that was answered by
+can be sent, since a client drops everything else. A HELLO that was refused by
 an error may be followed by another. WELCOME makes the connection STRUCTURED. A
 first plain frame makes it PLAIN at once. Neither dialect turns into the other.
 
@@ -39,7 +39,7 @@ sent in this state: LocalProtocolError, and no bytes.
 
 A request of the structured dialect carries a number that the client chooses.
 The connection keeps the numbers of the requests without a reply, so that none is used
-twice at a time and none is answered twice. A PING gets its PONG here, at once,
+twice at a time and none gets two replies. A PING gets its PONG here, at once,
 whatever its number. FILE_DATA carries the number of its upload. Events carry
 no number; they are encoded once for all clients, outside the connection.
 """

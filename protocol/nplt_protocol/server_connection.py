@@ -256,7 +256,7 @@ def _bad_number(seq: int) -> RequestError:
     sentence = (
         "A request needs a seq from 1 to 65535."
         if seq == 0
-        else f"Seq {seq} belongs to a request that is still unanswered."
+        else f"Seq {seq} belongs to a request that has no reply yet."
     )
     return RequestError(ErrorCode.MALFORMED, sentence, field="seq")
 

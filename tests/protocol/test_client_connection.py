@@ -118,7 +118,7 @@ def test_every_request_gets_its_own_seq_and_seqs_wrap() -> None:
     connection.receive_data(encode_reply(MessageType.DETACH, 77, messages.Detached()))
     numbers = {connection.send(messages.Detach())[0] for _ in range(2)}
     assert numbers == {1, 77}
-    with pytest.raises(LocalProtocolError, match="unanswered"):
+    with pytest.raises(LocalProtocolError, match="no reply yet"):
         connection.send(messages.Detach())
 
 

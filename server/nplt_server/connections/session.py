@@ -318,7 +318,7 @@ class Session:
 
     async def _handle(self, received: RequestReceived, presenter: Presenter) -> None:
         request = received.request
-        # A model switch typed as a chat text is answered as a switch.
+        # A model switch typed as a chat text gets the reply of a switch.
         is_switch = isinstance(request, ModelSwitch)
         message_type = MessageType.MODEL_SWITCH if is_switch else received.type
         presenter.expect(message_type)

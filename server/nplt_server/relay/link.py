@@ -289,7 +289,7 @@ class Links:
         except (OSError, ssl.SSLError, ProtocolError, LinkLost) as error:
             if stream is not None:
                 stream.abort()
-            log.warning("the server at %s can't be reached: %s", address, error or "no answer")
+            log.warning("the server at %s can't be reached: %s", address, error or "no reply")
             raise LinkLost(str(error)) from None
         link_stream: FrameStream[Frame] = stream  # type: ignore[assignment]
         link = EdgeLink(address, link_stream, self._limits.message_bytes_max)

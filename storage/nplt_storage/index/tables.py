@@ -1,4 +1,4 @@
-"""The tables of the index: applying updates, and answering questions.
+"""The tables of the index: applying updates, and running queries.
 
 In `conversations` the columns are what is queried; the row itself is stored as JSON next to
 them, and lists are read by keyset. Times are whole microseconds. A last-access time never

@@ -248,7 +248,7 @@ class ConversationIndex:
     # Taking in, and waiting for it
 
     async def catch_up(self) -> None:
-        """Surveys the files slice by slice. Questions are answered between slices with what is
+        """Surveys the files slice by slice. Queries run between slices with what is
         known so far, so callers need not wait for this."""
         rest = self._database.changes()
         while not await self._do(lambda: self._take_in_slice(rest)):
