@@ -188,8 +188,8 @@ def _under_faults(
 
 def _take_out(cluster: Cluster, crowd: Crowd) -> None:
     """An acknowledged prompt, as if it had never been stored."""
-    told, client = crowd.acknowledged[-1], cluster.storage.connect()
-    client.xdel(cluster.streams().key(told.session_id, "log"), f"{told.seq}-0")
+    receipt, client = crowd.acknowledged[-1], cluster.storage.connect()
+    client.xdel(cluster.streams().key(receipt.session_id, "log"), f"{receipt.seq}-0")
 
 
 def _figures(crowd: Crowd) -> str:
@@ -197,7 +197,7 @@ def _figures(crowd: Crowd) -> str:
     ends = ", ".join(f"{count:,} {state}" for state, count in crowd.ends.most_common())
     refused = ", ".join(f"{count:,} {code}" for code, count in crowd.refusals.most_common())
     return (
-        f"{len(crowd.acknowledged):,} prompts acknowledged, {len(crowd.heard):,} entries heard, "
+        f"{len(crowd.acknowledged):,} prompts acknowledged, {len(crowd.received):,} entries heard, "
         f"ends heard: {ends or 'none'}; refused for a while: {refused or 'none'}; receipts p50 "
         f"{_part(seconds, 0.5):.3f} s, p99 {_part(seconds, 0.99):.2f} s, last {seconds[-1]:.1f} s"
     )
@@ -245,7 +245,7 @@ def _restarted(plan: Plan, balancer: str) -> tuple[list[str], str]:
             _take_out(cluster, crowd)
             records = cluster.streams().records(crowd.conversations)
         complaints = list(verdict(crowd, records, calls_in(cluster.place.calls_file)))
-    mine = {told.turn_id for told in crowd.acknowledged}
+    mine = {receipt.turn_id for receipt in crowd.acknowledged}
     complaints += [
         f"turn {entry['turn_id']} was acknowledged and ended as {entry.get('state')}"
         for entries in records.values()
@@ -290,7 +290,7 @@ def failover(plan: Plan) -> list[Result]:
     may_miss = (began - _LOST_SECONDS, over)
     complaints = list(verdict(crowd, records, calls, lost_between=may_miss))
     there = {entry.get("message_id") for entries in records.values() for entry in entries}
-    gone = [told for told in crowd.acknowledged if told.message_id not in there]
+    gone = [receipt for receipt in crowd.acknowledged if receipt.message_id not in there]
     today = f"failover in {over - began:.1f} s, {len(gone)} acknowledged prompts lost with it"
     promised = Promised(number="FAILOVER", what="Sentinel fails over")
     return [promised.judged(complaints, f"{today}; {_figures(crowd)}")]
@@ -404,11 +404,11 @@ def _freeze(server: RedisServer, session_id: str, *, sabotage: bool) -> list[str
             client.hset(f"{base}:owner", "token", token)
         before = _dump(client, base)
         owner.send_signal(signal.SIGCONT)
-        said = owner.stdout.read().splitlines()
+        lines = owner.stdout.read().splitlines()
         owner.wait(timeout=60)
-        complaints = [f"{session_id}: {line}" for line in said if not line.endswith(": refused")]
-        if len(said) != len(TRIES):
-            complaints.append(f"{session_id}: only {len(said)} of {len(TRIES)} were tried")
+        complaints = [f"{session_id}: {line}" for line in lines if not line.endswith(": refused")]
+        if len(lines) != len(TRIES):
+            complaints.append(f"{session_id}: only {len(lines)} of {len(TRIES)} were tried")
         if _dump(client, base) != before:
             complaints.append(f"{session_id}: the frozen owner changed it")
     return complaints

@@ -34,8 +34,8 @@ def failed_syncs(plan: Plan) -> list[Result]:
     progress = Progress("P5 failed syncs", len(places))
     for k in places:
         given = Promises()
-        said, failed = _fail_from(plan, k, given)
-        complaints += [f"from sync {k} on: {one}" for one in said]
+        complaint, failed = _fail_from(plan, k, given)
+        complaints += [f"from sync {k} on: {one}" for one in complaint]
         promises += len(given)
         failures += failed
         progress.step()
@@ -75,8 +75,8 @@ def _fail_from(plan: Plan, k: int, promises: Promises) -> tuple[list[str], int]:
 def _while_failing(unlucky: Talker, lucky: Talker, room: str, k: int) -> list[str]:
     complaints: list[str] = []
     # Two syncs a turn, so after k prompts the k-th sync is well behind us.
-    told = [unlucky.ask() for _ in range(k)]
-    for one in told:
+    outcome = [unlucky.ask() for _ in range(k)]
+    for one in outcome:
         if isinstance(one, Refused) and one.code not in _CLEAR_CODES:
             complaints.append(f"not a clear error: {one.code}: {one.message}")
     if _is_completed(unlucky.ask()):
@@ -88,5 +88,5 @@ def _while_failing(unlucky: Talker, lucky: Talker, room: str, k: int) -> list[st
     return complaints
 
 
-def _is_completed(told: Finished | Refused) -> bool:
-    return isinstance(told, Finished) and told.state == "completed"
+def _is_completed(outcome: Finished | Refused) -> bool:
+    return isinstance(outcome, Finished) and outcome.state == "completed"

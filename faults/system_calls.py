@@ -114,12 +114,16 @@ def _die_at(
     at = f"at {injection.calls[0]} {injection.when}: "
     with ForkedServer(fork_server, data_dir) as server:
         server.start()
-        tally.complain(at + said for said in judge(server.port, data_dir, promises.acked()))
+        tally.complain(
+            at + complaint for complaint in judge(server.port, data_dir, promises.acked())
+        )
         with Talker(server.port, promises) as talker:
             talker.attach(beginning.session_id)
             if isinstance(talker.ask(), Refused):
                 tally.complain([f"{at}the conversation does not go on"])
-        tally.complain(at + said for said in judge(server.port, data_dir, promises.acked()))
+        tally.complain(
+            at + complaint for complaint in judge(server.port, data_dir, promises.acked())
+        )
     tally.deaths += 1
     tally.promises += len(promises)
     shutil.rmtree(data_dir.parent)

@@ -175,7 +175,7 @@ def _raw(message: Ping | FileData | messages.Pong | messages.FilePiece) -> bytes
     return message.data
 
 
-def _details_beside(message: ErrorReport | SessionEvent) -> bytes:
+def _with_details(message: ErrorReport | SessionEvent) -> bytes:
     fields: JsonObject = msgspec.to_builtins(message)
     fields.pop("details", None)
     for name, value in (message.details or {}).items():
@@ -188,8 +188,8 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     FileData: _raw,
     messages.Pong: _raw,
     messages.FilePiece: _raw,
-    ErrorReport: _details_beside,
-    SessionEvent: _details_beside,
+    ErrorReport: _with_details,
+    SessionEvent: _with_details,
 }
 """Encoders of the messages whose payload is not simply their fields as JSON."""
 
@@ -250,7 +250,7 @@ def decode_reply(
     if type != REPLY_CODES.get(request_type, request_type):
         raise RequestError(
             ErrorCode.MALFORMED,
-            f"A reply of type 0x{type:02X} can't answer {request_type.name}.",
+            f"A reply of type 0x{type:02X} is no reply to {request_type.name}.",
         )
     if shape is messages.Pong:
         return messages.Pong(data=payload)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 GONE = -1
-"""The other end has closed the connection. It has no user any more: the kernel would say root."""
+"""The other end has closed the connection. It has no user any more: the kernel would name root."""
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -25,7 +25,7 @@ _NLMSG_ERROR = 2
 _TCP_LISTEN = 10
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _REQUEST = struct.Struct("=BBBBI 2s2s16s16sIII")  # struct inet_diag_req_v2
-_ANSWER = struct.Struct("=BBBB 2s2s16s16sIII IIIII")  # struct inet_diag_msg
+_REPLY = struct.Struct("=BBBB 2s2s16s16sIII IIIII")  # struct inet_diag_msg
 _NO_COOKIE = 0xFFFF_FFFF
 _PEER_CREDENTIALS = struct.Struct("=iII")  # struct ucred
 
@@ -82,14 +82,14 @@ def _ask_kernel(theirs: _Place, ours: _Place, *, scope: int) -> int | None:
     ) as kernel:
         kernel.settimeout(1.0)  # the kernel replies before `send` returns
         kernel.send(header + request)
-        answer = kernel.recv(4_096)
-    kind = _HEADER.unpack_from(answer)[1]
+        reply = kernel.recv(4_096)
+    kind = _HEADER.unpack_from(reply)[1]
     if kind == _NLMSG_ERROR:
-        (code,) = struct.unpack_from("=i", answer, _HEADER.size)
+        (code,) = struct.unpack_from("=i", reply, _HEADER.size)
         if code == -2:  # ENOENT: the other end is not on this machine
             return None
         raise OSError(-code, os.strerror(-code))
-    fields = _ANSWER.unpack_from(answer, _HEADER.size)
+    fields = _REPLY.unpack_from(reply, _HEADER.size)
     state, user, inode = fields[1], fields[-2], fields[-1]
     if state == _TCP_LISTEN:  # found by its port alone
         return None

@@ -54,7 +54,7 @@ def stand_ins(first: Entry) -> list[Entry]:
     checkpoint = read_checkpoint(first) if isinstance(first, CheckpointEntry) else None
     if checkpoint is None:
         raise BadEntry(f"it begins with entry {first.seq}, and nothing says what was before")
-    at_place = {entry.seq: entry for entry in checkpoint.told}
+    at_place = {entry.seq: entry for entry in checkpoint.state_entries}
     anywhere = _anywhere(checkpoint)
     entries: list[Entry] = []
     for seq in range(1, first.seq + 1):

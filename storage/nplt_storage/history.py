@@ -187,11 +187,11 @@ class ActiveEntries:
                         self.unfinished[entry.turn_id] = entry
             case ModelOutputEntry():
                 turn.last_call = entry.call
-                turn.unanswered = entry if entry.tool_calls else None
+                turn.awaiting_results = entry if entry.tool_calls else None
                 if entry.ends_turn:
                     self._end(turn, entry)
             case ToolResultsEntry():
-                turn.unanswered = None
+                turn.awaiting_results = None
             case FaultEntry():
                 self._end(turn, entry)
 
@@ -618,8 +618,8 @@ class ConversationHistory:
         return self._messages(self._all_active.spoken[-n:] if n > 0 else [])
 
     def by_role(self, role: Role) -> list[ChatMessage]:
-        said = (entry for entry in self._all_active.entries if isinstance(entry, MessageEntry))
-        return self._messages(entry for entry in said if entry.role == role)
+        messages = (entry for entry in self._all_active.entries if isinstance(entry, MessageEntry))
+        return self._messages(entry for entry in messages if entry.role == role)
 
     # Growing
 
@@ -747,7 +747,7 @@ class ConversationHistory:
             case CheckpointEntry():
                 checkpoint = read_checkpoint(entry)
                 if checkpoint is not None:
-                    self._quoted |= {entry.seq: entry for entry in checkpoint.told}
+                    self._quoted |= {entry.seq: entry for entry in checkpoint.state_entries}
             case _:
                 pass
 
@@ -766,8 +766,8 @@ class ConversationHistory:
             in_full = in_full or is_in(self.hidden, draft.to_seq)
             hidden = self._hidden_at(draft.to_seq)
         is_implied = hidden == through(self.hidden, draft.to_seq)
-        said = None if is_implied and not in_full else hidden
-        return replace(self._left_by(draft, hidden)[0], hidden=said)
+        messages = None if is_implied and not in_full else hidden
+        return replace(self._left_by(draft, hidden)[0], hidden=messages)
 
     def _without_turns(self, draft: _Rollback) -> tuple[_Rollback, Ranges]:
         """The draft with `to_seq` for its turns, and the ranges up to `to_seq` that it hides."""
@@ -891,8 +891,8 @@ class ConversationHistory:
             raise NotInReach(self._lost_at)
         return self._active
 
-    def _messages(self, said: Iterable[MessageEntry]) -> list[ChatMessage]:
-        return [chat_message(entry, self._active.results).copy() for entry in said]
+    def _messages(self, messages: Iterable[MessageEntry]) -> list[ChatMessage]:
+        return [chat_message(entry, self._active.results).copy() for entry in messages]
 
     def _state_keys(self) -> Iterable[StateKey]:
         return self._before.state_seqs.keys() | self._active.state_entries.keys()

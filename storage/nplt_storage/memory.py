@@ -56,7 +56,7 @@ class StoredConversation(Struct):
     row: ConversationRow
     entries: list[Entry] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
-    said: list[Piece] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     writer: MemoryRecord | None = None
 
     @classmethod
@@ -88,16 +88,16 @@ class MemoryRecord:
     async def append(self, entry: Entry) -> ConversationRow:
         kept = self._writable()
         kept.add(entry)
-        if kept.said and outdates(entry, *kept.said[0][:2]):
-            kept.said.clear()
+        if kept.pieces and outdates(entry, *kept.pieces[0][:2]):
+            kept.pieces.clear()
         return kept.row
 
     def journal_delta(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> None:
         kept = self._kept
         if kept.writer is self:
-            if kept.said and kept.said[0][:2] != (turn_id, call):
-                kept.said.clear()
-            kept.said.append((turn_id, call, kind, text))
+            if kept.pieces and kept.pieces[0][:2] != (turn_id, call):
+                kept.pieces.clear()
+            kept.pieces.append((turn_id, call, kind, text))
 
     async def keep_blob(self, data: bytes) -> BlobReference:
         return self._writable().keep_blob(data)
@@ -193,7 +193,7 @@ class MemoryStore:
             record=kept.writer,
             history=ConversationHistory(session_id, kept.entries, turns_max=self._turns_max),
             row=kept.row,
-            partial_answer=not_yet_an_entry(joined(kept.said), kept.row, kept.entries),
+            partial_answer=not_yet_an_entry(joined(kept.pieces), kept.row, kept.entries),
         )
 
     async def page(self, session_id: str, query: PageQuery) -> MessagePage:

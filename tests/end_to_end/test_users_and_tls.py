@@ -108,9 +108,9 @@ def test_another_users_conversation_gets_the_same_error_as_an_unknown_one(
     assert bob.request(SESSION_LIST).json["sessions"] == []
     for code in (ATTACH, SESSION_SWITCH, SESSION_DELETE, HISTORY_REQUEST):
         theirs = bob.request(code, {"session_id": session_id}).json
-        nobodys = bob.request(code, {"session_id": "f" * 32}).json
-        assert theirs["code"] == nobodys["code"] == "not_found"
-        assert theirs["message"].replace(session_id, "f" * 32) == nobodys["message"]
+        missing = bob.request(code, {"session_id": "f" * 32}).json
+        assert theirs["code"] == missing["code"] == "not_found"
+        assert theirs["message"].replace(session_id, "f" * 32) == missing["message"]
     refusal = bob.request(PROMPT, {"text": "x", "session_id": session_id}).json
     assert refusal["code"] == "not_found"
     assert ada.ask("still mine") == "still mine"

@@ -183,7 +183,7 @@ def _received(end: ServerConnection | ClientConnection, pieces: list[bytes]) -> 
             else:
                 assert isinstance(item, EventReceived | ErrorReceived) or item
                 found.append(item)
-    found += [end.data_to_send(), end.has_partial, end.unanswered, end.state]
+    found += [end.data_to_send(), end.has_partial, end.open_requests, end.state]
     end.close()
     assert not end.has_partial
     return found

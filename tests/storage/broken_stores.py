@@ -375,7 +375,7 @@ def erases_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
 
 
 @breaks("rows_are_what_the_entries_say", "a_list_can_be_narrowed")
-def does_not_hear_of_names(patch: pytest.MonkeyPatch) -> None:
+def misses_new_names(patch: pytest.MonkeyPatch) -> None:
     def deaf(row: ConversationRow, entry: Entry) -> ConversationRow:
         folded = rows.fold(row, entry)
         return replace(folded, name=row.name) if entry.kind == "renamed" else folded
@@ -383,7 +383,7 @@ def does_not_hear_of_names(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("nplt_storage.memory.fold", deaf)
 
 
-@breaks("users_see_their_own_only", "nobody_finds_what_others_said")
+@breaks("users_see_their_own_only", "search_finds_no_text_of_other_users")
 def lists_what_others_have(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryStore, "_of", lambda self, user: list(self._kept.values()))
 
@@ -400,7 +400,7 @@ def _list_with(patch: pytest.MonkeyPatch, change: Callable[[RowQuery], RowQuery]
     "a_list_can_be_walked_while_conversations_move",
     "what_is_no_cursor_is_refused",
 )
-def begins_every_list_anew(patch: pytest.MonkeyPatch) -> None:
+def begins_every_list_again(patch: pytest.MonkeyPatch) -> None:
     _list_with(patch, lambda query: replace(query, cursor=None))
 
 
@@ -431,7 +431,7 @@ def finds_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryStore, "search", search)
 
 
-@breaks("what_was_said_is_found_the_newest_first")
+@breaks("search_finds_the_newest_first")
 def finds_whole_words_in_their_case_only(patch: pytest.MonkeyPatch) -> None:
     search = MemoryStore.search
 
@@ -448,10 +448,10 @@ def finds_whole_words_in_their_case_only(patch: pytest.MonkeyPatch) -> None:
 def finds_the_same_again(patch: pytest.MonkeyPatch) -> None:
     search = MemoryStore.search
 
-    async def anew(self: MemoryStore, user: str, query: SearchQuery) -> SearchPage:
+    async def fresh(self: MemoryStore, user: str, query: SearchQuery) -> SearchPage:
         return await search(self, user, replace(query, cursor=None))
 
-    patch.setattr(MemoryStore, "search", anew)
+    patch.setattr(MemoryStore, "search", fresh)
 
 
 # Whole conversations
@@ -610,7 +610,7 @@ def keeps_the_blobs_of_redacted_results(patch: pytest.MonkeyPatch) -> None:
     "a_name_belongs_to_its_conversation",
     "an_undeleted_conversation_is_as_it_was",
     "only_ones_own_is_brought_back",
-    "it_is_told_whether_another_may_bring_it_back",
+    "undelete_shows_whether_another_may_restore_it",
     "the_trash_lists_ones_own_deleted_conversations",
     "undeleting_replaces_nothing",
 )
@@ -643,7 +643,7 @@ def lists_everybodys_trash(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryStore, "trash", careless)
 
 
-@breaks("it_is_told_whether_another_may_bring_it_back")
+@breaks("undelete_shows_whether_another_may_restore_it")
 def takes_ones_own_trash_for_anothers(patch: pytest.MonkeyPatch) -> None:
     async def careless(self: MemoryStore, session_id: str, user: str) -> bool:
         return session_id in self._trash
@@ -667,7 +667,7 @@ def undeletes_over_what_is_there(patch: pytest.MonkeyPatch) -> None:
 
 
 @breaks(
-    "what_was_said_is_there_when_opened_again",
+    "entries_are_there_when_opened_again",
     "the_words_of_an_earlier_call_are_not_mixed_in",
     "the_end_of_another_turn_does_not_forget_it",
 )
@@ -678,7 +678,7 @@ def does_not_listen(patch: pytest.MonkeyPatch) -> None:
 @breaks("the_words_of_an_earlier_call_are_not_mixed_in")
 def mixes_the_words_of_calls(patch: pytest.MonkeyPatch) -> None:
     def hoard(self: MemoryRecord, turn_id: str, call: int, kind: Any, text: str) -> None:
-        self._kept.said.append((turn_id, call, kind, text))
+        self._kept.pieces.append((turn_id, call, kind, text))
 
     def as_the_last(pieces: Sequence[Piece]) -> PartialAnswer | None:
         return joined((*pieces[-1][:2], *piece[2:]) for piece in pieces)
@@ -692,9 +692,9 @@ def mixes_the_words_of_calls(patch: pytest.MonkeyPatch) -> None:
 
 
 @breaks("what_became_an_entry_is_forgotten", "saying_never_fails")
-def never_forgets_what_was_said(patch: pytest.MonkeyPatch) -> None:
+def never_drops_the_partial_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("nplt_storage.memory.outdates", lambda *_: False)
-    patch.setattr("nplt_storage.memory.not_yet_an_entry", lambda said, row, entries: said)
+    patch.setattr("nplt_storage.memory.not_yet_an_entry", lambda pieces, row, entries: pieces)
 
 
 @breaks("the_end_of_another_turn_does_not_forget_it")
@@ -703,7 +703,7 @@ def forgets_at_any_end(patch: pytest.MonkeyPatch) -> None:
 
 
 @breaks("saying_never_fails")
-def fails_when_something_is_said(patch: pytest.MonkeyPatch) -> None:
+def fails_when_text_arrives(patch: pytest.MonkeyPatch) -> None:
     say = MemoryRecord.journal_delta
 
     def strict(self: MemoryRecord, turn_id: str, call: int, kind: Any, text: str) -> None:
@@ -777,13 +777,13 @@ def loses_the_last_entry_in_a_crash(patch: pytest.MonkeyPatch) -> None:
 
 
 @breaks("after_a_crash_there_is_how_it_began", of="shared")
-def remembers_what_was_said_with_a_hole(patch: pytest.MonkeyPatch) -> None:
+def keeps_a_partial_answer_with_a_hole(patch: pytest.MonkeyPatch) -> None:
     end = SharedMemoryMaker.end
 
     async def with_a_hole(self: SharedMemoryMaker, store: ConversationStore) -> None:
         await end(self, store)
         for kept in self.kept.values():
-            del kept.said[3:5]
+            del kept.pieces[3:5]
 
     patch.setattr(SharedMemoryMaker, "end", with_a_hole)
 
@@ -849,7 +849,7 @@ def forgets_the_names_it_trims(patch: pytest.MonkeyPatch) -> None:
 # What still holds
 
 
-@breaks("what_was_told_far_from_the_end_still_holds")
+@breaks("state_set_far_from_the_end_still_holds")
 def forgets_the_state_of_widgets(patch: pytest.MonkeyPatch) -> None:
     def forgetful(session_id: str, entries: Sequence[Entry], **known: Any) -> ConversationHistory:
         kept = [entry for entry in entries if not isinstance(entry, WidgetEntry)]
@@ -919,19 +919,19 @@ def keeps_everything(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(
     "what_was_trimmed_is_still_accounted_for",
-    "what_was_told_right_before_the_cut_still_holds",
+    "state_set_right_before_the_cut_still_holds",
     of="redis",
 )
-def forgets_what_was_said_to_the_model(patch: pytest.MonkeyPatch) -> None:
+def forgets_the_prompts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(trimming, "state_seqs_of", lambda row: {})
 
 
-@breaks("a_conversation_nobody_uses_expires", of="redis")
+@breaks("an_unused_conversation_expires", of="redis")
 def never_expires(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RedisServer, "pass_time", lambda self, seconds, prefix: None)
 
 
-@breaks("a_conversation_nobody_uses_expires", of="redis")
+@breaks("an_unused_conversation_expires", of="redis")
 def expires_though_it_is_used(patch: pytest.MonkeyPatch) -> None:
     without = scripts.APPEND.replace("\nused(ttl)", "")
     patch.setattr(scripts, "APPEND", without)
@@ -942,7 +942,7 @@ def expires_though_someone_looks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scripts, "TOUCH", "return 'done'")
 
 
-@breaks("a_conversation_nobody_uses_expires", of="redis")
+@breaks("an_unused_conversation_expires", of="redis")
 def counts_what_has_expired(patch: pytest.MonkeyPatch) -> None:
     async def cards(self: RedisStore, user: str) -> int:
         return int(self._connection.ask("ZCARD", self._keyspace.of_user("user", user)))

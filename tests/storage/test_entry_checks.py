@@ -205,7 +205,7 @@ def test_a_metadata_key_that_is_not_snake_case_is_refused(key: str) -> None:
         check_metadata({key: 1})
 
 
-def test_metadata_is_taken_up_to_its_limit_and_not_a_byte_further() -> None:
+def test_metadata_is_accepted_up_to_its_limit_in_bytes() -> None:
     room = METADATA_BYTES_MAX - len('{"a":""}')
     check_metadata({"a": "x" * room})
     with pytest.raises(BadEntry, match="larger than 2048 bytes"):

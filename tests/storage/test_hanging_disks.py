@@ -135,7 +135,7 @@ async def test_a_record_closed_while_its_disk_hangs_gives_its_descriptor_back(
         await record.append(pen.stamped(prompt("t1")))
 
 
-async def test_nobody_opens_the_file_while_an_append_hangs_in_it(disk: HangingDisk) -> None:
+async def test_a_file_with_a_hanging_append_can_not_be_opened(disk: HangingDisk) -> None:
     files = WatchedFiles(disk.files, disk)
     file = JsonFile(PATH, "s1", files=files, new_id=counting_ids())
     appender = Appender(file, file.create(Header(session_id="s1", created_at=START)))
@@ -230,7 +230,7 @@ async def test_closing_waits_for_a_sync_that_hangs_no_longer_than_for_an_append(
     await _until(lambda: not disk.files.open_files)
 
 
-async def test_an_append_that_hung_while_its_file_was_opened_anew_writes_nothing(
+async def test_an_append_that_hung_while_its_file_was_reopened_writes_nothing(
     disk: HangingDisk, appended: list[Entry]
 ) -> None:
     threads, due = CommitThreads(), list[Callable[[], None]]()

@@ -101,7 +101,7 @@ async def test_a_conversation_deleted_while_it_is_listed_does_no_harm(
     assert [row.session_id for row in await rows(store)] == ["s2"]
 
 
-async def test_a_directory_that_can_not_be_made_is_said_so(tmp_path: Path) -> None:
+async def test_a_data_directory_that_can_not_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageUnavailable, match="can't be used"):
         await open_store(tmp_path / "file" / "data")
@@ -267,7 +267,7 @@ async def test_a_damaged_conversation_is_repaired_while_others_are_served(
 
 
 @pytest.mark.parametrize("layout", ["indented", "in one line", "sorted"])
-async def test_a_file_that_another_program_laid_out_anew_is_taken_in_again(
+async def test_a_file_that_another_program_reformatted_is_imported_again(
     history_dir: Path, data_dir: Path, layout: str
 ) -> None:
     path = history_dir / "session_20260102_s1.json"
@@ -288,9 +288,7 @@ async def test_a_file_that_another_program_laid_out_anew_is_taken_in_again(
     assert path.with_name(f"{path.name}.orig").read_text() == laid_out
 
 
-async def test_a_file_nobody_listed_is_not_overwritten(
-    store: JsonFileStore, data_dir: Path
-) -> None:
+async def test_an_unlisted_file_is_not_overwritten(store: JsonFileStore, data_dir: Path) -> None:
     path = data_dir / "history" / "session_20260102_s1.json"
     path.write_bytes(b"mine")
     with pytest.raises(ConversationExists):

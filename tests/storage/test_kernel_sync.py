@@ -148,7 +148,7 @@ async def test_it_takes_no_more_than_it_has_room_for(kernel: KernelSync, tmp_pat
     os.close(descriptor)
 
 
-async def test_the_end_of_a_sync_is_told_after_closing_too(
+async def test_the_outcome_of_a_sync_is_reported_after_closing_too(
     kernel: KernelSync, tmp_path: Path
 ) -> None:
     descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
@@ -161,7 +161,7 @@ async def test_the_end_of_a_sync_is_told_after_closing_too(
     os.close(descriptor)
 
 
-async def test_whoever_can_not_be_told_keeps_nobody_else_from_being_told(
+async def test_a_failing_callback_does_not_keep_others_from_the_outcome(
     kernel: KernelSync, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
@@ -266,7 +266,7 @@ async def test_a_write_that_failed_halfway_is_made_again_in_a_thread(
 
 
 @pytest.mark.usefixtures("kernel")
-async def test_a_sync_that_nobody_can_make_is_no_acknowledgement_and_later_appends_are_made(
+async def test_a_failed_sync_acknowledges_nothing_and_later_appends_succeed(
     conversation: Conversation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await conversation.say("t1")

@@ -137,13 +137,13 @@ class RawClient:
         return self.answer_of(receipt["turn_id"])
 
     def answer_of(self, turn_id: str) -> str:
-        said = ""
+        text = ""
         for frame in self.events():
             if frame.type == TEXT_DELTA and frame.json["turn_id"] == turn_id:
-                assert frame.json["offset"] == len(said)
-                said += frame.json["text"]
+                assert frame.json["offset"] == len(text)
+                text += frame.json["text"]
             if frame.type == TURN_FINISHED and frame.json["turn_id"] == turn_id:
-                return said
+                return text
         raise AssertionError("unreachable")
 
     # plain

@@ -206,8 +206,8 @@ class Life:
                     if change == "quarantine_results"
                     else (ModelInputEntry, ModelOutputEntry)
                 )
-                said = [entry.seq for entry in entries if isinstance(entry, kinds)]
-                for target in said[len(said) // 2 :][:1]:
+                seqs = [entry.seq for entry in entries if isinstance(entry, kinds)]
+                for target in seqs[len(seqs) // 2 :][:1]:
                     await conversation.append_entry(
                         QuarantineEntry(target_seq=target, code="poison", content="refused")
                     )
@@ -268,6 +268,6 @@ def _read_again(store: MemoryStore) -> MemoryStore:
             kept.row,
             entries=[decode_line(encode_line(entry)) for entry in kept.entries],
             blobs=dict(kept.blobs),
-            said=list(kept.said),
+            pieces=list(kept.pieces),
         )
     return found

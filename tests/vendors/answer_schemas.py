@@ -47,43 +47,43 @@ _LISTS = ("anyOf", "oneOf", "allOf")
 
 
 def check_chat_format(body: JsonObject, model: GptModel) -> None:
-    told = body.get("response_format")
-    if told is None:
+    format_ = body.get("response_format")
+    if format_ is None:
         return
     path: Path = ("response_format",)
-    check_choice(told.get("type"), (*path, "type"), ("text", "json_object", "json_schema"), SAY)
-    if told["type"] == "json_object" and b"json" not in orjson.dumps(body["messages"]).lower():
+    check_choice(format_.get("type"), (*path, "type"), ("text", "json_object", "json_schema"), SAY)
+    if format_["type"] == "json_object" and b"json" not in orjson.dumps(body["messages"]).lower():
         raise Rejection(
             "Prompt must contain the word 'json' in some form to use 'response_format' of type"
             " 'json_object'."
         )
-    if told["type"] != "json_schema":
+    if format_["type"] != "json_schema":
         return
     if model.vendor == "deepseek":
         raise Rejection(
             "This response_format type is unavailable now", code="invalid_request_error"
         )
     shape = Shape(required={"type": "string", "json_schema": "object"})
-    inner = check_shape(told, path, shape, SAY)["json_schema"]
+    inner = check_shape(format_, path, shape, SAY)["json_schema"]
     _check_openai(check_shape(inner, (*path, "json_schema"), _FORMAT, SAY), path, "response_format")
 
 
 def check_responses_format(body: JsonObject) -> None:
-    told = (body.get("text") or {}).get("format")
-    if told is None:
+    format_ = (body.get("text") or {}).get("format")
+    if format_ is None:
         return
     path: Path = ("text", "format")
-    check_choice(told.get("type"), (*path, "type"), ("text", "json_object", "json_schema"), SAY)
-    if told["type"] == "json_schema":
+    check_choice(format_.get("type"), (*path, "type"), ("text", "json_object", "json_schema"), SAY)
+    if format_["type"] == "json_schema":
         shape = Shape(required={"type": "string", **_FORMAT.required}, optional=_FORMAT.optional)
-        _check_openai(check_shape(told, path, shape, SAY), path, "response_format")
+        _check_openai(check_shape(format_, path, shape, SAY), path, "response_format")
 
 
-def _check_openai(told: JsonObject, path: Path, what: str) -> None:
-    check_name(told["name"], (*path, "name"), "^[a-zA-Z0-9_-]+$", SAY, most=64)
-    for fault in _openai_faults(told["schema"], strict=bool(told.get("strict"))):
+def _check_openai(format_: JsonObject, path: Path, what: str) -> None:
+    check_name(format_["name"], (*path, "name"), "^[a-zA-Z0-9_-]+$", SAY, most=64)
+    for fault in _openai_faults(format_["schema"], strict=bool(format_.get("strict"))):
         raise Rejection(
-            f"Invalid schema for {what} '{told['name']}': {fault}",
+            f"Invalid schema for {what} '{format_['name']}': {fault}",
             param=bracketed(path),
             code="invalid_json_schema",
         )
@@ -157,17 +157,17 @@ def check_output_config(body: JsonObject, model: ClaudeModel) -> None:
     if body.get("output_config") is None:
         return
     say = AnthropicWording()
-    told = check_shape(body["output_config"], ("output_config",), _OUTPUT_CONFIG, say)
-    if told.get("format") is None:
+    format_ = check_shape(body["output_config"], ("output_config",), _OUTPUT_CONFIG, say)
+    if format_.get("format") is None:
         return
     path: Path = ("output_config", "format")
-    told = check_shape(told["format"], path, _CLAUDE_FORMAT, say)
-    check_choice(told["type"], (*path, "type"), ("json_schema",), say)
+    format_ = check_shape(format_["format"], path, _CLAUDE_FORMAT, say)
+    check_choice(format_["type"], (*path, "type"), ("json_schema",), say)
     if not model.takes_schema:
         raise at(path, f"structured outputs are not supported with {model.name}")
     path = (*path, "schema")
     optional = 0
-    for schema in _all_schemas(told["schema"], told["schema"], (), path):
+    for schema in _all_schemas(format_["schema"], format_["schema"], (), path):
         _check_claude(schema, path)
         required = schema.get("required", [])
         optional += sum(name not in required for name in schema.get("properties", {}))

@@ -21,14 +21,14 @@ def check_answers_of_tools(messages: list[JsonObject]) -> None:
             continue
         open_ids = [each for each in asked if each not in answered]
         if open_ids:
-            raise _unanswered(open_ids, place)
+            raise _without_results(open_ids, place)
         asked = [call["id"] for call in message.get("tool_calls") or []]
         answered = set()
         if len(set(asked)) < len(asked):
             raise _duplicate(asked[-1], place)
     open_ids = [each for each in asked if each not in answered]
     if open_ids:
-        raise _unanswered(open_ids, len(messages) - 1)
+        raise _without_results(open_ids, len(messages) - 1)
 
 
 def _check_tool_message(call_id: str, place: int, *, asked: list[str], answered: set[str]) -> None:
@@ -48,7 +48,7 @@ def _check_tool_message(call_id: str, place: int, *, asked: list[str], answered:
         raise _duplicate(call_id, place)
 
 
-def _unanswered(call_ids: list[str], place: int) -> Rejection:
+def _without_results(call_ids: list[str], place: int) -> Rejection:
     return Rejection(
         "An assistant message with 'tool_calls' must be followed by tool messages responding to"
         " each 'tool_call_id'. The following tool_call_ids did not have response messages:"

@@ -28,7 +28,7 @@ from tests.vendors.fields import (
     check_name,
     check_range,
     check_shape,
-    told_by,
+    discriminator,
 )
 from tests.vendors.models import GptModel
 from tests.vendors.openai_api import check_cache_key, check_effort, check_sampling, unsupported
@@ -128,7 +128,7 @@ def _check_tools_with_effort(body: JsonObject, model: GptModel) -> None:
 
 
 def _check_message(message: object, path: Path) -> None:
-    role = told_by(message, path, "role", SAY)
+    role = discriminator(message, path, "role", SAY)
     check_choice(role, (*path, "role"), tuple(MESSAGES), SAY)
     message = check_shape(message, path, MESSAGES[role], SAY)
     calls = message.get("tool_calls")
@@ -201,7 +201,7 @@ def _check_parts(parts: list[JsonObject], path: Path, allowed: tuple[str, ...]) 
     if not parts:
         raise SAY.empty_array(path)
     for place, part in enumerate(parts):
-        kind = told_by(part, (*path, place), "type", SAY)
+        kind = discriminator(part, (*path, place), "type", SAY)
         check_choice(kind, (*path, place), allowed, SAY)
         kinds = "string" if kind in ("text", "refusal") else "object"
         known = Shape(required={"type": "string", kind: kinds})

@@ -133,12 +133,14 @@ def _check_answered(blocks: list[JsonObject], place: int, following: list[JsonOb
         if block["type"] != "tool_result":
             break
         leading.append(block["tool_use_id"])
-    unanswered = [block["id"] for block in _of(blocks, "tool_use") if block["id"] not in leading]
-    if unanswered:
+    without_results = [
+        block["id"] for block in _of(blocks, "tool_use") if block["id"] not in leading
+    ]
+    if without_results:
         raise at(
             ("messages", place),
             "`tool_use` ids were found without `tool_result` blocks immediately after:"
-            f" {', '.join(unanswered)}. Each `tool_use` block must have a corresponding"
+            f" {', '.join(without_results)}. Each `tool_use` block must have a corresponding"
             " `tool_result` block in the next message.",
         )
 

@@ -20,7 +20,7 @@ from tests.vendors.fields import (
     check_name,
     check_range,
     check_shape,
-    told_by,
+    discriminator,
 )
 from tests.vendors.models import GptModel
 from tests.vendors.openai_api import check_cache_key, check_effort, check_sampling, unsupported
@@ -127,7 +127,7 @@ def _check_item(item: object, path: Path) -> None:
 
 
 def _check_message(item: object, path: Path) -> None:
-    role = told_by(item, path, "role", SAY)
+    role = discriminator(item, path, "role", SAY)
     check_choice(role, (*path, "role"), tuple(MESSAGES), SAY)
     item = check_shape(item, path, MESSAGES[role], SAY)
     if role == "assistant":
@@ -137,7 +137,7 @@ def _check_message(item: object, path: Path) -> None:
     parts = PARTS["assistant" if role == "assistant" else "user"]
     for place, part in enumerate(item["content"]):
         part_path = (*path, "content", place)
-        check_choice(told_by(part, part_path, "type", SAY), part_path, tuple(parts), SAY)
+        check_choice(discriminator(part, part_path, "type", SAY), part_path, tuple(parts), SAY)
         check_shape(part, part_path, parts[part["type"]], SAY)
 
 

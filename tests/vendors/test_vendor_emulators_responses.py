@@ -32,7 +32,7 @@ def assistant(*parts: Json, **more: object) -> Json:
     return {"type": "message", "role": "assistant", "content": list(parts), **more}
 
 
-def said(text: str) -> Json:
+def output_text(text: str) -> Json:
     return {"type": "output_text", "text": text, "annotations": []}
 
 
@@ -84,7 +84,7 @@ RULES = [
     Rule(
         name="assistants say output_text",
         broken=ask(HELLO, assistant({"type": "input_text", "text": "hi"})),
-        kept=ask(HELLO, assistant(said("hi"))),
+        kept=ask(HELLO, assistant(output_text("hi"))),
         says="Invalid value: 'input_text'. Supported values are: 'output_text' and 'refusal'.",
         param="input[1].content[0]",
         code="invalid_value",
@@ -144,8 +144,8 @@ RULES = [
     ),
     Rule(
         name="ids of messages tell their kind",
-        broken=ask(HELLO, assistant(said("hi"), id="item_1")),
-        kept=ask(HELLO, assistant(said("hi"), id="msg_1")),
+        broken=ask(HELLO, assistant(output_text("hi"), id="item_1")),
+        kept=ask(HELLO, assistant(output_text("hi"), id="msg_1")),
         says="Expected an ID that begins with 'msg'.",
         param="input[1].id",
         code="invalid_value",
@@ -170,11 +170,11 @@ RULES = [
         broken=ask(
             HELLO,
             {"type": "reasoning", "id": "rs_1", "summary": []},
-            assistant(said("hi")),
+            assistant(output_text("hi")),
             model=REASONING,
             store=False,
         ),
-        kept=ask(HELLO, assistant(said("hi")), model=REASONING, store=False),
+        kept=ask(HELLO, assistant(output_text("hi")), model=REASONING, store=False),
         says="Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.",
         status=404,
         param="input",
@@ -184,10 +184,10 @@ RULES = [
         broken=ask(
             HELLO,
             {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
-            assistant(said("hi")),
+            assistant(output_text("hi")),
             model=REASONING,
         ),
-        kept=ask(HELLO, assistant(said("hi")), model=REASONING),
+        kept=ask(HELLO, assistant(output_text("hi")), model=REASONING),
         says="The encrypted content for item rs_1 could not be verified.",
         code="invalid_encrypted_content",
     ),

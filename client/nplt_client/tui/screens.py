@@ -415,8 +415,10 @@ class SessionPicker(PickerScreen):
         except NpltError:
             return  # the row shows what is known of it
         # Messages that only call tools are left out.
-        said = [message for message in page.messages if word_in(message, "content").strip()]
-        self._previews[key, seq] = said
+        shown_messages = [
+            message for message in page.messages if word_in(message, "content").strip()
+        ]
+        self._previews[key, seq] = shown_messages
         if self.is_open and self.marked == key:
             super().show_details(key)
 

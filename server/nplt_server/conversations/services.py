@@ -48,7 +48,7 @@ class Compressible(Protocol):
 
     async def begin_epoch(self, draft: EpochEntry) -> EpochEntry: ...
 
-    def summarize_beside(self, prompt_ref: str | None, epoch: EpochEntry) -> None: ...
+    def start_summary(self, prompt_ref: str | None, epoch: EpochEntry) -> None: ...
 
 
 CompressionListener: TypeAlias = Callable[[OverThreshold, Compressible], Awaitable[None]]
@@ -58,7 +58,7 @@ async def begin_epoch_and_summarize(event: OverThreshold, conversation: Compress
     """The built-in listener: begins the epoch at once, and starts a summary in the
     background."""
     epoch = await conversation.begin_epoch(event.draft)
-    conversation.summarize_beside(event.turn_id, epoch)
+    conversation.start_summary(event.turn_id, epoch)
 
 
 _widgets_once = cache(default_widgets)

@@ -305,7 +305,7 @@ class TurnRun:
 
     async def _run_calls(self) -> TurnFinished:
         """The loop: a call, then its tools, until a call gives an answer."""
-        calls_max, first = self.services.limits.steps_max, self.call
+        calls_max, first = self.services.limits.calls_max, self.call
         for call in range(first, calls_max):
             self.call = call
             if self.resumed is not None and call == first:

@@ -60,12 +60,12 @@ class UsageReport(Struct, frozen=True, kw_only=True):
 
     def as_json(self) -> dict[str, int]:
         """The counts; those of the cache only if they are not 0."""
-        said = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        counts = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         if self.cached_tokens:
-            said["cached_tokens"] = self.cached_tokens
+            counts["cached_tokens"] = self.cached_tokens
         if self.cache_write_tokens:
-            said["cache_write_tokens"] = self.cache_write_tokens
-        return said
+            counts["cache_write_tokens"] = self.cache_write_tokens
+        return counts
 
     def in_range(self, tokens_max: int) -> UsageReport:
         counts = self.as_json().items()

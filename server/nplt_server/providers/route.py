@@ -221,8 +221,8 @@ class ModelRoute:
     def _without_secrets(self, error: ProviderError) -> ProviderError:
         if error.vendor is None or not self._secrets:
             return error
-        said: dict[str, str] = structs.asdict(error.vendor)
-        words = {name: self._secrets.mask(each) for name, each in said.items()}
+        vendor_words: dict[str, str] = structs.asdict(error.vendor)
+        words = {name: self._secrets.mask(each) for name, each in vendor_words.items()}
         return replace(error, vendor=VendorWords(**words))
 
     def _refusal_for_bug(self, error: BaseException) -> ProviderRefused | None:

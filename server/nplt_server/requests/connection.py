@@ -1,6 +1,6 @@
 """Handles HELLO, PING, CLIENT_NOTE and STATUS.
 
-HELLO checks the token and answers with the limits; STATUS reports on storage and
+HELLO checks the token and replies with the limits; STATUS reports on storage and
 providers.
 """
 

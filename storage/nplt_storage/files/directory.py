@@ -136,7 +136,7 @@ class FileReading:
                 self.is_unread = True
                 if self._known is None and self._is_first:  # else what is known stays so
                     stamp = void_stamp(self._path.name, None)
-                    yield EntriesAdded(row=self._row, stamp=stamp, anew=True)
+                    yield EntriesAdded(row=self._row, stamp=stamp, replaces_all=True)
                 return
             if self._path.name not in self._disk.names_in(self._path.parent):
                 return  # deleted since it was listed
@@ -149,7 +149,9 @@ class FileReading:
                 empty = new_row(self._session_id, user=row.user, created_at=row.created_at)
                 row = fold_all(empty, sound_entries(read, size, self._session_id))
             stamp = void_stamp(self._path.name, self._known)
-            yield EntriesAdded(row=replace(row, damaged=True), stamp=stamp, anew=self._is_first)
+            yield EntriesAdded(
+                row=replace(row, damaged=True), stamp=stamp, replaces_all=self._is_first
+            )
 
     def onward(self, row: ConversationRow) -> Iterator[EntriesAdded]:
         """The entries written since `known`, for a row as of that time. Raises `DoesNotFollow` if
@@ -215,7 +217,7 @@ class FileReading:
             # What was merely read may be in the system's memory only.
             synced=known is not None and known.synced and known.head_seq == self._row.head_seq,
         )
-        return EntriesAdded(row=self._row, stamp=stamp, entries=entries, anew=is_first)
+        return EntriesAdded(row=self._row, stamp=stamp, entries=entries, replaces_all=is_first)
 
     def _older_shape(self, read: Read, size: int) -> Iterator[EntriesAdded]:
         older = ForeignConversation(JsonDocument(FileBytes(read, size)), self._session_id)
@@ -478,7 +480,7 @@ class OpenDirectory:
             user = self.settings.unknown_user
             row = new_row(session_id, user=user, created_at=min(map(day_of, names)))
             stamp = void_stamp(names[-1], known)
-            yield EntriesAdded(row=replace(row, damaged=True), stamp=stamp, anew=True)
+            yield EntriesAdded(row=replace(row, damaged=True), stamp=stamp, replaces_all=True)
         else:
             reading = self.reading(session_id, names[0], known)
             yield from reading.whole()

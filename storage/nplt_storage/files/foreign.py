@@ -42,8 +42,8 @@ from nplt_storage.entries import (
     SystemInstructionEntry,
     ToolCallRequest,
     ToolCallResult,
+    ToolExecutionStatus,
     ToolResultsEntry,
-    ToolStatus,
 )
 from nplt_storage.errors import BadEntry
 from nplt_storage.file_system import Read
@@ -376,7 +376,7 @@ class JsonDocument:
 
 _DOCUMENT_KEYS = frozenset(["session_id", "messages", "created_at", "updated_at"])
 _OUR_KEYS = frozenset(["format", "crc", "head_seq", "epoch_offset"])
-_STATUSES: dict[str, ToolStatus] = {
+_STATUSES: dict[str, ToolExecutionStatus] = {
     "success": "success",
     "completed": "success",
     "ok": "success",
@@ -460,7 +460,7 @@ class RelaidDocument(Struct, frozen=True, kw_only=True):
     count: int
     """The number of all lines."""
     closing: JsonObject
-    beside: tuple[JsonValue, ...]
+    other_members: tuple[JsonValue, ...]
 
 
 def read_relaid(data: FileBytes | bytes) -> RelaidDocument | None:
@@ -481,8 +481,8 @@ def relaid_in(document: JsonDocument) -> RelaidDocument | None:
         for text in document.member_texts.values():
             members |= orjson.loads(f"{{{text}}}")
         header = _header_as_written(members)
-        beside = members.get("beside", [])
-        if header is None or not isinstance(beside, list):
+        other_members = members.get("beside", [])
+        if header is None or not isinstance(other_members, list):
             return None
         for text in document.message_texts():
             line = _line_as_written(orjson.loads(text))
@@ -495,7 +495,7 @@ def relaid_in(document: JsonDocument) -> RelaidDocument | None:
         lines=tuple(lines),
         count=document.count,
         closing={name: members[name] for name in CLOSING_KEYS},
-        beside=tuple(beside),
+        other_members=tuple(other_members),
     )
 
 
@@ -513,8 +513,8 @@ def as_it_was_written(relaid: RelaidDocument | None) -> bytes | None:
     closing = tail.closing_line
     if orjson.loads(b"{" + closing[2:]) != relaid.closing:
         return None
-    if relaid.beside:
-        items = b"\n,".join(map(orjson.dumps, relaid.beside))
+    if relaid.other_members:
+        items = b"\n,".join(map(orjson.dumps, relaid.other_members))
         closing = closing[:-2] + b',"beside":[\n' + items + b"\n]}\n"
     return b"".join((*parts, closing))
 

@@ -272,7 +272,7 @@ def redact_entry(disk: Disk, file: JsonFile, seq: int, *, at: datetime) -> Redac
                 blobs_named |= blobs_named_by([after])
                 row = fold(row, after)
             new.seal()
-            file.replace(new.beside, new.tail)
+            file.replace(new.new_path, new.tail)
         except BaseException:
             new.abandon()
             raise

@@ -57,7 +57,7 @@ from nplt_storage.index.updates import FileStamp, PromptsFound
 from nplt_storage.json_values import check_object, check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page
-from nplt_storage.rows import NOBODY, ConversationRow, RowPage, RowQuery
+from nplt_storage.rows import UNKNOWN_USER, ConversationRow, RowPage, RowQuery
 from nplt_storage.search import SearchPage, SearchQuery
 from nplt_storage.store import (
     Builder,
@@ -279,7 +279,7 @@ class JsonFileStore:
 
     def _repair(self, path: Path, row: ConversationRow) -> Repaired:
         session_id, new_id = row.session_id, self._directory.settings.new_id
-        user = None if row.user == NOBODY else row.user
+        user = None if row.user == UNKNOWN_USER else row.user
         known = KnownElsewhere(user=user, created_at=row.created_at if user else None)
         with plain_errors(session_id):
             names = by_session_id(self._disk.names_in(path.parent))[session_id]
@@ -565,13 +565,13 @@ class JsonFileStore:
         """Runs `work` on the file. The file takes precedence over the index: a restored older copy
         is read again."""
         run = self._threads.write if to_write else self._threads.read
-        for is_read_anew in (False, True):
+        for is_reread in (False, True):
             row, file = await self._find(session_id)
             was_settled = to_write or file.tail is not None
             try:
                 result = await run(lambda: work(file, row))  # noqa: B023
             except ConversationShortened:
-                if is_read_anew:
+                if is_reread:
                     raise
                 await self._learn_again(session_id)
                 continue

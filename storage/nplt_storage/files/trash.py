@@ -95,10 +95,10 @@ class Trash:
             gone()
             disk.sync_directory(folder)
             disk.sync_directory(history)
-            beside = [name for path in paths for name in companions(names, path)]
-            for name in beside:
+            companion_names = [name for path in paths for name in companions(names, path)]
+            for name in companion_names:
                 disk.rename(history / name, folder / name)
-            if beside:
+            if companion_names:
                 disk.sync_directory(folder)
                 disk.sync_directory(history)
             if disk.names_in(self._directory.files / session_id):

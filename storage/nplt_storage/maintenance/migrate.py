@@ -106,7 +106,7 @@ Span: TypeAlias = tuple[int, int]
 """The offset and length in bytes."""
 ReadAttachment: TypeAlias = Callable[[AttachmentEntry], Awaitable[bytes | None]]
 
-_BESIDE: Final = b',"beside":[\n'
+_OTHER_MEMBERS: Final = b',"beside":[\n'
 _END: Final = b"]}\n"
 _CLOSING_BYTES_MAX: Final = 256
 _ITEM_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -158,7 +158,7 @@ async def export_document(
             if missing is not None:
                 missing.append(key[1])
         else:
-            yield (b"," if count else end[:-2] + _BESIDE) + encode_item(key, data) + b"\n"
+            yield (b"," if count else end[:-2] + _OTHER_MEMBERS) + encode_item(key, data) + b"\n"
             count += 1
     yield _END if count else end
 
@@ -277,7 +277,7 @@ class InOneGo(Struct, frozen=True, kw_only=True):
 ANY_SIZE: Final = InOneGo()
 
 
-class _LaidOutAnew(Exception):
+class _LaidOutAgain(Exception):
     """The blobs and attachments are not on lines of their own."""
 
 
@@ -375,13 +375,13 @@ def _source_of(read: Read, size: int, path: Path, limits: InOneGo) -> FileSource
         return _source_in(data, path, limits)
     try:
         return NativeFile(read, size, header, first, path)
-    except _LaidOutAnew:
+    except _LaidOutAgain:
         written = None
         if size <= limits.bytes_max:
             written = as_it_was_written(read_relaid(read(0, size)))
         if written is None:
             raise Damage("what is kept beside the entries can't be read") from None
-        return _written_anew(written, path)
+        return _rewritten(written, path)
 
 
 def _source_in(data: bytes, path: Path, limits: InOneGo) -> FileSource:
@@ -389,7 +389,7 @@ def _source_in(data: bytes, path: Path, limits: InOneGo) -> FileSource:
         document = JsonDocument(data)
         written = as_it_was_written(relaid_in(document))
         if written is not None:
-            return _written_anew(written, path)
+            return _rewritten(written, path)
         most = limits.messages_max
         if most is None or document.count + document.calls <= most:
             return ForeignFile(document, path)
@@ -400,7 +400,7 @@ def _source_in(data: bytes, path: Path, limits: InOneGo) -> FileSource:
     raise NotForeign(f"more than {most:,} messages and calls")
 
 
-def _written_anew(document: bytes, path: Path) -> NativeFile:
+def _rewritten(document: bytes, path: Path) -> NativeFile:
     def read(offset: int, length: int) -> bytes:
         return document[offset : offset + length]
 
@@ -467,12 +467,14 @@ def _index(read: Read, size: int, first: int) -> tuple[int, dict[ItemKey, Span]]
     closing = next(segments, Segment(end, b"")).data
     if decode_closing(closing) is not None and end + len(closing) == size:
         return end, {}
-    if closing.endswith(_BESIDE) and decode_closing(closing.removesuffix(_BESIDE) + b"}\n"):
+    if closing.endswith(_OTHER_MEMBERS) and decode_closing(
+        closing.removesuffix(_OTHER_MEMBERS) + b"}\n"
+    ):
         return end, _items_in(segments, size)
     if survey(read, size).end != end:
         raise BadLine(f"it is damaged at byte {end}")
-    if _BESIDE.rstrip() in read(end, _CLOSING_BYTES_MAX):
-        raise _LaidOutAnew
+    if _OTHER_MEMBERS.rstrip() in read(end, _CLOSING_BYTES_MAX):
+        raise _LaidOutAgain
     return end, {}
 
 

@@ -402,13 +402,13 @@ class RedisStore:
     def _publish(self, made: NewStream, origin: Origin) -> None:
         row = made.row
         self._lists.add(row)
-        answer = self._connection.run(
+        reply = self._connection.run(
             scripts.PUBLISH,
             [*self._keyspace.of(row.session_id), *made.keys],
             *(row_as_bytes(row), row.user, origin_as_bytes(origin), row.head_seq),
             *(made.checkpoint_line, self._ttl_milliseconds),
         )
-        if answer == b"taken":
+        if reply == b"taken":
             raise ConversationExists(row.session_id)
 
     async def delete(self, session_id: str) -> None:
@@ -438,10 +438,10 @@ class RedisStore:
             raise ConversationExists(session_id)
         self._lists.add(row)
         keys = [*self._keyspace.of(session_id), *self._keyspace.of(session_id, IN_TRASH)]
-        answer = self._connection.run(scripts.UNDELETE, keys, self._ttl_milliseconds)
-        if answer == b"gone":
+        reply = self._connection.run(scripts.UNDELETE, keys, self._ttl_milliseconds)
+        if reply == b"gone":
             raise ConversationNotFound(session_id)
-        if answer == b"taken":
+        if reply == b"taken":
             raise ConversationExists(session_id)
         self._connection.call("ZREM", self._keyspace.of_user("deleted", row.user), session_id)
 
@@ -626,8 +626,8 @@ class RedisStore:
         blobs = [blob.decode() for blob in self._connection.ask("SMEMBERS", f"{prefix}:blobs")]
         before = [f"{prefix}:{part}" for part in parts] + [f"{prefix}:blob:{id_}" for id_ in blobs]
         keys = [*self._keyspace.of(session_id, place), *before]
-        answer = self._connection.run(scripts.ADOPT, keys, *blobs)
-        if answer == b"held":
+        reply = self._connection.run(scripts.ADOPT, keys, *blobs)
+        if reply == b"held":
             raise ConversationHeld(session_id)
         return True  # by us, or by another server just now
 

@@ -101,13 +101,17 @@ def checkpoint_after(
     """The state after these entries have been trimmed too."""
     last = gone[-1]
     row = replace(fold_all(before.row, gone), first_seq=last.seq + 1)
-    there = {entry.seq: entry for entry in (*before.told, *gone) if isinstance(entry, StateEntry)}
-    told = tuple(there[seq] for seq in state_seqs_of(row).values() if seq in there)
+    there = {
+        entry.seq: entry
+        for entry in (*before.state_entries, *gone)
+        if isinstance(entry, StateEntry)
+    }
+    state_entries = tuple(there[seq] for seq in state_seqs_of(row).values() if seq in there)
     return CheckpointEntry(
         seq=last.seq,
         id=entry_id,
         timestamp=last.timestamp,
-        state=checkpoint_state(Checkpoint(row=row, told=told)),
+        state=checkpoint_state(Checkpoint(row=row, state_entries=state_entries)),
     )
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from nplt_server.digest import levels_of
-from nplt_storage.entries import BlobReference, LevelOfDetailSections, ToolCallResult, ToolStatus
+from nplt_storage.entries import (
+    BlobReference,
+    LevelOfDetailSections,
+    ToolCallResult,
+    ToolExecutionStatus,
+)
 
 
 def levels_of_result(
-    tool_name: str, status: ToolStatus, text: str, *, size: int | None = None
+    tool_name: str, status: ToolExecutionStatus, text: str, *, size: int | None = None
 ) -> LevelOfDetailSections | None:
     """`size`: of the whole, where `text` is its beginning."""
     return levels_of(
