@@ -8,6 +8,8 @@
     live_journal        the text of a running answer
     format      the bytes: header, lines, closing line, recovery, file names
     foreign     converts documents of older programs
+    json_document       reads a JSON document of any length, piece by piece
+    reformatted         reads a document of ours that another program reformatted
     repair      says what is wrong with a file, and keeps the sound lines of a damaged one
     directory   the data directory in use: lock, index, threads, free space, catching up
     trash       deleted conversations

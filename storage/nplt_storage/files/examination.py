@@ -30,7 +30,7 @@ from nplt_storage.entries import (
     UnknownEntry,
     wrong_reference,
 )
-from nplt_storage.files.foreign import FileBytes, ForeignConversation, JsonDocument, NotForeign
+from nplt_storage.files.foreign import ForeignConversation
 from nplt_storage.files.format import (
     BadHeader,
     Damage,
@@ -42,6 +42,7 @@ from nplt_storage.files.format import (
     empty_tail,
     survey,
 )
+from nplt_storage.files.json_document import FileBytes, JsonDocument, NotForeign
 from nplt_storage.files.salvage import (
     FOREIGN_BYTES_MAX,
     CannotRepair,

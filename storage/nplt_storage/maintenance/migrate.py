@@ -68,15 +68,7 @@ from nplt_storage.file_system import (
     write_new_file,
 )
 from nplt_storage.files.examination import TurnPairing
-from nplt_storage.files.foreign import (
-    ForeignConversation,
-    JsonDocument,
-    NotForeign,
-    as_it_was_written,
-    named_id,
-    read_relaid,
-    relaid_in,
-)
+from nplt_storage.files.foreign import ForeignConversation, named_id
 from nplt_storage.files.format import (
     BadHeader,
     Damage,
@@ -96,6 +88,8 @@ from nplt_storage.files.format import (
     survey,
     verified,
 )
+from nplt_storage.files.json_document import JsonDocument, NotForeign
+from nplt_storage.files.reformatted import as_it_was_written, read_reformatted, reformatted_in
 from nplt_storage.files.salvage import FOREIGN_BYTES_MAX, our_header
 from nplt_storage.ids import is_file_id, is_session_id, new_entry_id, new_session_id
 from nplt_storage.store import ConversationStore, Origin
@@ -378,7 +372,7 @@ def _source_of(read: Read, size: int, path: Path, limits: InOneGo) -> FileSource
     except _LaidOutAnew:
         written = None
         if size <= limits.bytes_max:
-            written = as_it_was_written(read_relaid(read(0, size)))
+            written = as_it_was_written(read_reformatted(read(0, size)))
         if written is None:
             raise Damage("what is kept beside the entries can't be read") from None
         return _written_anew(written, path)
@@ -387,7 +381,7 @@ def _source_of(read: Read, size: int, path: Path, limits: InOneGo) -> FileSource
 def _source_in(data: bytes, path: Path, limits: InOneGo) -> FileSource:
     try:
         document = JsonDocument(data)
-        written = as_it_was_written(relaid_in(document))
+        written = as_it_was_written(reformatted_in(document))
         if written is not None:
             return _written_anew(written, path)
         most = limits.messages_max
