@@ -11,7 +11,8 @@ from tests.storage.conversations import START, answer, chat, file_bytes, ticking
 
 from nplt_storage import MemoryStore, Origin, StorageError
 from nplt_storage.files.reformatted import as_it_was_written, read_reformatted
-from nplt_storage.maintenance.migrate import export_document, import_file
+from nplt_storage.maintenance.export import export_document
+from nplt_storage.maintenance.importing import import_file
 
 
 async def exported(store: MemoryStore) -> bytes:
