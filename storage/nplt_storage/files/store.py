@@ -51,7 +51,7 @@ from nplt_storage.files.record import FileRecord
 from nplt_storage.files.repair import repair_file, write_readable_copy
 from nplt_storage.files.salvage import CannotRepair, KnownElsewhere
 from nplt_storage.files.trash import KEPT_FOR
-from nplt_storage.history import ConversationHistory, SentBefore, sent_before
+from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import is_session_id
 from nplt_storage.index.updates import FileStamp, PromptsFound
 from nplt_storage.json_values import check_object, check_text
@@ -59,6 +59,7 @@ from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page
 from nplt_storage.rows import NOBODY, ConversationRow, RowPage, RowQuery
 from nplt_storage.search import SearchPage, SearchQuery
+from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import (
     Builder,
     DeletedConversation,
