@@ -54,8 +54,9 @@ class Plan:
 
 
 @contextmanager
-def scratch_directory(chosen: Path | None) -> Iterator[Path]:
+def scratch_directory(chosen: Path | None, *, prefix: str = "nplt-bench-") -> Iterator[Path]:
+    """On a real disk if possible: many systems keep /tmp in memory."""
     usual = Path("/var/tmp")
     parent = chosen or (usual if os.access(usual, os.W_OK) else None)
-    with tempfile.TemporaryDirectory(prefix="nplt-bench-", dir=parent) as path:
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as path:
         yield Path(path)

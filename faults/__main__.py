@@ -15,6 +15,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.scratch import scratch_directory
+
 from faults.approvals import approvals
 from faults.backups import backups
 from faults.cancels import cancels
@@ -26,7 +28,7 @@ from faults.full_disk import full_disk
 from faults.kills import kills
 from faults.mid_stream import mid_stream
 from faults.one_order import one_order
-from faults.plan import Plan, scratch_directory
+from faults.plan import Plan
 from faults.power_cuts import power_cuts
 from faults.pressure import flood_tls, fragments, heavy, quota
 from faults.random_frames import random_frames
@@ -84,7 +86,7 @@ def main() -> int:
     # Whoever ends it ends it in good order: there may be mounts and servers.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     results: list[Result] = []
-    with scratch_directory(options.dir) as scratch:
+    with scratch_directory(options.dir, prefix="nplt-faults-") as scratch:
         plan = Plan(
             scratch=scratch,
             seed=options.seed,

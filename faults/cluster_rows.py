@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import redis
@@ -171,19 +172,27 @@ def _under_faults(
         progress.end()
         if not crowd.wait_for(prompts, seconds_max=600):
             crowd.complain(f"{len(crowd.acknowledged)} of {prompts} prompts were acknowledged")
-        crowd.is_over.set()
-        for thread in threads:
-            thread.join()
-        records = crowd.settle()
-        if plan.sabotage:
-            _take_out(cluster, crowd)
-            records = cluster.streams().records(crowd.conversations)
+        records = _records_after(plan, cluster, crowd, threads)
         complaints = list(verdict(crowd, records, calls_in(cluster.place.calls_file)))
     if not faults.met["owners"]:
         complaints.append("no fault ever met an owner: nothing was tried")
     met = ", ".join(f"{count} × {name}" for name, count in sorted(faults.met.items()))
     promised = Promised(number=number, what=what)
     return promised.judged(complaints, f"{_figures(crowd)}; {met}")
+
+
+def _records_after(
+    plan: Plan, cluster: Cluster, crowd: Crowd, threads: Sequence[Thread]
+) -> dict[str, list[dict[str, Any]]]:
+    """What is stored when the crowd has gone; with `--sabotage` less than that."""
+    crowd.is_over.set()
+    for thread in threads:
+        thread.join()
+    records = crowd.settle()
+    if plan.sabotage:
+        _take_out(cluster, crowd)
+        records = cluster.streams().records(crowd.conversations)
+    return records
 
 
 def _take_out(cluster: Cluster, crowd: Crowd) -> None:
@@ -237,13 +246,7 @@ def _restarted(plan: Plan, balancer: str) -> tuple[list[str], str]:
             member.start()
             progress.step(f"{len(crowd.acknowledged):,} acknowledged")
         progress.end()
-        crowd.is_over.set()
-        for thread in threads:
-            thread.join()
-        records = crowd.settle()
-        if plan.sabotage:
-            _take_out(cluster, crowd)
-            records = cluster.streams().records(crowd.conversations)
+        records = _records_after(plan, cluster, crowd, threads)
         complaints = list(verdict(crowd, records, calls_in(cluster.place.calls_file)))
     mine = {receipt.turn_id for receipt in crowd.acknowledged}
     complaints += [
@@ -279,13 +282,7 @@ def failover(plan: Plan) -> list[Result]:
         faults.kill()
         if not crowd.wait_for(prompts, seconds_max=300):
             crowd.complain(f"{len(crowd.acknowledged)} of {prompts} prompts were acknowledged")
-        crowd.is_over.set()
-        for thread in threads:
-            thread.join()
-        records = crowd.settle()
-        if plan.sabotage:
-            _take_out(cluster, crowd)
-            records = cluster.streams().records(crowd.conversations)
+        records = _records_after(plan, cluster, crowd, threads)
         calls = calls_in(cluster.place.calls_file)
     may_miss = (began - _LOST_SECONDS, over)
     complaints = list(verdict(crowd, records, calls, lost_between=may_miss))

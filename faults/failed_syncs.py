@@ -4,9 +4,7 @@ others go on.
 
 strace fails the syncs of one file only. From the k-th on they all fail, so that
 the failure falls on a prompt, on an answer and on the mending in turn; then
-strace lets go, and the conversation must go on by itself. strace does not see the syncs
-that the kernel makes by itself, so threads make them here; what follows is the same, and
-`tests/storage/test_kernel_sync.py` fails those of the kernel.
+strace lets go, and the conversation must go on by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from faults.progress import Progress
 from faults.promises import Promises
 from faults.results import Promised, Result
 from faults.sabotage import take_out_a_line
-from faults.serving import THREAD_SYNCS, ServerProgram
+from faults.serving import ServerProgram
 from faults.stored import conversation_files, judge
 from faults.tracing import Attached, Injection, check_strace, injected
 
@@ -48,7 +46,7 @@ def _fail_from(plan: Plan, k: int, promises: Promises) -> tuple[list[str], int]:
     data_dir = plan.new_path("syncs") / "data"
     trace = data_dir.with_name("trace")
     complaints: list[str] = []
-    with ServerProgram(data_dir, module=THREAD_SYNCS) as server:
+    with ServerProgram(data_dir) as server:
         server.start()
         with Talker(server.port, promises) as unlucky, Talker(server.port, promises) as lucky:
             room = unlucky.create()

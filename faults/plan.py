@@ -40,15 +40,6 @@ class Plan:
 
 
 @contextmanager
-def scratch_directory(chosen: Path | None) -> Iterator[Path]:
-    """On a real disk if possible: many systems keep /tmp in memory."""
-    usual = Path("/var/tmp")
-    parent = chosen or (usual if os.access(usual, os.W_OK) else None)
-    with tempfile.TemporaryDirectory(prefix="nplt-faults-", dir=parent) as path:
-        yield Path(path)
-
-
-@contextmanager
 def memory_directory(plan: Plan) -> Iterator[Path]:
     """For checks that are not about the disk: in memory if there is a place."""
     shared = Path("/dev/shm")

@@ -20,8 +20,6 @@ from typing import Protocol
 from tests.support.fork_server import ForkServer
 
 PATIENCE_SECONDS = 60.0
-THREAD_SYNCS = "faults.thread_syncs"
-"""The module of a server whose syncs strace can see."""
 _SETTINGS: Mapping[str, object] = {
     "providers": [{"id": "offline", "type": "offline", "words_per_second": 0}],
     "log_level": "error",
@@ -51,22 +49,20 @@ class Server(Protocol):
 
 
 class ServerProgram:
-    """`nplt-server`, as anyone would start it; `through` is a command that runs it, `module`
-    what is run instead, `settings` are other ones than the usual."""
+    """`nplt-server`, as anyone would start it; `through` is a command that runs it, `settings`
+    are other ones than the usual."""
 
     def __init__(
         self,
         data_dir: Path,
         *,
         through: Sequence[str] = (),
-        module: str = "nplt_server",
         settings: Mapping[str, object] = _SETTINGS,
     ) -> None:
         self.data_dir = data_dir
         self._settings = settings
         self.port = 0
         self._through = through
-        self._module = module
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> ServerProgram:
@@ -83,7 +79,7 @@ class ServerProgram:
         return self._process.pid
 
     def spawn(self) -> None:
-        command = [*self._through, sys.executable, "-m", self._module]
+        command = [*self._through, sys.executable, "-m", "nplt_server"]
         command += flags(self.data_dir, self._settings)
         with log_path(self.data_dir).open("ab") as log:
             self._process = subprocess.Popen(

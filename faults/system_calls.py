@@ -36,13 +36,11 @@ CALLS = (
     ("write",),
     ("fsync",),
     ("fdatasync",),
-    ("io_submit",),
-    ("io_getevents",),
     ("rename", "renameat", "renameat2"),
     ("ftruncate",),
     ("unlink", "unlinkat"),
 )
-_NEEDED = ("openat", "pwrite64", "fsync", "fdatasync", "io_submit", "rename", "ftruncate")
+_NEEDED = ("openat", "pwrite64", "fsync", "fdatasync", "rename", "ftruncate")
 """If a commit does without one of them, this check looks in the wrong place."""
 _QUICK_STRIDE = 4
 

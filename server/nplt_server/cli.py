@@ -32,7 +32,8 @@ from nplt_server import __version__
 from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
 
 if TYPE_CHECKING:  # slow to load, and only some commands need it
-    from nplt_storage.maintenance.migrate import Imported, Place
+    from nplt_storage.maintenance.importing import Imported
+    from nplt_storage.maintenance.migrate import Place
     from nplt_storage.store import ConversationStore
 
 
@@ -488,7 +489,8 @@ def _export_to(directory: Path, session_id: str, output: Path | None) -> list[st
 
 
 async def _write(directory: Path, session_id: str, out: BinaryIO) -> list[str]:
-    from nplt_storage.maintenance.migrate import DirectoryPlace, export_document
+    from nplt_storage.maintenance.export import export_document
+    from nplt_storage.maintenance.migrate import DirectoryPlace
 
     missing, place = list[str](), DirectoryPlace(directory)
     session_id = _meant(session_id, place.ids())
@@ -523,7 +525,7 @@ def import_files(files: tuple[Path, ...], data_dir: Path | None, user: str | Non
 
 async def _import_all(directory: str, files: tuple[Path, ...], user: str | None) -> int:
     from nplt_storage.errors import StorageError
-    from nplt_storage.maintenance.migrate import import_file
+    from nplt_storage.maintenance.importing import import_file
 
     failed = 0
     async with _store(directory) as (store, attachments):

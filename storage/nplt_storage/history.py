@@ -6,9 +6,8 @@ state that `add` keeps up to date, never by going through the entries again; onl
 rollback rebuilds that state.
 
 An entry is *active* unless a rollback has taken it back; the ranges of numbers that are
-taken back are called `hidden`, as in the files. A *state entry* says what holds until
-another of its key does: the instruction, the notebook, a widget's state. *Held* entries are
-those that are loaded.
+taken back are called `hidden`, as in the files (`active_entries`). *Held* entries are those that
+are loaded.
 
 A history may be given only the newest entries, and the conversation's row for the
 rest. It then answers for what it has loaded and raises `NotInReach` where that is not
@@ -18,20 +17,30 @@ enough. What it returns is a copy or immutable. No I/O, no clock.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import islice, pairwise, takewhile
-from typing import Final, TypeAlias, TypeVar, overload
+from itertools import pairwise, takewhile
+from typing import Final, TypeAlias, TypeVar
 
 import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nplt_storage.active_entries import (
+    ActiveEntries,
+    EntriesSoFar,
+    as_ranges,
+    hidden_in,
+    is_in,
+    place_after,
+    ranges_without,
+    reach,
+    skip_hidden,
+)
 from nplt_storage.entries import (
     ArchivedEntry,
     CheckpointEntry,
-    ClearEntry,
     CompactionEntry,
     Entry,
     EpochEntry,
@@ -53,7 +62,7 @@ from nplt_storage.entries import (
 )
 from nplt_storage.errors import BadEntry, StorageError
 from nplt_storage.json_values import JsonObject, JsonValue, check_object
-from nplt_storage.messages import ChatMessage, MessageEntry, ResultsByCall, chat_message
+from nplt_storage.messages import ChatMessage, MessageEntry, chat_message
 from nplt_storage.rows import (
     COMPACTION,
     INSTRUCTION,
@@ -68,182 +77,13 @@ from nplt_storage.rows import (
     preview_of,
     read_checkpoint,
     row_from_entries,
-    state_key_of,
     state_seqs_of,
     through,
     widget_key,
 )
-from nplt_storage.turns import ContextEntry, Turn, TurnState, check_step
+from nplt_storage.turns import Turn, TurnState, check_step
 
 __all__ = ["ConversationHistory", "HistorySnapshot", "NotInReach", "Ranges"]
-
-
-class EntriesSoFar(Sequence[Entry]):
-    """The entries up to the moment of the call: a view that neither copies nor changes them."""
-
-    __slots__ = ("_entries", "_length")
-
-    def __init__(self, entries: list[Entry]) -> None:
-        self._entries = entries
-        self._length = len(entries)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[Entry]:
-        return islice(self._entries, self._length)
-
-    def __reversed__(self) -> Iterator[Entry]:
-        # The list only grows, and the iterator begins at its end of this moment.
-        return islice(reversed(self._entries), len(self._entries) - self._length, None)
-
-    @overload
-    def __getitem__(self, index: int) -> Entry: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Entry]: ...
-    def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
-        places = range(self._length)[index]
-        if isinstance(places, range):
-            return [self._entries[place] for place in places]
-        return self._entries[places]
-
-
-class ActiveEntries:
-    """The active entries and the state that follows from them. An entry is added in constant time.
-    After a rollback a new object is built, so that holders of the old one see no change."""
-
-    def __init__(self, entries: Iterable[Entry] = (), hidden: Ranges = ()) -> None:
-        """Adds the entries that are not hidden. A turn that was running where a hidden range begins
-        ends there."""
-        self.entries: list[Entry] = []
-        self.turns: dict[str | None, Turn] = {}
-        self.shown: list[Turn] = []
-        """The ended turns that no clear has hidden, by number. The list object stays the same while
-        it only grows at its end, and is replaced by another one on any other change, so a reader
-        can tell whether to continue from where it stopped."""
-        self.unfinished: dict[str | None, ModelInputEntry] = {}
-        self.spoken: list[ModelInputEntry | ModelOutputEntry] = []
-        self.results: ResultsByCall = {}
-        self.state_entries: dict[StateKey, list[StateEntry]] = {}
-        self.quarantined: dict[int, QuarantineEntry] = {}
-        self.epoch: EpochEntry | None = None
-        gaps = iter(hidden)
-        gap = next(gaps, None)
-        for entry in entries:
-            while gap is not None and gap[1] < entry.seq:
-                self.abandon_unfinished()
-                gap = next(gaps, None)
-            if gap is None or entry.seq < gap[0]:
-                self.add(entry)
-        if gap is not None:
-            self.abandon_unfinished()
-
-    def abandon_unfinished(self) -> None:
-        """Turns without an end are over: models do not see them, and they are not resumed."""
-        for turn_id in self.unfinished:
-            self.turns[turn_id].abandoned = True
-        self.unfinished.clear()
-
-    def add(self, entry: Entry) -> None:
-        self.entries.append(entry)
-        match entry:
-            case ModelInputEntry() | ModelOutputEntry():
-                self.spoken.append(entry)
-                self._add_to_turn(entry)
-            case ToolResultsEntry():
-                self.results[entry.turn_id, entry.call] = entry
-                self._add_to_turn(entry)
-            case FaultEntry():
-                self._add_to_turn(entry)
-            case ForkedEntry():
-                self.abandon_unfinished()
-            case EpochEntry():
-                self.epoch = entry
-            case QuarantineEntry(lifted=True):
-                self.quarantined.pop(entry.target_seq, None)
-            case QuarantineEntry():
-                self.quarantined[entry.target_seq] = entry
-            case _ if isinstance(entry, StateEntry):
-                self.state_entries.setdefault(state_key_of(entry), []).append(entry)
-                if isinstance(entry, ClearEntry):
-                    self.shown = []
-            case _:
-                pass
-
-    def _add_to_turn(self, entry: ContextEntry | FaultEntry) -> None:
-        if entry.turn_id is None:
-            return
-        turn = self.turns.get(entry.turn_id)
-        if turn is None:
-            turn = self.turns[entry.turn_id] = Turn(number=entry.seq)
-        if not isinstance(entry, FaultEntry):
-            turn.entries.append(entry)
-        match entry:
-            case ModelInputEntry():
-                if turn.prompt is None:
-                    turn.prompt = entry
-                    if turn.end is None:
-                        turn.number = entry.seq
-                        self.unfinished[entry.turn_id] = entry
-            case ModelOutputEntry():
-                turn.last_call = entry.call
-                turn.awaiting_results = entry if entry.tool_calls else None
-                if entry.ends_turn:
-                    self._end(turn, entry)
-            case ToolResultsEntry():
-                turn.awaiting_results = None
-            case FaultEntry():
-                self._end(turn, entry)
-
-    def _end(self, turn: Turn, end: ModelOutputEntry | FaultEntry) -> None:
-        if turn.end is not None:
-            return
-        turn.end = end
-        self.unfinished.pop(end.turn_id, None)
-        if isinstance(end, FaultEntry) and end.never_began:
-            return
-        if not self.shown or self.shown[-1].number < turn.number:
-            self.shown.append(turn)
-        else:
-            place = bisect_left(self.shown, turn.number, key=lambda shown: shown.number)
-            self.shown = [*self.shown[:place], turn, *self.shown[place:]]
-
-
-def place_after(entries: Sequence[Entry], seq: int) -> int:
-    """The number of entries up to `seq`; the entries are in order."""
-    return bisect_right(entries, seq, key=lambda entry: entry.seq)
-
-
-def is_in(ranges: Ranges, seq: int) -> bool:
-    place = bisect_right(ranges, seq, key=lambda range_: range_[0]) - 1
-    return place >= 0 and seq <= ranges[place][1]
-
-
-def _minus(ranges: Ranges, others: Ranges) -> list[tuple[int, int]]:
-    """The parts of the ranges that are in none of the others."""
-    left: list[tuple[int, int]] = []
-    for first, last in ranges:
-        place = max(0, bisect_right(others, first, key=lambda range_: range_[0]) - 1)
-        while first <= last and place < len(others) and others[place][0] <= last:
-            if others[place][1] >= first:
-                if others[place][0] > first:
-                    left.append((first, others[place][0] - 1))
-                first = others[place][1] + 1
-            place += 1
-        if first <= last:
-            left.append((first, last))
-    return left
-
-
-def _as_ranges(seqs: Iterable[int]) -> list[tuple[int, int]]:
-    """Joins sorted numbers into ranges."""
-    ranges: list[tuple[int, int]] = []
-    for seq in seqs:
-        if ranges and ranges[-1][1] == seq - 1:
-            ranges[-1] = (ranges[-1][0], seq)
-        else:
-            ranges.append((seq, seq))
-    return ranges
 
 
 class NotInReach(StorageError):
@@ -274,42 +114,6 @@ class UnloadedPart(Struct, frozen=True, kw_only=True):
     def state_seq(self, key: StateKey) -> int | None:
         """The number of the state entry; 0 if there is none, `None` if unknown."""
         return self.state_seqs.get(key, 0 if self.is_known else None)
-
-
-def _hidden_in(entries: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
-    """The hidden ranges as of the last entry; `hidden` are those before the first."""
-    ranges = list(hidden)
-    for entry in entries:
-        if isinstance(entry, RollbackEntry):
-            if entry.hidden is not None:
-                ranges = list(entry.hidden)
-            while ranges and ranges[-1][1] > entry.to_seq:
-                ranges.pop()
-            ranges.append((entry.to_seq + 1, entry.seq))
-    return tuple(ranges)
-
-
-def _reach(held: list[Entry], hidden: Ranges, head_seq: int) -> int:
-    """The number from which on every active entry is loaded."""
-    if held and held[-1].seq == head_seq:
-        first = held[0].seq
-        if first + len(held) == head_seq + 1 and not (hidden and first > 1):
-            return first  # nothing is missing between them
-    due = head_seq
-    ranges = list(hidden)
-    for entry in reversed(held):
-        due = _skip_hidden(due, ranges)
-        if entry.seq < due:
-            break
-        due = min(due, entry.seq - 1)
-    return _skip_hidden(due, ranges) + 1
-
-
-def _skip_hidden(seq: int, ranges: list[tuple[int, int]]) -> int:
-    """The next lower number that is not hidden; ranges above it are dropped."""
-    while ranges and seq <= ranges[-1][1]:
-        seq = min(seq, ranges.pop()[0] - 1)
-    return seq
 
 
 def check_next(entry: Entry, active: ActiveEntries, head_seq: int) -> None:
@@ -427,12 +231,12 @@ class ConversationHistory:
         if row is not None:
             self.head_seq, self.hidden = row.head_seq, row.hidden
         else:
-            self.head_seq, self.hidden = held[-1].seq if held else 0, _hidden_in(held)
+            self.head_seq, self.hidden = held[-1].seq if held else 0, hidden_in(held)
         self.changed_seq = self.head_seq
         """The newest entry other than a prompt, an output or results. While it stays the same, so
         do the instruction, state, epoch, quarantines and hidden ranges."""
         self._active = ActiveEntries(held, self.hidden)
-        first_seq = _reach(held, self.hidden, self.head_seq)
+        first_seq = reach(held, self.hidden, self.head_seq)
         self._before = UnloadedPart(first_seq=first_seq, is_known=first_seq == 1)
         if row is not None and first_seq > 1:
             # Where the first that is held is a checkpoint, it has the number of the last
@@ -766,8 +570,8 @@ class ConversationHistory:
             in_full = in_full or is_in(self.hidden, draft.to_seq)
             hidden = self._hidden_at(draft.to_seq)
         is_implied = hidden == through(self.hidden, draft.to_seq)
-        messages = None if is_implied and not in_full else hidden
-        return replace(self._left_by(draft, hidden)[0], hidden=messages)
+        named = None if is_implied and not in_full else hidden
+        return replace(self._left_by(draft, hidden)[0], hidden=named)
 
     def _without_turns(self, draft: _Rollback) -> tuple[_Rollback, Ranges]:
         """The draft with `to_seq` for its turns, and the ranges up to `to_seq` that it hides."""
@@ -775,9 +579,9 @@ class ConversationHistory:
         taken = self._entries_of(draft.turns)
         taken_seqs = [entry.seq for entry in taken]
         if [entry.seq for entry in entries[-len(taken) :]] == taken_seqs:
-            to_seq = _skip_hidden(taken_seqs[0] - 1, list(self.hidden))
+            to_seq = skip_hidden(taken_seqs[0] - 1, list(self.hidden))
             return replace(draft, to_seq=to_seq), through(self.hidden, to_seq)
-        hidden = tuple(sorted([*self.hidden, *_as_ranges(taken_seqs)]))
+        hidden = tuple(sorted([*self.hidden, *as_ranges(taken_seqs)]))
         return replace(draft, to_seq=self.head_seq), hidden
 
     def _entries_of(self, turns: Sequence[str]) -> list[Entry]:
@@ -837,7 +641,7 @@ class ConversationHistory:
                 raise NotInReach(seq)
             first, hidden = 0, ()
         places = range(place_after(self._held, first), place_after(self._held, seq))
-        return _hidden_in((self._held[place] for place in places), hidden)
+        return hidden_in((self._held[place] for place in places), hidden)
 
     def _left_by(self, draft: _Rollback, hidden: Ranges) -> tuple[_Rollback, ActiveEntries]:
         """The draft with the fields that describe the remaining entries, and these entries.
@@ -874,13 +678,13 @@ class ConversationHistory:
     def _check_changes(self, after: Ranges, to_seq: int) -> None:
         """Raises unless every entry that becomes active or hidden with these ranges is loaded."""
         first_seq, held = self._before.first_seq, self._held
-        for first, last in _minus(self.hidden, after):
+        for first, last in ranges_without(self.hidden, after):
             if first <= self._before.trimmed_through:
                 raise BadEntry(f"entry {first} is no longer kept")
             found = place_after(held, last) - place_after(held, first - 1)
             if first < first_seq or found != last - first + 1:
                 raise NotInReach(to_seq)
-        if any(first < first_seq for first, _ in _minus(after, self.hidden)):
+        if any(first < first_seq for first, _ in ranges_without(after, self.hidden)):
             raise NotInReach(to_seq)
 
     # Inside
@@ -907,39 +711,3 @@ class ConversationHistory:
         if quoted is None and earlier_seq and not self.is_in_reach:
             raise NotInReach(earlier_seq)
         return quoted
-
-
-class SentBefore(Struct, frozen=True, kw_only=True):
-    """A prompt that is sent again. It runs once, however long ago the first was, also if it was
-    taken back. The sender gets the state of its turn, which is found by reading on from the prompt
-    until the turn ends."""
-
-    seq: int
-    turn_id: str
-    state: TurnState
-    text: str | None
-    """`None` if it was trimmed."""
-
-
-def sent_before(
-    entries: Iterable[Entry], *, message_id: str | None = None, hidden: Ranges = ()
-) -> SentBefore | None:
-    """The prompt that the entries begin with, and the state of its turn; `None` if they begin with
-    another entry or its message id differs."""
-    following = iter(entries)
-    prompt = next(following, None)
-    if not isinstance(prompt, ModelInputEntry) or message_id not in (None, prompt.message_id):
-        return None
-    read = ActiveEntries([prompt])
-    turn = read.turns.get(prompt.turn_id)
-    state: TurnState = "completed"
-    if turn is not None:
-        for entry in following:
-            read.add(entry)
-            if turn.is_over:
-                break
-        state = turn.state
-        if turn.end and is_in(hidden, turn.end.seq) and not is_in(hidden, prompt.seq):
-            state = "interrupted"  # someone went back to where it had not ended
-    turn_id = prompt.turn_id or ""
-    return SentBefore(seq=prompt.seq, turn_id=turn_id, state=state, text=prompt.content)

@@ -34,8 +34,9 @@ from nplt_storage.entries import (
     RollbackEntry,
 )
 from nplt_storage.errors import StorageError
-from nplt_storage.files.foreign import NotForeign, read_foreign
+from nplt_storage.files.foreign import read_foreign
 from nplt_storage.files.format import LOCAL_USER
+from nplt_storage.files.json_document import NotForeign
 from nplt_storage.ids import is_session_id, new_entry_id
 from nplt_storage.memory import EntryList, MemoryRecord, MemoryStore, StoredConversation
 from nplt_storage.messages import LevelMaker, no_levels

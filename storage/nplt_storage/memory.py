@@ -22,7 +22,7 @@ from nplt_storage.errors import (
     ConversationNotFound,
     ConversationReadOnly,
 )
-from nplt_storage.history import ConversationHistory, SentBefore, sent_before
+from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import is_session_id
 from nplt_storage.json_values import check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
@@ -30,6 +30,7 @@ from nplt_storage.pages import MessagePage, PageQuery, read_page
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery, fold, fold_all, new_row, page_of
 from nplt_storage.search import SearchPage, SearchQuery, search_entries
+from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import (
     Builder,
     DeletedConversation,

@@ -20,11 +20,12 @@ from msgspec import Struct, field
 
 from nplt_storage.entries import BlobReference, Entry, FaultEntry, ModelOutputEntry
 from nplt_storage.errors import BadEntry, ConversationHeld
-from nplt_storage.history import ConversationHistory, SentBefore
+from nplt_storage.history import ConversationHistory
 from nplt_storage.json_values import JsonValue
 from nplt_storage.pages import MessagePage, PageQuery
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery
 from nplt_storage.search import SearchPage, SearchQuery
+from nplt_storage.sent_before import SentBefore
 
 
 class StoreDescription(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,14 @@ from typing import Any
 import anyio
 import pytest
 from tests.protocol.fake_link import WELCOME
-from tests.protocol.loopback import RememberingTransport, joined, listening, remembering, requests
+from tests.protocol.loopback import (
+    RememberingTransport,
+    greet,
+    joined,
+    listening,
+    remembering,
+    requests,
+)
 
 from nplt_protocol import (
     ClientConnection,
@@ -20,7 +27,6 @@ from nplt_protocol import (
     ReplyReceived,
     RequestReceived,
     ServerConnection,
-    TextReceived,
     WireLimits,
     encode_frame,
     messages,
@@ -39,14 +45,7 @@ async def test_a_client_and_a_server_talk_over_a_socket() -> None:
         )
         server = await streams.get()
         assert isinstance(server.connection, ServerConnection)
-        server.send(server.connection.send_text("good morning"))
-        assert await client.receive() == [TextReceived(text="good morning")]
-        client.send(connection.send_hello())
-        (hello,) = await server.receive()
-        assert isinstance(hello, RequestReceived)
-        server.send(server.connection.send_welcome(hello.seq, WELCOME))
-        (welcome,) = await client.receive()
-        assert isinstance(welcome, ReplyReceived)
+        await greet(client, connection, server)
         seq, ping = connection.send(messages.Ping(data=b"alive?"))
         client.send(ping)
         (pong,) = await client.receive()

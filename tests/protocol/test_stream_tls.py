@@ -9,8 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.protocol.fake_link import WELCOME
-from tests.protocol.loopback import listening
+from tests.protocol.loopback import greet, listening
 
 from nplt_protocol import (
     ClientConnection,
@@ -65,13 +64,7 @@ async def test_all_messages_cross_over_tls_as_without(certificate: Path) -> None
         )
         server = await streams.get()
         assert isinstance(server.connection, ServerConnection)
-        server.send(server.connection.send_text("hello"))
-        assert await client.receive() == [TextReceived(text="hello")]
-        client.send(connection.send_hello())
-        (hello,) = await server.receive()
-        assert isinstance(hello, RequestReceived)
-        server.send(server.connection.send_welcome(hello.seq, WELCOME))
-        await client.receive()
+        await greet(client, connection, server)
         long_text = "x" * 900_000
         client.send(connection.send(messages.HistoryRequest(seq=1))[1])
         (asked,) = await server.receive()

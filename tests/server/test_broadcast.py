@@ -26,5 +26,7 @@ def test_an_event_that_cannot_be_encoded_drops_the_subscribers_it_was_for(
     assert "an event can't be sent" in caplog.text
     broadcast.join(after)
     broadcast.announce("renamed", {"name": "x"})
-    assert [event.event for event in after.heard if isinstance(event, SessionEvent)] == ["renamed"]
-    assert before.heard == []
+    assert [event.event for event in after.received if isinstance(event, SessionEvent)] == [
+        "renamed"
+    ]
+    assert before.received == []

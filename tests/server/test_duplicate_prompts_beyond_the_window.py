@@ -21,8 +21,9 @@ from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.session_manager import SessionManager
 from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece
 from nplt_storage.entries import ClearEntry, Entry, FaultEntry, ModelInputEntry, ModelOutputEntry
-from nplt_storage.history import ConversationHistory, SentBefore
+from nplt_storage.history import ConversationHistory
 from nplt_storage.opening import StoreConfig, open_store
+from nplt_storage.sent_before import SentBefore
 from nplt_storage.store import ConversationStore, Origin
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)

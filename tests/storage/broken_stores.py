@@ -42,6 +42,7 @@ from nplt_storage import (
     encode_line,
     rows,
 )
+from nplt_storage.active_entries import is_in
 from nplt_storage.entries import (
     BlobReference,
     CompactionEntry,
@@ -50,7 +51,6 @@ from nplt_storage.entries import (
     ModelOutputEntry,
     WidgetEntry,
 )
-from nplt_storage.history import is_in
 from nplt_storage.memory import EntryList, MemoryBuilder, MemoryRecord, StoredConversation
 from nplt_storage.pages import read_page
 from nplt_storage.redaction import redacted

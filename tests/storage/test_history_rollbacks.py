@@ -16,6 +16,7 @@ from tests.storage.conversations import (
 )
 
 from nplt_storage import BadEntry, ConversationHistory
+from nplt_storage.active_entries import ActiveEntries
 from nplt_storage.entries import (
     ArchivedEntry,
     CompactionEntry,
@@ -31,7 +32,6 @@ from nplt_storage.entries import (
     RollbackEntry,
     SystemInstructionEntry,
 )
-from nplt_storage.history import ActiveEntries
 
 
 @pytest.fixture

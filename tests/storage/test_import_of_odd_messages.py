@@ -9,8 +9,9 @@ import pytest
 
 from nplt_storage import encode_line
 from nplt_storage.entries import DebugEntry, Entry, ModelInputEntry
-from nplt_storage.files.foreign import NotForeign, read_foreign
+from nplt_storage.files.foreign import read_foreign
 from nplt_storage.files.format import Header
+from nplt_storage.files.json_document import NotForeign
 
 
 def read(document: dict[str, Any] | bytes, session_id: str = "s1") -> tuple[Header, list[Entry]]:

@@ -58,13 +58,9 @@ from nplt_storage.entries import (
     wrong_reference,
 )
 from nplt_storage.file_system import Disk
-from nplt_storage.maintenance.migrate import (
-    Imported,
-    NotAConversation,
-    export_document,
-    import_file,
-    opened_source,
-)
+from nplt_storage.maintenance.export import export_document
+from nplt_storage.maintenance.importing import Imported, import_file
+from nplt_storage.maintenance.sources import NotAConversation, opened_source
 
 OLD: dict[str, Any] = {
     "session_id": "abc-def",

@@ -292,12 +292,16 @@ async def test_an_interrupted_deletion_is_finished(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_where_much_is_to_be_read_who_asks_for_one_need_not_wait(tmp_path: Path) -> None:
+async def _opened_with_sixty_unread_files(tmp_path: Path) -> JsonFileStore:
     (tmp_path / "history").mkdir()
     for number in range(60):
         session_id = f"s{number:02}"
         _file(tmp_path, session_id).write_bytes(file_bytes(chat(5), session_id))
-    store = await open_store(tmp_path, FileSettings(read_before_serving_bytes=0))
+    return await open_store(tmp_path, FileSettings(read_before_serving_bytes=0))
+
+
+async def test_where_much_is_to_be_read_who_asks_for_one_need_not_wait(tmp_path: Path) -> None:
+    store = await _opened_with_sixty_unread_files(tmp_path)
     last = await row_of(store, "s59")
     assert (last.name, last.head_seq) == ("word 0", 12)
     opened = await store.open("s58")
@@ -311,11 +315,7 @@ async def test_where_much_is_to_be_read_who_asks_for_one_need_not_wait(tmp_path:
 
 
 async def test_a_list_says_that_there_may_be_more_while_files_are_read(tmp_path: Path) -> None:
-    (tmp_path / "history").mkdir()
-    for number in range(60):
-        session_id = f"s{number:02}"
-        _file(tmp_path, session_id).write_bytes(file_bytes(chat(5), session_id))
-    store = await open_store(tmp_path, FileSettings(read_before_serving_bytes=0))
+    store = await _opened_with_sixty_unread_files(tmp_path)
     first = page = await store.list("local", RowQuery(limit=100))
     while page.incomplete:
         page = await store.list("local", RowQuery(limit=100))

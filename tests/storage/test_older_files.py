@@ -37,8 +37,9 @@ from nplt_storage.entries import (
 )
 from nplt_storage.file_system import Disk, FileOperations
 from nplt_storage.files.conversation_file import JsonFile
-from nplt_storage.files.foreign import NotForeign, read_foreign
+from nplt_storage.files.foreign import read_foreign
 from nplt_storage.files.format import encode_header
+from nplt_storage.files.json_document import NotForeign
 
 PATH = Path("history/session_20251231_abc-def.json")
 

@@ -22,8 +22,8 @@ from nplt_storage import ConversationHistory, JsonFileStore, RedisStore, Storage
 from nplt_storage.entries import Entry, ModelInputEntry
 from nplt_storage.files import store as resent
 from nplt_storage.files.directory import INDEX_NAME
-from nplt_storage.history import sent_before
 from nplt_storage.redis.streams import StreamSource
+from nplt_storage.sent_before import sent_before
 from nplt_storage.testing.rules import Writer, ticking_clock
 
 prefixes = count()

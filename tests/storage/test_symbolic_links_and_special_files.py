@@ -31,7 +31,9 @@ from nplt_storage.files.repair import exclusive_use, repair_file
 from nplt_storage.ids import new_entry_id
 from nplt_storage.maintenance.backup import BackedUp, back_up
 from nplt_storage.maintenance.doctor import Report, examine_directory
-from nplt_storage.maintenance.migrate import DirectoryPlace, NotAConversation, import_file, migrate
+from nplt_storage.maintenance.importing import import_file
+from nplt_storage.maintenance.migrate import DirectoryPlace, migrate
+from nplt_storage.maintenance.sources import NotAConversation
 
 OLDER = b'{"session_id":"s1","messages":[{"role":"user","content":"of somebody else"}]}'
 STRANGER = 65534

@@ -31,10 +31,11 @@ from nplt_protocol.messages import Approval, ApprovalDecided, ApprovalRequest
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.services import Services
 from nplt_server.tools import ToolPolicy
+from nplt_storage.active_entries import is_in
 from nplt_storage.codec import time_as_text
 from nplt_storage.entries import ApprovalEntry, Entry, ForkedEntry, ToolCallRequest
 from nplt_storage.errors import StorageError
-from nplt_storage.history import ConversationHistory, is_in
+from nplt_storage.history import ConversationHistory
 
 log = logging.getLogger(__name__)
 

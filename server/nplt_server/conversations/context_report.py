@@ -34,6 +34,7 @@ from nplt_server.context.steps import steps_of
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.errors import WindowTooSmall
 from nplt_server.usage import billed_series, occupancy_of
+from nplt_storage.active_entries import is_in
 from nplt_storage.entries import (
     Entry,
     FaultEntry,
@@ -42,7 +43,7 @@ from nplt_storage.entries import (
     SystemInstructionEntry,
     ToolResultsEntry,
 )
-from nplt_storage.history import ConversationHistory, is_in
+from nplt_storage.history import ConversationHistory
 from nplt_storage.messages import model_name
 from nplt_storage.turns import Turn
 

@@ -31,6 +31,7 @@ from nplt_server.conversations.summarizer import ConversationNamer, Summarizer
 from nplt_server.conversations.turn_queue import QueuedJob, TurnQueue
 from nplt_server.histories import HistoryProfile
 from nplt_server.tasks import Activity, call_guarded
+from nplt_storage.active_entries import is_in
 from nplt_storage.entries import (
     AttachmentEntry,
     ClearEntry,
@@ -40,15 +41,10 @@ from nplt_storage.entries import (
     RollbackEntry,
 )
 from nplt_storage.errors import StorageError, WrittenElsewhere
-from nplt_storage.history import (
-    ConversationHistory,
-    NotInReach,
-    SentBefore,
-    is_in,
-    sent_before,
-)
+from nplt_storage.history import ConversationHistory, NotInReach
 from nplt_storage.messages import ChatMessage
 from nplt_storage.rows import NEW_NAME, ConversationRow
+from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import Opened
 
 log = logging.getLogger(__name__)

@@ -41,7 +41,8 @@ from nplt_storage.entries import (
 from nplt_storage.errors import BadEntry, ConversationExists
 from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import is_session_id
-from nplt_storage.maintenance.migrate import InOneGo, NotAConversation, import_source, opened
+from nplt_storage.maintenance.importing import import_source
+from nplt_storage.maintenance.sources import InOneGo, NotAConversation, opened
 
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that command a terminal, line ends among them."""

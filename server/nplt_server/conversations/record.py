@@ -31,6 +31,7 @@ from nplt_server.conversations.services import Services
 from nplt_server.errors import no_such_conversation
 from nplt_server.histories import HistoryProfile
 from nplt_server.tasks import Activity
+from nplt_storage.active_entries import ActiveEntries
 from nplt_storage.entries import (
     Entry,
     ModelSwitchedEntry,
@@ -44,7 +45,7 @@ from nplt_storage.errors import (
     StorageError,
     WrittenElsewhere,
 )
-from nplt_storage.history import ActiveEntries, ConversationHistory
+from nplt_storage.history import ConversationHistory
 from nplt_storage.rows import ConversationRow, new_row
 from nplt_storage.store import DeltaKind, Leased, Opened, Record, Unstoppable, unstoppable
 

@@ -45,7 +45,7 @@ from nplt_storage.file_system import (
     write_new_file,
 )
 from nplt_storage.file_system import reader_of as reader_of
-from nplt_storage.files.foreign import FileBytes, ForeignConversation, JsonDocument, NotForeign
+from nplt_storage.files.foreign import ForeignConversation
 from nplt_storage.files.format import (
     BadHeader,
     Damage,
@@ -66,6 +66,7 @@ from nplt_storage.files.format import (
     read_header,
     survey,
 )
+from nplt_storage.files.json_document import FileBytes, JsonDocument, NotForeign
 from nplt_storage.files.live_journal import read_journal, sound_pieces
 from nplt_storage.pages import read_end
 from nplt_storage.rows import ConversationRow, fold_all, new_row

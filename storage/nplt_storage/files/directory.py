@@ -40,7 +40,7 @@ from nplt_storage.file_system import DataDirectory, Disk, FoundFile, Read, opene
 from nplt_storage.files.append import Durability
 from nplt_storage.files.commit_threads import CommitThreads, DiskThreads
 from nplt_storage.files.conversation_file import plain_errors, survey_file
-from nplt_storage.files.foreign import FileBytes, ForeignConversation, JsonDocument
+from nplt_storage.files.foreign import ForeignConversation
 from nplt_storage.files.format import (
     LOCAL_USER,
     BadHeader,
@@ -52,6 +52,7 @@ from nplt_storage.files.format import (
     read_header,
     session_id_of,
 )
+from nplt_storage.files.json_document import FileBytes, JsonDocument
 from nplt_storage.files.salvage import sound_entries
 from nplt_storage.files.trash import Trash
 from nplt_storage.ids import new_entry_id

@@ -50,8 +50,7 @@ from nplt_storage.files.format import Header, blobs_of, by_session_id, file_name
 from nplt_storage.files.record import FileRecord
 from nplt_storage.files.repair import repair_file, write_readable_copy
 from nplt_storage.files.salvage import CannotRepair, KnownElsewhere
-from nplt_storage.files.trash import KEPT_FOR
-from nplt_storage.history import ConversationHistory, SentBefore, sent_before
+from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import is_session_id
 from nplt_storage.index.updates import FileStamp, PromptsFound
 from nplt_storage.json_values import check_object, check_text
@@ -59,6 +58,7 @@ from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page
 from nplt_storage.rows import UNKNOWN_USER, ConversationRow, RowPage, RowQuery
 from nplt_storage.search import SearchPage, SearchQuery
+from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import (
     Builder,
     DeletedConversation,
@@ -335,12 +335,12 @@ class JsonFileStore:
                 found.setdefault(session_id, DeletedConversation(row=row, deleted_at=at))
         return list(found.values())
 
-    async def empty_trash(self, older_than: timedelta = KEPT_FOR) -> int:
-        """Removes conversations deleted longer ago than that for good, and returns their number."""
+    async def empty_trash(self) -> int:
+        """Removes conversations deleted longer ago than `KEPT_FOR`, and returns their number."""
         now, seconds = self._clock(), self._directory.settings.seconds()
         days, self._trash_counted_at = int((seconds - self._trash_counted_at) / 86_400), seconds
         trash = self._directory.trash
-        return await self._threads.write(lambda: trash.empty(now, older_than, days_served=days))
+        return await self._threads.write(lambda: trash.empty(now, days_served=days))
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):

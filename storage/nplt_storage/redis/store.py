@@ -24,7 +24,7 @@ from nplt_storage.errors import (
     ConversationNotFound,
     ConversationReadOnly,
 )
-from nplt_storage.history import ConversationHistory, SentBefore, sent_before
+from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import is_session_id, new_entry_id
 from nplt_storage.json_values import check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
@@ -61,6 +61,7 @@ from nplt_storage.rows import (
     row_from_bytes,
 )
 from nplt_storage.search import SearchPage, SearchQuery, search_entries
+from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import (
     Builder,
     DeletedConversation,

@@ -16,6 +16,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nplt_storage.active_entries import is_in
 from nplt_storage.entries import (
     CheckpointEntry,
     Entry,
@@ -24,7 +25,7 @@ from nplt_storage.entries import (
     ModelOutputEntry,
     RollbackEntry,
 )
-from nplt_storage.history import Ranges, is_in, sent_before
+from nplt_storage.history import Ranges
 from nplt_storage.redis.connection import Argument
 from nplt_storage.redis.streams import name_of
 from nplt_storage.rows import (
@@ -35,6 +36,7 @@ from nplt_storage.rows import (
     hidden_after,
     state_seqs_of,
 )
+from nplt_storage.sent_before import sent_before
 
 
 class _Span(Struct):

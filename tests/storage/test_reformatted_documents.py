@@ -10,8 +10,9 @@ from tests.storage.care_samples import LONG_RESULT, put, with_long_result
 from tests.storage.conversations import START, answer, chat, file_bytes, ticking_clock
 
 from nplt_storage import MemoryStore, Origin, StorageError
-from nplt_storage.files.foreign import as_it_was_written, read_relaid
-from nplt_storage.maintenance.migrate import export_document, import_file
+from nplt_storage.files.reformatted import as_it_was_written, read_reformatted
+from nplt_storage.maintenance.export import export_document
+from nplt_storage.maintenance.importing import import_file
 
 
 async def exported(store: MemoryStore) -> bytes:
@@ -25,8 +26,8 @@ def indented(document: bytes) -> bytes:
 @pytest.mark.parametrize("turns", [0, 3])
 def test_every_byte_comes_back(turns: int) -> None:
     document = file_bytes(chat(turns, content="wörd "), user="ada")
-    assert as_it_was_written(read_relaid(indented(document))) == document
-    assert as_it_was_written(read_relaid(document)) == document
+    assert as_it_was_written(read_reformatted(indented(document))) == document
+    assert as_it_was_written(read_reformatted(document)) == document
 
 
 async def test_an_indented_export_is_imported_with_its_other_members(tmp_path: Path) -> None:
@@ -74,4 +75,4 @@ async def test_one_that_says_something_else_is_not_believed(
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"messages":[]}', b'{"messages":[7]}'])
 def test_what_is_none_of_ours_is_left_to_others(data: bytes) -> None:
-    assert as_it_was_written(read_relaid(data)) is None
+    assert as_it_was_written(read_reformatted(data)) is None
