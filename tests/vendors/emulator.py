@@ -28,6 +28,7 @@ from tests.vendors.fields import JsonObject
 from tests.vendors.http_server import HttpRequest, HttpServer, Reply
 from tests.vendors.models import CLAUDE_MODELS, GPT_MODELS, ClaudeModel, GptModel
 from tests.vendors.openai_api import OpenAI
+from tests.vendors.openai_rules import OPENAI
 from tests.vendors.rejections import Rejection
 from tests.vendors.responses_api import ResponsesApi
 from tests.vendors.seals import Seals
@@ -167,9 +168,7 @@ class Emulator:
             return
         api = self._apis.get(request.path)
         if api is None or request.method != "POST":
-            raise Rejection(
-                f"Invalid URL ({request.method} {request.path})", status=404, kind="not_found_error"
-            )
+            raise OPENAI["openai-url"].refusal(method=request.method, path=request.path)
         if api is self._messages:
             usage = self._messages.admit(body, request.headers["anthropic-version"])
         else:

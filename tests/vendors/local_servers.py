@@ -310,7 +310,7 @@ VLLM_WITHOUT_TOOL_CHOICE = replace(
             source="https://github.com/langchain4j/langchain4j/issues/3475",
             quote=r'{"object":"error","message":"\"auto\" tool choice requires'
             r' --enable-auto-tool-choice and --tool-call-parser to be set","type":'
-            r'"BadRequestError","param":null,"code":400}'.replace("\\", ""),
+            r'"BadRequestError","param":null,"code":400}',
         ),
         *VLLM.rules,
     ),

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tests.vendors.rejections import Rejection
+
+Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,7 @@ class SourcedRule:
         *,
         param: str | None = None,
         fields: Mapping[str, object] | None = None,
-        **words: object,
+        **words: Any,
     ) -> Rejection:
         return Rejection(
             self.message.format(**words),
@@ -42,8 +45,25 @@ class SourcedRule:
             fields=fields,
         )
 
+    def at(self, path: Path, **words: Any) -> Rejection:
+        """The same behind the place of the fault, as Anthropic says it."""
+        refused = self.refusal(**words)
+        refused.message = f"{'.'.join(map(str, path))}: {refused.message}"
+        return refused
+
     def quotes_message(self) -> bool:
         """Whether the quote has the message's words."""
         parts = re.split(r"\{\w+\}", self.message)
         literal = [re.escape(part.replace("{{", "{").replace("}}", "}")) for part in parts]
-        return re.search(".+?".join(literal).removeprefix(r".+?\ "), self.quote) is not None
+        words = ".*?".join(literal).removeprefix(r".*?\ ")
+        return re.search(words, self.quote.replace("\\", "")) is not None
+
+
+def by_id(*rules: SourcedRule) -> dict[str, SourcedRule]:
+    return {rule.id: rule for rule in rules}
+
+
+def ours(rule_id: str, checks: str, message: str, **fields: object) -> SourcedRule:
+    """A rule for which no source was found, or that is stricter than what is documented."""
+    empty = SourcedRule(id=rule_id, checks=checks, message=message, source="", quote="")
+    return replace(empty, **fields)  # type: ignore[arg-type]

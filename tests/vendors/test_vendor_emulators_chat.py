@@ -83,7 +83,7 @@ RULES = [
         name="fields are of their kind",
         broken=ask(user(7)),
         kept=ask(user("7")),
-        says="Invalid type for 'messages[0].content': expected one of a string or an array of"
+        says="Invalid type for 'messages[0].content': expected one of a string or array of"
         " objects, but got an integer instead.",
         param="messages[0].content",
         code="invalid_type",
