@@ -247,11 +247,20 @@ ANTHROPIC: Final = by_id(
         "A field is of its kind.",
         "Input should be a valid {wanted}",
     ),
-    ours("anthropic-choice", "A value is one of those there are.", "Input should be {wanted}"),
-    ours(
-        "anthropic-least",
-        "A number is not below its bound.",
-        "Input should be greater than or equal to {least}",
+    SourcedRule(
+        id="anthropic-choice",
+        checks="A value is one of those there are.",
+        message="Input should be {wanted}",
+        source=f"{_GITHUB}zeroclaw-labs/zeroclaw/pull/10611",
+        quote="400 — \"thinking.adaptive.display: Input should be 'summarized', 'omitted'\"",
+    ),
+    SourcedRule(
+        id="anthropic-least",
+        checks="A number is not below its bound.",
+        message="Input should be greater than or equal to {least}",
+        source=f"{_GITHUB}themaximalist/llm.js/issues/30",
+        quote="invalid_request_error: thinking.enabled.budget_tokens: Input should be"
+        " greater than or equal to 1024",
     ),
     ours(
         "anthropic-most",
@@ -321,10 +330,14 @@ ANTHROPIC: Final = by_id(
         status=404,
         kind="not_found_error",
     ),
-    ours(
-        "anthropic-answer-length",
-        "An answer is not longer than the model's can be.",
-        "{wanted} > {most}, which is the maximum allowed number of output tokens for {model}",
+    SourcedRule(
+        id="anthropic-answer-length",
+        checks="An answer is not longer than the model's can be.",
+        message="{wanted} > {most}, which is the maximum allowed number of output tokens for"
+        " {model}",
+        source=f"{_GITHUB}anomalyco/opencode/issues/2055",
+        quote="AI_APICallError: max_tokens: 48000 > 32000, which is the maximum allowed"
+        " number of output tokens for claude-opus-4-1-20250805",
     ),
     ours(
         "anthropic-sampling",
@@ -428,10 +441,13 @@ ANTHROPIC: Final = by_id(
         "A schema for the answer has only words that are known.",
         "For '{kinds}' type, property '{word}' is not supported",
     ),
-    ours(
-        "anthropic-format-additional",
-        "Objects of an answer take no other properties.",
-        "For 'object' type, 'additionalProperties' must be explicitly set to false",
+    SourcedRule(
+        id="anthropic-format-additional",
+        checks="Objects of an answer take no other properties.",
+        message="For 'object' type, 'additionalProperties' must be explicitly set to false",
+        source=f"{_GITHUB}ax-llm/ax/issues/458",
+        quote='"message": "output_format.schema: For \'object\' type,'
+        " 'additionalProperties' must be explicitly set to false\"",
     ),
     ours(
         "anthropic-format-items",

@@ -108,12 +108,17 @@ OPENAI: Final = by_id(
         ' "object"\', got \'type: "{kind}"\'.',
         code="invalid_function_parameters",
     ),
-    ours(
-        "openai-function-schema-top",
-        "The parameters of a function have no alternatives at their top.",
-        "Invalid schema for function '{name}': schema must have type 'object' and not have"
-        " 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.",
+    SourcedRule(
+        id="openai-function-schema-top",
+        checks="The parameters of a function have no alternatives at their top.",
+        message="Invalid schema for function '{name}': schema must have type 'object' and not"
+        " have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.",
         code="invalid_function_parameters",
+        source=f"{_GITHUB}nspady/google-calendar-mcp/issues/39",
+        quote="\"Invalid schema for function 'update-event': schema must have type"
+        " 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top"
+        " level.\", 'type': 'invalid_request_error', 'param':"
+        " 'tools[5].function.parameters', 'code': 'invalid_function_parameters'",
     ),
     SourcedRule(
         id="openai-function-properties",
@@ -469,10 +474,16 @@ OPENAI: Final = by_id(
         code="invalid_value",
     ),
     ours("openai-item", "An item exists.", "Item with id '{id}' not found.", status=404),
-    ours(
-        "openai-two-items",
-        "No two items have the same id.",
-        "Duplicate item found with id {id}. Remove duplicate items from your input and try again.",
+    SourcedRule(
+        id="openai-two-items",
+        checks="No two items have the same id.",
+        message="Duplicate item found with id {id}. Remove duplicate items from your input"
+        " and try again.",
+        source=f"{_GITHUB}continuedev/continue/issues/10200",
+        quote='{"message":"Duplicate item found with id'
+        " rs_091c3b0255ecacaf006983ac74900081999ac0293709903799. Remove duplicate"
+        " items from your input and try"
+        ' again.","type":"invalid_request_error","param":"input","code":null}',
     ),
     ours("openai-two-calls", "No two calls have the same id.", "Duplicate call_id '{id}'."),
     SourcedRule(
