@@ -14,8 +14,6 @@ from tests.vendors.rule import Json, Rule, assert_holds, each
 PLAIN = "gpt-4.1"
 REASONING = "gpt-5.6"
 
-SCHEMA = {"type": "object", "properties": {"at": {"type": "string"}}}
-TOOL = {"type": "function", "name": "look", "parameters": SCHEMA}
 HELLO = {"role": "user", "content": "hello"}
 
 
