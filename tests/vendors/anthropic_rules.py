@@ -292,12 +292,15 @@ ANTHROPIC: Final = by_id(
         status=401,
         kind="authentication_error",
     ),
-    ours(
-        "anthropic-wrong-key",
-        "The key is right.",
-        "invalid x-api-key",
+    SourcedRule(
+        id="anthropic-wrong-key",
+        checks="The key is right.",
+        message="invalid x-api-key",
         status=401,
         kind="authentication_error",
+        source=f"{_GITHUB}ITSpecialist111/ai_automation_suggester/issues/153",
+        quote='{"type":"error","error":{"type":"authentication_error","message":"invalid'
+        ' x-api-key"},"request_id":"req_011CYhr1kdGzCrPHfrhibMen"}',
     ),
     ours("anthropic-no-version", "There is a version.", "anthropic-version: header is required"),
     ours(
@@ -323,12 +326,16 @@ ANTHROPIC: Final = by_id(
         "A page of models begins after one there is.",
         "after_id: there is no model {after}",
     ),
-    ours(
-        "anthropic-model",
-        "The model exists.",
-        "model: {name}",
+    SourcedRule(
+        id="anthropic-model",
+        checks="The model exists.",
+        message="model: {name}",
         status=404,
         kind="not_found_error",
+        source=f"{_GITHUB}anthropics/claude-code/issues/5349",
+        quote="API Error: 404"
+        ' {"type":"error","error":{"type":"not_found_error","message":"model:'
+        ' sonnet4"}}',
     ),
     SourcedRule(
         id="anthropic-answer-length",
@@ -349,7 +356,14 @@ ANTHROPIC: Final = by_id(
         "A stop sequence is not blank.",
         "each stop sequence must contain non-whitespace",
     ),
-    ours("anthropic-no-message", "There is a message.", "at least one message is required"),
+    SourcedRule(
+        id="anthropic-no-message",
+        checks="There is a message.",
+        message="at least one message is required",
+        source=f"{_GITHUB}devoxx/DevoxxGenieIDEAPlugin/issues/567",
+        quote='{"type":"error","error":{"type":"invalid_request_error","message":"messages:'
+        ' at least one message is required"}}',
+    ),
     ours(
         "anthropic-first-role",
         "The first message is the user's.",

@@ -383,12 +383,17 @@ OPENAI: Final = by_id(
         kind="not_found_error",
     ),
     ours("openai-size", "The body is not too large.", "Request body too large", status=413),
-    ours(
-        "openai-model",
-        "The model exists.",
-        "The model `{name}` does not exist or you do not have access to it.",
+    SourcedRule(
+        id="openai-model",
+        checks="The model exists.",
+        message="The model `{name}` does not exist or you do not have access to it.",
         status=404,
         code="model_not_found",
+        source=f"{_GITHUB}openai/openai-agents-python/issues/458",
+        quote='Error: 404 { "error": { "message": "The model'
+        " `computer-use-preview-2025-03-11` does not exist or you do not have access"
+        ' to it.", "type": "invalid_request_error", "param": null, "code":'
+        ' "model_not_found" } }',
     ),
     ours(
         "openai-effort",
@@ -473,7 +478,16 @@ OPENAI: Final = by_id(
         "Invalid tool call arguments: expected a JSON object.",
         code="invalid_value",
     ),
-    ours("openai-item", "An item exists.", "Item with id '{id}' not found.", status=404),
+    SourcedRule(
+        id="openai-item",
+        checks="An item exists.",
+        message="Item with id '{id}' not found.",
+        status=404,
+        source=f"{_GITHUB}dyad-sh/dyad/issues/2457",
+        quote='"message": "Item with id'
+        " 'rs_0ae9604d15fc584e006982616db6c481908f65d5b6a6817c93' not found.\","
+        ' "type": "invalid_request_error", "param": "input", "code": null',
+    ),
     SourcedRule(
         id="openai-two-items",
         checks="No two items have the same id.",
