@@ -14,8 +14,6 @@ from tests.vendors.rule import Json, Rule, assert_holds, each
 PLAIN = "gpt-4.1"
 REASONING = "gpt-5.6"
 
-SCHEMA = {"type": "object", "properties": {"at": {"type": "string"}}}
-TOOL = {"type": "function", "name": "look", "parameters": SCHEMA}
 HELLO = {"role": "user", "content": "hello"}
 
 
@@ -255,37 +253,6 @@ RULES = [
         says="Invalid 'temperature': integer above maximum value.",
         param="temperature",
         code="integer_above_max_value",
-    ),
-    Rule(
-        name="a choice of tools asks for tools",
-        broken=ask(tool_choice="auto"),
-        kept=ask(tools=[TOOL], tool_choice="auto"),
-        says="'tool_choice' is only allowed when 'tools' are specified.",
-        param="tool_choice",
-    ),
-    Rule(
-        name="tools are functions",
-        broken=ask(tools=[{**TOOL, "type": "custom"}]),
-        kept=ask(tools=[TOOL]),
-        says="Invalid value: 'custom'. Supported values are: 'function'.",
-        param="tools[0].type",
-        code="invalid_value",
-    ),
-    Rule(
-        name="a schema is an object's",
-        broken=ask(tools=[{**TOOL, "parameters": {"type": "array"}}]),
-        kept=ask(tools=[TOOL]),
-        says="schema must be a JSON Schema of 'type: \"object\"', got 'type: \"array\"'.",
-        param="tools[0].parameters",
-        code="invalid_function_parameters",
-    ),
-    Rule(
-        name="names of tools are plain",
-        broken=ask(tools=[{**TOOL, "name": "look at"}]),
-        kept=ask(tools=[{**TOOL, "name": "look-at"}]),
-        says="Invalid 'tools[0].name': string does not match pattern.",
-        param="tools[0].name",
-        code="invalid_value",
     ),
 ]
 

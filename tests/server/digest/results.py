@@ -28,3 +28,10 @@ def levels_of_result(
             blob=None if size is None else BlobReference(blob_id="b", size=size, sha256="b"),
         )
     )
+
+
+def summary_and_gist_of_result(text: str) -> tuple[str, str]:
+    levels = levels_of_result("run", "success", text)
+    assert levels is not None
+    assert levels.live == (("", text),)
+    return levels.to_plain_text("summary"), levels.to_plain_text("gist")
