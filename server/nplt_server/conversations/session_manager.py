@@ -54,7 +54,6 @@ from nplt_storage.store import Repairable, Shared
 
 log = logging.getLogger(__name__)
 
-_UNUSED_SECONDS_MAX = 60.0
 _UNUSED_MAX = 128
 _RESERVED_MAX = 10_000
 _CANDIDATES_MAX = 20
@@ -401,12 +400,15 @@ class SessionManager:
         return await histories.is_trash_of_another(session_id, user)
 
     async def close_unused(self) -> None:
-        """Closes conversations that were unused for long, and the longest unused of too many."""
+        """Closes conversations that were unused for long, and the longest unused of too many. One
+        with clients, a turn that runs, waits or asks for an approval, or a write in progress is
+        never closed."""
         now = monotonic()
+        seconds_max = self._services.limits.idle_conversation_seconds_max
         unused = sorted((each for each in self if each.is_unused), key=lambda each: each.used_at)
         surplus = len(unused) - _UNUSED_MAX
         for place, conversation in enumerate(unused):
-            if place >= surplus and now - conversation.used_at <= _UNUSED_SECONDS_MAX:
+            if place >= surplus and now - conversation.used_at <= seconds_max:
                 continue
             async with self.alone_with(conversation.session_id):
                 if conversation.is_unused:
