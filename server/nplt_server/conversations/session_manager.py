@@ -25,6 +25,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import islice
 from time import monotonic
 from typing import NamedTuple
 
@@ -414,6 +415,8 @@ class SessionManager:
                 if conversation.is_unused:
                     # First out of sight: who wants it now waits for the lock, and opens it anew.
                     self._open.pop(conversation.session_id, None)
+                    if conversation.record.is_stored:  # its row says whose it is
+                        self._reserved.pop(conversation.session_id, None)
                     await conversation.record.close()
 
     async def check_owned(self) -> None:
@@ -534,7 +537,7 @@ class SessionManager:
     def _reserve(self, session_id: str, user: str, history: str | None) -> FreshConversation:
         reservation = _Reservation(user, self._services.histories.profile(history))
         self._reserved[session_id] = reservation
-        for oldest in tuple(self._reserved)[: max(0, len(self._reserved) - _RESERVED_MAX)]:
+        for oldest in tuple(islice(self._reserved, max(0, len(self._reserved) - _RESERVED_MAX))):
             if oldest in self._open:
                 self._reserved.move_to_end(oldest)
             else:
