@@ -36,6 +36,7 @@ from faults.resending import resending
 from faults.results import CannotBeDone, Promised, Result, table
 from faults.searches import searches
 from faults.slow_reader import slow_reader
+from faults.soak import soak
 from faults.stalled_peers import stalled_peers
 from faults.switching import switching
 from faults.system_calls import system_calls
@@ -68,6 +69,7 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "BACKUP": (backups, "copies of the data directory while clients talk"),
     "SEARCH": (searches, "heavy searches, and a catalogue that is harmed while in use"),
     "SWITCH": (switching, "clients to and fro between conversations that stream"),
+    "SOAK": (soak, "every request by twenty clients for half an hour: what is left of it"),
     "CLUSTER": (clusters, "servers over one Redis: kills, stops, cut links, Redis restarted"),
     "ROLLING": (rolling, "servers behind HAProxy and nginx restarted one after the other"),
     "FAILOVER": (failover, "Sentinel makes the replica the primary under load"),
@@ -92,6 +94,7 @@ def main() -> int:
             seed=options.seed,
             quick=options.quick,
             sabotage=options.sabotage,
+            plots=options.plots,
         )
         for number in options.numbers or CHECKS:
             results += _carry_out(number, plan)
@@ -108,6 +111,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="say what there is, and exit")
     parser.add_argument("--seed", type=int, default=2026, help="of everything left to chance")
     parser.add_argument("--dir", type=Path, help="where to put files meanwhile")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="where to draw curves (SOAK)")
     parser.add_argument(
         "--sabotage",
         action="store_true",

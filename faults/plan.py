@@ -24,6 +24,8 @@ class Plan:
     quick: bool = False
     sabotage: bool = False
     """An acknowledged line is taken out after each fault: every check must fail."""
+    plots: Path | None = None
+    """Where a check draws its curve."""
 
     def chance(self, *names: object) -> random.Random:
         return random.Random("/".join(map(str, (self.seed, *names))))

@@ -49,20 +49,22 @@ class Server(Protocol):
 
 
 class ServerProgram:
-    """`nplt-server`, as anyone would start it; `through` is a command that runs it, `settings`
-    are other ones than the usual."""
+    """`nplt-server`, as anyone would start it; `through` is a command that runs it, `module`
+    one that is run in its place, `settings` are other ones than the usual."""
 
     def __init__(
         self,
         data_dir: Path,
         *,
         through: Sequence[str] = (),
+        module: str = "nplt_server",
         settings: Mapping[str, object] = _SETTINGS,
     ) -> None:
         self.data_dir = data_dir
         self._settings = settings
         self.port = 0
         self._through = through
+        self._module = module
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> ServerProgram:
@@ -79,7 +81,7 @@ class ServerProgram:
         return self._process.pid
 
     def spawn(self) -> None:
-        command = [*self._through, sys.executable, "-m", "nplt_server"]
+        command = [*self._through, sys.executable, "-m", self._module]
         command += flags(self.data_dir, self._settings)
         with log_path(self.data_dir).open("ab") as log:
             self._process = subprocess.Popen(

@@ -147,6 +147,7 @@ _NAMES_OF = {
         "decode_plain_request",
         "decode_reply",
         "decode_request",
+        "dump_json",
         "encode_error",
         "encode_event",
         "encode_plain_request",
@@ -197,7 +198,7 @@ _NAMES_OF = {
     ),
     "nplt_protocol.json_text": ("JsonObject", "JsonValue"),
     "nplt_protocol.messages": ("REPLY_TYPES",),
-    "nplt_protocol.payloads": ("dump_json", "load_json"),
+    "nplt_protocol.payloads": ("load_json",),
     "nplt_protocol.server_connection": ("ServerConnection",),
 }
 """The module that defines each name; it is imported when the name is first used."""

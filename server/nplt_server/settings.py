@@ -489,6 +489,7 @@ class Limits(Part):
     tool_calls_per_step_max: PositiveInt = 8
     calls_max: PositiveInt = 10
     search_seconds_max: PositiveFloat = 5.0
+    idle_conversation_seconds_max: Annotated[float, Field(ge=1)] = 60.0
     drain_seconds_max: Annotated[float, Field(ge=0)] = 8.0
 
 

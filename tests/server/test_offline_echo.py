@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 from msgspec.structs import replace
@@ -96,6 +97,16 @@ async def test_at_full_speed_a_book_is_read_back_whole() -> None:
             if isinstance(delta, TextPiece):
                 contents.append(delta.text)
     assert "".join(contents) == book
+
+
+async def test_counting_words_forgets_contexts_that_are_not_used() -> None:
+    words = WordCounts()
+    message = ModelInputMessage(content="a word")
+    unused = sys.getrefcount(message)
+    await words.of([message])
+    for number in range(100):
+        await words.of([ModelInputMessage(content=f"another {number}")])
+    assert sys.getrefcount(message) == unused
 
 
 async def test_a_context_that_grew_is_counted_as_one_that_is_new() -> None:

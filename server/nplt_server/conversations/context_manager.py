@@ -99,9 +99,10 @@ class ContextManager:
         Meanwhile nothing is written here, and nobody else uses the projection.
         `characters`: of texts that are not in the history."""
         history = self.record.history
-        is_quick = not self._is_computing and len(history.entries) <= QUICK_ENTRIES_MAX
+        entries = history.entries
+        is_quick = not self._is_computing and len(entries) <= QUICK_ENTRIES_MAX
         if is_quick:  # whether all that is in memory is counted and digested quickly
-            characters += sum(map(_characters_of, history.entries))
+            characters += sum(map(_characters_of, entries))
             is_quick = characters <= _QUICK_DIGEST_MAX
         self._computed = (history, history.head_seq)
         if is_quick:

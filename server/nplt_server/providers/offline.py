@@ -66,7 +66,8 @@ _CHECKPOINT_EVERY = 64
 _BLANKS_MARKED = bytes(b" x"[not chr(code).isspace()] for code in range(256))
 _COUNTING_SECONDS_MAX = 0.002
 """Spent on counting words between two checkpoints."""
-_CONTEXTS_KNOWN_MAX = 1_000
+_CONTEXTS_KNOWN_MAX = 64
+"""Each keeps two messages in memory, which may have megabytes; 64 turns run at once."""
 _SAMPLE_LEVELS_MAX = 16
 _ECHO_SECONDS_MAX = 3.0
 """A longer echo is sent faster, so that no echo takes longer than this."""

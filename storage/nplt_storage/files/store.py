@@ -12,12 +12,14 @@ conversation to the trash.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 from msgspec.structs import replace
@@ -104,6 +106,7 @@ def all_prompts(file: JsonFile, _: ConversationRow) -> PromptsFound:
 
 _DAY: Final = timedelta(days=1)
 _LOOK_SECONDS: Final = 1.0
+_USED_LAST_MAX: Final = 256
 
 
 class JsonFileStore:
@@ -124,8 +127,11 @@ class JsonFileStore:
         self._names = directory.names
         self._clock = clock
         self._levels = levels
-        self._files: dict[str, JsonFile] = {}
-        """The files used since the start, to each of which the opening rule was applied."""
+        self._files: WeakValueDictionary[str, JsonFile] = WeakValueDictionary()
+        """The files in use, by a record, a reader or a write that hangs: all have the same object.
+        The opening rule was applied to it, or will be."""
+        self._used_last: OrderedDict[str, JsonFile] = OrderedDict()
+        """Keeps the files used last, so that the opening rule is not applied for each reader."""
         self._records: dict[str, FileRecord] = {}
         self._busy: set[str] = set()
         self._building: set[str] = set()
@@ -213,7 +219,7 @@ class JsonFileStore:
         session_id = opened.file.session_id
         record = FileRecord(opened, directory=self._directory, closed=self._closed, header=header)
         self._records[session_id] = record
-        self._files[session_id] = opened.file
+        self._keep(opened.file)
         self._names[session_id] = opened.file.path.name
         return record
 
@@ -221,7 +227,7 @@ class JsonFileStore:
         del self._records[record.session_id]
         if not record.is_there:
             self._names.pop(record.session_id, None)
-            self._files.pop(record.session_id, None)
+            self._let_go(record.session_id)
 
     @asynccontextmanager
     async def build(self, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
@@ -493,10 +499,23 @@ class JsonFileStore:
             damage = ConversationDamaged(session_id, reason)
             damage.can_be_repaired = True
             raise damage
-        if session_id not in self._files:
-            file = self._files[session_id] = self._file_at(name, session_id)
+        file = self._files.get(session_id)
+        if file is None:
+            file = self._file_at(name, session_id)
             file.head_seq_min = row.head_seq
-        return row, self._files[session_id]
+        self._keep(file)
+        return row, file
+
+    def _keep(self, file: JsonFile) -> None:
+        self._files[file.session_id] = self._used_last[file.session_id] = file
+        self._used_last.move_to_end(file.session_id)
+        while len(self._used_last) > _USED_LAST_MAX:
+            self._used_last.popitem(last=False)
+
+    def _let_go(self, session_id: str) -> None:
+        """Forgets the file: its next reader applies the opening rule again."""
+        self._files.pop(session_id, None)
+        self._used_last.pop(session_id, None)
 
     def _path(self, session_id: str) -> Path:
         name = self._names.get(session_id)
@@ -519,8 +538,9 @@ class JsonFileStore:
             self._directory.unread.add(session_id)
 
     def _forget(self, session_id: str) -> None:
-        for known in (self._names, self._files, self._looked_at, self._look_again_at):
+        for known in (self._names, self._looked_at, self._look_again_at):
             known.pop(session_id, None)
+        self._let_go(session_id)
         self._directory.damage.pop(session_id, None)
         self._directory.unread.discard(session_id)
         self._directory.index.forget(session_id)
@@ -548,7 +568,7 @@ class JsonFileStore:
         name = self._names.get(session_id)
         if name is None or known is None:
             raise ConversationNotFound(session_id)
-        self._files.pop(session_id, None)
+        self._let_go(session_id)
         # Of a row that was listed, the head was there, whenever it was synced.
         stamp = replace(known[1], head_seq=known[0].head_seq, synced=True)
         await self._directory.learn(self._directory.pieces(session_id, [name], stamp))
