@@ -265,8 +265,8 @@ class ChildStderr:
         return bool(data)
 
     def _text_of(self, line: bytes) -> str:
-        said = self._secrets.mask(line[:_LOGGED_LINE_BYTES_MAX].decode(errors="replace"))
-        return one_line(said, characters_max=500)
+        masked = self._secrets.mask(line[:_LOGGED_LINE_BYTES_MAX].decode(errors="replace"))
+        return one_line(masked, characters_max=500)
 
     def _log(self, line: bytes, text: str) -> None:
         log.debug("mcp %s says: %s", self._name, text)
