@@ -97,7 +97,9 @@ class ProviderBuilder:
 
     def _openai(self, settings: OpenAISettings) -> ModelLister:
         from nplt_server.providers.client import VendorProvider
-        from nplt_server.providers.openai import ChatApi, OpenAIClient, ResponsesApi
+        from nplt_server.providers.openai import OpenAIClient
+        from nplt_server.providers.openai_chat import ChatApi
+        from nplt_server.providers.openai_responses import ResponsesApi
 
         base_url = base_url_of(settings, self._environ)
         has_cache_key = base_url is None if settings.cache_key is None else settings.cache_key

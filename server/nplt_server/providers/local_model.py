@@ -29,7 +29,8 @@ from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import DeltaStream, LlmRequest, ModelOutputDelta, Patience
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.models import FACTS, MODEL, installed_model
-from nplt_server.providers.openai import ChatApi, OpenAIClient
+from nplt_server.providers.openai import OpenAIClient
+from nplt_server.providers.openai_chat import ChatApi
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,9 @@ from tests.vendors.rejections import Rejection
 from nplt_server.conversations.services import ContextServices
 from nplt_server.providers import ProviderClient
 from nplt_server.providers.client import VendorProvider
-from nplt_server.providers.openai import ChatApi, OpenAIClient, ResponsesApi
+from nplt_server.providers.openai import OpenAIClient
+from nplt_server.providers.openai_chat import ChatApi
+from nplt_server.providers.openai_responses import ResponsesApi
 from nplt_server.tools import Tool
 from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
 from nplt_storage.memory import MemoryStore

@@ -23,7 +23,8 @@ from nplt_server.errors import ProviderRefused, RequestForm
 from nplt_server.providers import Patience, ProviderClient
 from nplt_server.providers.build import ProviderBuilder
 from nplt_server.providers.client import VendorProvider
-from nplt_server.providers.openai import ChatApi, ResponsesApi
+from nplt_server.providers.openai_chat import ChatApi
+from nplt_server.providers.openai_responses import ResponsesApi
 from nplt_server.settings import OpenAISettings
 from nplt_storage.entries import ModelOutputEntry
 

@@ -9,7 +9,7 @@ from tests.vendors.answers import Text, Thinking, ToolCall
 from tests.vendors.rejections import Rejection
 from tests.vendors.sse import Wire
 
-from nplt_server.providers.openai import ChatApi
+from nplt_server.providers.openai_chat import ChatApi
 
 LOOK = ToolCall("look", arguments='{"at": "sky"}')
 AGAIN = ToolCall("look", arguments='{"at": "sea"}')

@@ -22,7 +22,7 @@ from tests.vendors.sse import Wire
 
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
 from nplt_server.providers import OpaquePiece, ReasoningPiece, Stopped, TextPiece, UsageReport
-from nplt_server.providers.openai import ChatApi
+from nplt_server.providers.openai_chat import ChatApi
 from nplt_server.tools import ToolDescription
 
 DONE = b"[DONE]"

@@ -1,0 +1,277 @@
+"""OpenAI's chat completions, which most other servers speak: the parser of answers, and the
+rendering of requests. Both are pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+from msgspec import structs
+
+from nplt_protocol import JsonObject, JsonValue
+from nplt_server.errors import ProviderRefused, RequestForm
+from nplt_server.providers import (
+    LlmRequest,
+    ModelOutputDelta,
+    OpaquePiece,
+    ReasoningPiece,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+)
+from nplt_server.providers.compiler import AssistantStep, CompiledContext, UserStep
+from nplt_server.providers.failures import object_of, text_of
+from nplt_server.providers.openai import (
+    DOES_NOT_REASON,
+    FAMILY,
+    chat_effort_of,
+    functions_of,
+    rendered_request,
+    schema_format,
+    seqs_of_user_step,
+    temperature_of,
+    usage_of,
+)
+from nplt_server.providers.vendor_api import AnswerParser, RenderedRequest, VendorApi
+
+# ------------------------------------------------------------------------------
+# `POST /chat/completions`: its chunks
+#
+# Servers differ in what they omit: calls without an index, an index that is always 0, a name
+# in every piece. Reasoning has two names. An answer is complete when a stop reason *and*
+# `[DONE]` came.
+
+_REASONING_FIELD = "reasoning_field"
+_EXTRA_CONTENT = "extra_content"
+"""Gemini's, of a call: the signature of the thought that led to it. It goes back as it came."""
+_DONE = b"[DONE]"
+_STOP_REASONS = {
+    "stop": "end",
+    "function_call": "tool_calls",
+    # Of servers that speak this API with words of their own.
+    "eos": "end",
+    "eos_token": "end",
+    "stop_sequence": "end",
+    "end_turn": "end",
+    "tool_use": "tool_calls",
+    "model_length": "length",
+}
+
+
+class ChatParser(AnswerParser):
+    """`is_thinking` stays false: a model that thinks says so here, or nothing."""
+
+    def __init__(self, own_names: Mapping[str, str], *, marks_reasoning: bool = False) -> None:
+        super().__init__(own_names)
+        self._marks_reasoning = marks_reasoning
+        self._numbers: dict[int | None, int] = {}
+        """The number of each call, by the index that the server gave last."""
+        self._call_ids: list[JsonValue] = []
+        self._reasoning_field = ""
+        self._refused = False
+        self._reason = ""
+
+    def feed(self, data: bytes) -> list[ModelOutputDelta]:
+        if data.startswith(_DONE):
+            self.is_done = True
+            return self._ending()
+        return super().feed(data)
+
+    def _read(self, event: JsonObject) -> Iterator[ModelOutputDelta]:
+        if event.get("error"):
+            raise self._failure(event)
+        choices = event.get("choices")
+        choice = object_of(choices[0]) if isinstance(choices, list) and choices else {}
+        delta = object_of(choice.get("delta"))
+        for field in ("reasoning_content", "reasoning"):
+            if thought := text_of(delta.get(field)):
+                self._reasoning_field = field
+                yield ReasoningPiece(text=thought)
+                break  # some servers send both, the same twice
+        if text := text_of(delta.get("content")):
+            yield TextPiece(text=text)
+        if refusal := text_of(delta.get("refusal")):
+            self._refused = True
+            yield TextPiece(text=refusal)
+        if isinstance(calls := delta.get("tool_calls"), list):
+            for call in calls:
+                yield from self._call_pieces(call)
+        self._reason = text_of(choice.get("finish_reason")) or self._reason
+        if isinstance(usage := event.get("usage"), dict):
+            yield usage_of(usage, sent="prompt", said="completion")
+
+    def _read_whole(self, answer: Any) -> Iterator[ModelOutputDelta]:
+        choice = answer["choices"][0]
+        yield from self._read({**answer, "choices": [{**choice, "delta": choice["message"]}]})
+        yield from self.feed(_DONE)
+
+    def _call_pieces(self, call: JsonValue) -> Iterator[ModelOutputDelta]:
+        """Numbers are ours, in the order the calls begin."""
+        if not isinstance(call, dict):
+            return
+        told, call_id, index = object_of(call.get("function")), call.get("id"), call.get("index")
+        index = index if isinstance(index, int) else None
+        number, name = self._numbers.get(index), text_of(told.get("name"))
+        # Without an index whatever has a name is a call of its own.
+        if number is None or (
+            name and (index is None or (call_id and call_id != self._call_ids[number]))
+        ):
+            number = self._numbers[index] = len(self._call_ids)
+            self._call_ids.append(call_id)
+            name = self._own_names.get(name, name)
+        else:
+            name = ""
+        arguments = text_of(told.get("arguments"))
+        yield ToolCallPiece(index=number, tool_name=name, arguments=arguments)
+        if isinstance(extra := call.get(_EXTRA_CONTENT), dict):
+            yield OpaquePiece(data={_EXTRA_CONTENT: extra, "call": number})
+
+    def _ending(self) -> list[ModelOutputDelta]:
+        if not self._reason:
+            return []
+        reason = _STOP_REASONS.get(self._reason, self._reason)
+        if self._refused:
+            reason = "refusal"
+        elif reason == "end" and self._call_ids:
+            reason = "tool_calls"
+        ending: list[ModelOutputDelta] = [Stopped(reason=reason)]
+        if self._marks_reasoning and self._reasoning_field:
+            ending.insert(0, OpaquePiece(data={_REASONING_FIELD: self._reasoning_field}))
+        return ending
+
+
+# ------------------------------------------------------------------------------
+# `POST /chat/completions`: the body of a request
+#
+# One `tool` message per result, then what the user said. `stream_options` goes to every
+# server: those that don't know it ignore it.
+
+_SIGNS_CALLS = re.compile(r"(?:models/)?gemini")
+_NOT_SIGNED: JsonObject = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+"""The documented signature for a call that another model made."""
+
+
+class ChatApi(VendorApi, frozen=True, kw_only=True):
+    specification: ClassVar[str] = "openai-chat"
+    tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+    """OpenAI's reasoning models refuse the second, older servers overlook the first."""
+    returns_reasoning: bool | None = None
+    """DeepSeek wants to see its reasoning again, OpenAI refuses a field it doesn't know. None:
+    by the model's name."""
+    has_cache_key: bool = False
+
+    def parser(self, rendered: RenderedRequest) -> ChatParser:
+        returns = self._returns_reasoning(rendered.body["model"])
+        return ChatParser(rendered.own_names, marks_reasoning=returns)
+
+    def _returns_reasoning(self, model: str) -> bool:
+        if self.returns_reasoning is not None:
+            return self.returns_reasoning
+        return model.startswith("deepseek")
+
+    def in_form(self, form: RequestForm) -> ChatApi:
+        if form.returns_reasoning is None:
+            return self
+        return structs.replace(self, returns_reasoning=form.returns_reasoning)
+
+    def instead(self, refusal: ProviderRefused, model: str) -> RequestForm | None:
+        """DeepSeek refuses calls without the reasoning that led to them; others refuse the
+        field. Which it is, a refusal tells."""
+        if not refusal.wrong_reasoning:
+            return None
+        returned = self._returns_reasoning(model)
+        return RequestForm(specification=self.specification, returns_reasoning=not returned)
+
+    def render(self, request: LlmRequest, compiled: CompiledContext) -> RenderedRequest:
+        model, messages, seqs = request.invocation.model, list[JsonValue](), list[tuple[int, ...]]()
+        if compiled.system:
+            messages.append({"role": "system", "content": compiled.system})
+            seqs.append(())
+        for step in compiled.steps:
+            if isinstance(step, UserStep):
+                messages += _user_messages(step)
+                seqs += seqs_of_user_step(step)
+            else:
+                messages.append(self._answer(step, model))
+                seqs.append(step.seqs)
+        body: JsonObject = {
+            "model": model,
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if functions := functions_of(request.tools):
+            body["tools"] = [{"type": "function", "function": each} for each in functions]
+        options: JsonObject = {
+            self.tokens_field: request.output_tokens,
+            "temperature": temperature_of(request),
+            "reasoning_effort": chat_effort_of(request),
+            **_answer_format(request),
+            "prompt_cache_key": request.cache_key if self.has_cache_key else None,
+        }
+        return rendered_request(request, body, options, seqs)
+
+    def _answer(self, step: AssistantStep, model: str) -> JsonObject:
+        message: JsonObject = {"role": "assistant", "content": step.text or None}
+        opaque = [block.data for block in step.blocks if isinstance(block, OpaquePiece)]
+        if step.calls:
+            extras = {
+                place: data[_EXTRA_CONTENT]
+                for data in opaque
+                if _EXTRA_CONTENT in data and isinstance(place := data.get("call"), int)
+            }
+            if 0 not in extras and _SIGNS_CALLS.match(model):
+                extras[0] = _NOT_SIGNED
+            message["tool_calls"] = [
+                {
+                    "id": call.call_id,
+                    "type": "function",
+                    "function": {"name": call.tool_name, "arguments": call.arguments_json},
+                    **({_EXTRA_CONTENT: extras[place]} if place in extras else {}),
+                }
+                for place, call in enumerate(step.calls)
+            ]
+        # With a call it must be there, though another model made the call without one.
+        if self._returns_reasoning(model) and (step.reasoning or step.calls):
+            is_short = any(data.get(_REASONING_FIELD) == "reasoning" for data in opaque)
+            message["reasoning" if is_short else "reasoning_content"] = step.reasoning
+        return message
+
+
+def _user_messages(step: UserStep) -> list[JsonObject]:
+    messages: list[JsonObject] = [
+        {"role": "tool", "tool_call_id": result.call_id, "content": result.text}
+        for result in step.results
+    ]
+    if step.texts:
+        # One message: templates of some models refuse two of the same role in a row. And a
+        # plain text wherever that will do: some servers know nothing else.
+        text = "\n\n".join(step.texts)
+        images: list[JsonValue] = [
+            {"type": "image_url", "image_url": {"url": image.url}} for image in step.images
+        ]
+        content: JsonValue = [*images, {"type": "text", "text": text}] if images else text
+        messages.append({"role": "user", "content": content})
+    return messages
+
+
+def _answer_format(request: LlmRequest) -> JsonObject:
+    """Other servers than OpenAI's hold a model to a schema word by word, so that it can't call
+    a tool: they are sent the schema where no tool need be called any more."""
+    model, schema = request.invocation.model, request.schema
+    if schema is None:
+        return {}
+    others = not (FAMILY.match(model) or DOES_NOT_REASON.match(model))
+    if others and request.tools and not request.answer_only:
+        return {}
+    told = schema_format(request)
+    if told is None and others:
+        told = {"name": "answer", "schema": schema}
+    options: JsonObject = {"tool_choice": "none"} if others and request.tools else {}
+    if model.startswith("deepseek"):  # it knows no schemas
+        options["response_format"] = {"type": "json_object"}
+    elif told is not None:
+        options["response_format"] = {"type": "json_schema", "json_schema": told}
+    return options
