@@ -368,6 +368,9 @@ class ModelChoice(Reply, frozen=True, kw_only=True):
     listed: JsonObject | None = None
     """The list of each provider: its `models`, the time `at` which it was read, and `asking`
     while it is being read."""
+    learned: JsonObject | None = None
+    """Maps models to what refusals have shown: the `form` of their requests in words, and the time
+    `at` which it was learned."""
 
 
 class PageEdges(Message, frozen=True, kw_only=True):

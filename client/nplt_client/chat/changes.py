@@ -315,6 +315,15 @@ class _TextStream:
         return piece
 
 
+def _thought(event: messages.AgentThought) -> Iterator[Change]:
+    """Yields the line that the display shows."""
+    if event.type == "notice" and event.content:
+        yield NoticeShown(text=safe_line(event.content))
+    elif event.content and event.type != "tool_call":  # tools have their own events
+        words, kind = safe_line(event.content, 60), safe_line(event.type)
+        yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
+
+
 class EventTranslator:
     """Translates events. Keeps the text of the running calls, and the names of uploaded files.
 
@@ -353,9 +362,7 @@ class EventTranslator:
                     event.turn_id, event.call or 0, event.text or "", kind="reasoning"
                 )
             case messages.AgentThought():
-                if event.content and event.type != "tool_call":  # tools have their own events
-                    words, kind = safe_line(event.content, 60), safe_line(event.type)
-                    yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
+                yield from _thought(event)
             case messages.TurnStarted():
                 yield TurnBegan(turn_id=event.turn_id, model=safe_line(event.model))
             case messages.EntryAdded():

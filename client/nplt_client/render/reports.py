@@ -161,6 +161,12 @@ def models_text(choice: messages.ModelChoice) -> str:
         if names and isinstance(told, dict):
             at = format_time(str(told.get("at")))
             lines += ["", sanitize_line(f"also listed by {provider} ({at}):"), *marked(names)]
+    if choice.learned:
+        lines += ["", "learned from refusals, for a week:"]
+    for model, told in (choice.learned or {}).items():
+        if isinstance(told, dict):
+            at = format_time(str(told.get("at")))
+            lines.append(sanitize_line(f"  {model}: {told.get('form')} ({at})"))
     return "\n".join(lines)
 
 

@@ -272,6 +272,12 @@ class ContextManager:
                 self.services.learn(model, counted=entry.sent.tokens, real=real)
                 return
 
+    def has_answered(self, model: str) -> bool:
+        """Whether the model gave one of the newest outputs."""
+        newest = islice(reversed(self.record.history.entries), _ENTRIES_SEARCHED_MAX)
+        outputs = (entry for entry in newest if isinstance(entry, ModelOutputEntry))
+        return any(each.invocation and model_name(each.invocation) == model for each in outputs)
+
     # Epochs and summaries
 
     async def begin_epoch(self, draft: EpochEntry) -> EpochEntry:

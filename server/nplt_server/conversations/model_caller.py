@@ -47,7 +47,6 @@ from nplt_server.errors import (
     ProviderRefused,
     ProviderUnauthorized,
     ProviderUnavailable,
-    RequestForm,
     RequestTooLarge,
     WindowTooSmall,
 )
@@ -61,6 +60,7 @@ from nplt_server.providers import (
 from nplt_server.providers.accumulator import ModelOutputAccumulator, cleaned, usage_as_json
 from nplt_server.providers.retries import RequestForms
 from nplt_server.providers.route import ModelRoute
+from nplt_server.request_form import RequestForm
 from nplt_storage.entries import (
     ModelInputEntry,
     ModelInvocationDescriptor,
@@ -151,6 +151,7 @@ class ModelCaller:
         """Made when a call is refused for its content."""
         self._tries = _Tries(models=[model])
         self._room: CallRoom | None = None
+        self._said_without_tools = False
         self._call = 0
         self._use(model)
         self._view: ContextView | None = None
@@ -183,6 +184,8 @@ class ModelCaller:
                     error = forms.after(failure)
                     if error is not None:
                         await self._recover_from(error)
+                    elif isinstance(failure, ProviderRefused):
+                        self._announce_form(failure)
         except anyio.get_cancelled_exc_class():
             self._estimate_usage()
             if self.so_far is None or not self.so_far.output.has_begun:
@@ -240,6 +243,7 @@ class ModelCaller:
         made = CallOutcome(route=self.route, view=view, output=output)
         self.so_far = made
         self._events.begin_output(output)
+        self._remind_without_tools()
         request = replace(self._request(made, answer_only=answer_only), form=form)
         await self._record.check_owned()
         try:
@@ -279,7 +283,7 @@ class ModelCaller:
         return LlmRequest(
             invocation=made.invocation,
             context=made.view.messages,
-            tools=made.view.call_budget.offer.descriptions,
+            tools=made.view.call_budget.offer.descriptions if facts.takes_tools else (),
             options={**facts.options, **record.options, **self._prompt.options},
             answer_tokens_max=answer_tokens_max,
             answer_only=answer_only,
@@ -399,6 +403,31 @@ class ModelCaller:
     async def _release_guesses(self) -> None:
         if self._refusals is not None:
             await self._refusals.release_guesses()
+
+    def _announce_form(self, refusal: ProviderRefused) -> None:
+        """Says what the model is not shown from now on. Of other forms nobody need know."""
+        change = refusal.change
+        if change is not None and change.without_tools:
+            self._say_without_tools(str(refusal.vendor or ""))
+        elif change is not None and (change.without_images or change.plain_content):
+            self._events.thought("notice", f"{self.model} takes no pictures and is shown none")
+
+    def _say_without_tools(self, vendor: str) -> None:
+        self._said_without_tools = True
+        said = f" (it says: {vendor})" if vendor else ""
+        self._events.thought(
+            "notice", f"{self.model} takes no tools and is asked without them{said}"
+        )
+
+    def _remind_without_tools(self) -> None:
+        """Says once in a conversation that the model takes no tools, also where that was learned
+        in another one."""
+        form = self._router.learned.of(self.model)
+        if self._said_without_tools or form is None or not form.without_tools:
+            return
+        self._said_without_tools = True
+        if not self._context.has_answered(self.model):
+            self._say_without_tools("")
 
     def _announce_retry(self, why: str) -> None:
         """Drops the output of the call that failed, and announces the retry."""

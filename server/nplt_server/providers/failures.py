@@ -29,6 +29,12 @@ from nplt_server.errors import (
     RequestTooLarge,
     VendorWords,
 )
+from nplt_server.providers.refusal_rules import (
+    is_about_content,
+    is_about_form,
+    is_about_shape,
+    refused_part,
+)
 
 
 class VendorError(Struct, frozen=True, kw_only=True):
@@ -68,7 +74,7 @@ class VendorError(Struct, frozen=True, kw_only=True):
             kind=_words_of(error.get("type")) or _words_of(error.get("status")),
             code=_words_of(code) or _words_of(coded),
             param=_words_of(error.get("param")),
-            message=_words_of(error.get("message") or error.get("detail")),
+            message=_message_of(error.get("message") or error.get("detail")),
             status=code if isinstance(code, int) else None,
         )
 
@@ -96,12 +102,29 @@ def _words_of(value: object) -> str:
     return text_of(value)[:_WORDS_CHARACTERS_MAX]
 
 
+def _message_of(value: object) -> str:
+    """The sentence, or those of a list of errors as pydantic writes it (Mistral, vLLM, FastAPI):
+    `body.stream_options: Extra inputs are not permitted`."""
+    if isinstance(value, dict):
+        value = value.get("detail")
+    if not isinstance(value, list):
+        return _words_of(value)
+    sentences = []
+    for each in value[:_SENTENCES_MAX]:
+        if isinstance(each, dict):
+            place = each.get("loc")
+            path = ".".join(map(str, place)) if isinstance(place, list) else ""
+            sentences.append(f"{path}: {each.get('msg')}")
+    return _words_of("; ".join(sentences))
+
+
 def object_of(value: JsonValue) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
 _NAME: Final = re.compile(r"[\w.\[\]:/-]{1,80}")
 _WORDS_CHARACTERS_MAX: Final = 4_096
+_SENTENCES_MAX: Final = 20
 _SENTENCE_CHARACTERS_MAX: Final = 300
 _HIDDEN: Final = "…"
 _KEYS: Final = re.compile(
@@ -271,8 +294,11 @@ def failure_of(status: int, told: VendorError, *, retry_after: str | None = None
     failure = replace(_failure(status, told, retry_after), vendor=told.words())
     if not isinstance(failure, ProviderRefused):
         return failure
-    is_elsewhere = status in (404, 405, 501) and not _NO_SUCH_MODEL.search(
-        f"{told.code} {told.message}"
+    words = f"{told.kind} {told.code} {told.message}"
+    is_elsewhere = (
+        status in (404, 405, 501)
+        and not is_about_form(words)
+        and not _NO_SUCH_MODEL.search(f"{told.code} {told.message}")
     )
     return replace(
         failure,
@@ -284,6 +310,8 @@ def failure_of(status: int, told: VendorError, *, retry_after: str | None = None
 def _failure(status: int, told: VendorError, retry_after: str | None) -> ProviderError:
     all_words = f"{told.kind} {told.code} {told.message}"
     is_refused = 400 <= status < 500
+    if status >= 400 and status not in (401, 403, 429) and is_about_form(all_words):
+        return _refusal(400, status, told)  # also if it says 404 or 500
     # A gateway may have one status for all that its vendors say: words come first.
     if is_refused and _NO_SUCH_MODEL.search(all_words):
         return NoSuchModel(
@@ -330,26 +358,32 @@ def _failure(status: int, told: VendorError, retry_after: str | None) -> Provide
         return ProviderRefused(
             f"the provider's address is not the right one ({status}); check base_url"
         )
-    return _refusal(status, told)
+    return _refusal(status, status, told)
 
 
-def _refusal(status: int, told: VendorError) -> ProviderRefused:
+def _refusal(kind: int, status: int, told: VendorError) -> ProviderRefused:
+    """`kind`: the status that it should have been."""
     says = (
         f"the provider refused the request ({status}); change what it names, "
         "or choose another model"
     )
-    if status not in (400, 422):
+    if kind not in (400, 422):
         return ProviderRefused(says)
     param, message = told.param, told.message
     found = _NAMED_MESSAGE.search(param) or _NAMED_MESSAGE.search(message)
     # Unless it names a field of the request that holds something else.
     field = _FIELD.match(param)
-    is_content = (field is None or field[0] in _OF_CONTENT) and not _OTHER_FIELD.match(message)
+    may_be_content = (field is None or field[0] in _OF_CONTENT) and not _OTHER_FIELD.match(message)
+    all_words = f"{told.kind} {told.code} {message}"
+    is_content = is_about_content(all_words)
+    is_unclear = (found is not None or may_be_content) and not is_about_shape(all_words)
     return ProviderRefused(
         says,
         message_index=int(found[1]) if found else None,
         block_index=int(found[2]) if found and found[2] else None,
-        content_refused=found is not None or is_content,
+        content_refused=is_content,
+        cause_unclear=is_unclear and not is_content,
+        refused_part=refused_part(message),
         reasoning_refused=_THOUGHTS.search(f"{told.code} {message}") is not None,
     )
 

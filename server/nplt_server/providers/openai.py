@@ -25,7 +25,8 @@ from nplt_server.providers.schemas import (
     plain_object,
     well_formed,
 )
-from nplt_server.providers.vendor_api import RenderedRequest
+from nplt_server.providers.vendor_api import RenderedRequest, without_fields
+from nplt_server.request_form import RequestForm
 from nplt_server.tools import ToolDescription
 
 if TYPE_CHECKING:
@@ -181,10 +182,14 @@ def seqs_of_user_step(step: UserStep) -> list[tuple[int, ...]]:
 
 
 def rendered_request(
-    request: LlmRequest, body: JsonObject, options: JsonObject, seqs: list[tuple[int, ...]]
+    request: LlmRequest,
+    body: JsonObject,
+    options: JsonObject,
+    seqs: list[tuple[int, ...]],
+    form: RequestForm,
 ) -> RenderedRequest:
     return RenderedRequest(
-        body=body | without_nulls(options),
+        body=without_fields(body | without_nulls(options), form.without),
         seqs=tuple(seqs),
         own_names=own_names(request.tools[:_TOOLS_MAX]),
     )

@@ -6,12 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
-
-from msgspec import structs
+from typing import Any, ClassVar
 
 from nplt_protocol import JsonObject, JsonValue
-from nplt_server.errors import ProviderRefused, RequestForm
 from nplt_server.providers import (
     LlmRequest,
     ModelOutputDelta,
@@ -34,7 +31,13 @@ from nplt_server.providers.openai import (
     temperature_of,
     usage_of,
 )
-from nplt_server.providers.vendor_api import AnswerParser, RenderedRequest, VendorApi
+from nplt_server.providers.vendor_api import (
+    AnswerParser,
+    RenderedRequest,
+    VendorApi,
+    sent_call_ids,
+)
+from nplt_server.request_form import RequestForm
 
 # ------------------------------------------------------------------------------
 # `POST /chat/completions`: its chunks
@@ -139,6 +142,8 @@ class ChatParser(AnswerParser):
         ending: list[ModelOutputDelta] = [Stopped(reason=reason)]
         if self._marks_reasoning and self._reasoning_field:
             ending.insert(0, OpaquePiece(data={_REASONING_FIELD: self._reasoning_field}))
+        if any(_is_kept(call_id) for call_id in self._call_ids):
+            ending.insert(0, OpaquePiece(data={"call_ids": [*self._call_ids]}))
         return ending
 
 
@@ -151,15 +156,18 @@ class ChatParser(AnswerParser):
 _SIGNS_CALLS = re.compile(r"(?:models/)?gemini")
 _NOT_SIGNED: JsonObject = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 """The documented signature for a call that another model made."""
+_ANY_ID = re.compile(r"[!-~]{1,64}")
+_NINE = re.compile(r"[a-zA-Z0-9]{9}")
+
+
+def _is_kept(call_id: JsonValue) -> bool:
+    """Whether the model is sent this id of its own again, and not ours. Some take only ids of
+    their own kind: nine letters and digits, `functions.look:0`."""
+    return isinstance(call_id, str) and bool(call_id) and not call_id.startswith("call_")
 
 
 class ChatApi(VendorApi, frozen=True, kw_only=True):
     specification: ClassVar[str] = "openai-chat"
-    tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
-    """OpenAI's reasoning models refuse the second, older servers overlook the first."""
-    returns_reasoning: bool | None = None
-    """DeepSeek wants to see its reasoning again, OpenAI refuses a field it doesn't know. None:
-    by the model's name."""
     has_cache_key: bool = False
 
     def parser(self, rendered: RenderedRequest) -> ChatParser:
@@ -167,34 +175,34 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
         return ChatParser(rendered.own_names, marks_reasoning=returns)
 
     def _returns_reasoning(self, model: str) -> bool:
-        if self.returns_reasoning is not None:
-            return self.returns_reasoning
+        """DeepSeek wants to see its reasoning again, OpenAI refuses a field it doesn't know."""
+        if self.form.returns_reasoning is not None:
+            return self.form.returns_reasoning
         return model.startswith("deepseek")
 
-    def in_form(self, form: RequestForm) -> ChatApi:
-        if form.returns_reasoning is None:
-            return self
-        return structs.replace(self, returns_reasoning=form.returns_reasoning)
-
-    def instead(self, refusal: ProviderRefused, model: str) -> RequestForm | None:
+    def other_reasoning(self, model: str) -> RequestForm:
         """DeepSeek refuses calls without the reasoning that led to them; others refuse the
         field. Which it is, a refusal tells."""
-        if not refusal.wrong_reasoning:
-            return None
-        returned = self._returns_reasoning(model)
-        return RequestForm(specification=self.specification, returns_reasoning=not returned)
+        return RequestForm(returns_reasoning=not self._returns_reasoning(model))
 
     def render(self, request: LlmRequest, compiled: CompiledContext) -> RenderedRequest:
         model, messages, seqs = request.invocation.model, list[JsonValue](), list[tuple[int, ...]]()
-        if compiled.system:
+        steps, form = compiled.steps, self.form
+        vendor_id = _NINE if form.call_ids == "9 alphanumeric" else _ANY_ID
+        ids = sent_call_ids(steps, vendor_id)
+        prefix = ""
+        if compiled.system and form.without_system_role:
+            prefix = f"{compiled.system}\n\n"
+        elif compiled.system:
             messages.append({"role": "system", "content": compiled.system})
             seqs.append(())
-        for step in compiled.steps:
+        for step in steps:
             if isinstance(step, UserStep):
-                messages += _user_messages(step)
+                messages += self._user_messages(step, ids, prefix=prefix)
+                prefix = ""
                 seqs += seqs_of_user_step(step)
             else:
-                messages.append(self._answer(step, model))
+                messages.append(self._answer(step, model, ids))
                 seqs.append(step.seqs)
         body: JsonObject = {
             "model": model,
@@ -205,16 +213,18 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
         if functions := functions_of(request.tools):
             body["tools"] = [{"type": "function", "function": each} for each in functions]
         options: JsonObject = {
-            self.tokens_field: request.output_tokens,
+            form.tokens_field or "max_completion_tokens": request.output_tokens,
             "temperature": temperature_of(request),
             "reasoning_effort": chat_effort_of(request),
             **_answer_format(request),
             "prompt_cache_key": request.cache_key if self.has_cache_key else None,
         }
-        return rendered_request(request, body, options, seqs)
+        return rendered_request(request, body, options, seqs, form)
 
-    def _answer(self, step: AssistantStep, model: str) -> JsonObject:
-        message: JsonObject = {"role": "assistant", "content": step.text or None}
+    def _answer(self, step: AssistantStep, model: str, ids: Mapping[str, str]) -> JsonObject:
+        # An answer of nothing but calls has no content; as a string that is an empty one.
+        content: JsonValue = step.text or ("" if self.form.plain_content else None)
+        message: JsonObject = {"role": "assistant", "content": content}
         opaque = [block.data for block in step.blocks if isinstance(block, OpaquePiece)]
         if step.calls:
             extras = {
@@ -226,7 +236,7 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
                 extras[0] = _NOT_SIGNED
             message["tool_calls"] = [
                 {
-                    "id": call.call_id,
+                    "id": ids[call.call_id],
                     "type": "function",
                     "function": {"name": call.tool_name, "arguments": call.arguments_json},
                     **({_EXTRA_CONTENT: extras[place]} if place in extras else {}),
@@ -239,22 +249,26 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
             message["reasoning" if is_short else "reasoning_content"] = step.reasoning
         return message
 
-
-def _user_messages(step: UserStep) -> list[JsonObject]:
-    messages: list[JsonObject] = [
-        {"role": "tool", "tool_call_id": result.call_id, "content": result.text}
-        for result in step.results
-    ]
-    if step.texts:
-        # One message: templates of some models refuse two of the same role in a row. And a
-        # plain text wherever that will do: some servers know nothing else.
-        text = "\n\n".join(step.texts)
-        images: list[JsonValue] = [
-            {"type": "image_url", "image_url": {"url": image.url}} for image in step.images
+    def _user_messages(
+        self, step: UserStep, ids: Mapping[str, str], *, prefix: str
+    ) -> list[JsonObject]:
+        messages: list[JsonObject] = [
+            {"role": "tool", "tool_call_id": ids[result.call_id], "content": result.text}
+            for result in step.results
         ]
-        content: JsonValue = [*images, {"type": "text", "text": text}] if images else text
-        messages.append({"role": "user", "content": content})
-    return messages
+        if step.texts:
+            # One message: templates of some models refuse two of the same role in a row. And a
+            # plain text wherever that will do: some servers know nothing else.
+            text = prefix + "\n\n".join(step.texts)
+            takes_images = not (self.form.without_images or self.form.plain_content)
+            images: list[JsonValue] = [
+                {"type": "image_url", "image_url": {"url": image.url}}
+                for image in step.images
+                if takes_images
+            ]
+            content: JsonValue = [*images, {"type": "text", "text": text}] if images else text
+            messages.append({"role": "user", "content": content})
+        return messages
 
 
 def _answer_format(request: LlmRequest) -> JsonObject:

@@ -191,7 +191,7 @@ class ResponsesApi(VendorApi, frozen=True, kw_only=True):
         items, seqs, given_ids = list[JsonValue](), list[tuple[int, ...]](), set[str]()
         for step in compiled.steps:
             if isinstance(step, UserStep):
-                items += _user_items(step)
+                items += _user_items(step, takes_images=not self.form.without_images)
                 seqs += seqs_of_user_step(step)
             else:
                 said = _answer_items(step, given_ids)
@@ -216,10 +216,10 @@ class ResponsesApi(VendorApi, frozen=True, kw_only=True):
             options["reasoning"] = reasoning or None
         if (told := schema_format(request)) is not None:
             options["text"] = {"format": {"type": "json_schema", **told}}
-        return rendered_request(request, body, options, seqs)
+        return rendered_request(request, body, options, seqs, self.form)
 
 
-def _user_items(step: UserStep) -> list[JsonObject]:
+def _user_items(step: UserStep, *, takes_images: bool) -> list[JsonObject]:
     items: list[JsonObject] = [
         {"type": "function_call_output", "call_id": result.call_id, "output": result.text}
         for result in step.results
@@ -227,7 +227,7 @@ def _user_items(step: UserStep) -> list[JsonObject]:
     if step.texts:
         text: JsonObject = {"type": "input_text", "text": "\n\n".join(step.texts)}
         images: list[JsonValue] = [
-            {"type": "input_image", "image_url": image.url} for image in step.images
+            {"type": "input_image", "image_url": image.url} for image in step.images if takes_images
         ]
         items.append({"type": "message", "role": "user", "content": [*images, text]})
     return items
