@@ -16,6 +16,8 @@ If none applies the error ends the turn.
     the request is too large            shorten      three times in a turn with one model
     the model's sealed reasoning is     new epoch    once in a turn
     refused
+    it is refused, and nobody can tell  repeat       once in a call, unchanged
+    whether for its content
     content is refused                  quarantine   three times in a turn
 
 A `retrying` event announces each of `_REMEDIES`. A call whose text was sent is not repeated.
@@ -121,6 +123,8 @@ class _Tries:
     """The retries of the current call."""
     too_large: list[RequestTooLarge] = field(default_factory=list)
     has_dropped_reasoning: bool = False
+    has_repeated: bool = False
+    """Whether the current call was repeated although it was refused."""
     quarantines: int = 0
 
 
@@ -168,6 +172,7 @@ class ModelCaller:
         complete. Raises `ProviderError` if the call failed for good; `so_far` holds what there
         is of it. `answer_only`: the model must not call tools."""
         self._call, self._tries.retries = number, 0
+        self._tries.has_repeated = False
         self.so_far = self._view = None
         self._events.begin_call(number)
         forms = RequestForms()
@@ -380,6 +385,18 @@ class ModelCaller:
         self._announce_retry(f"{error}; {self.model} is asked again without what it had thought")
         return True
 
+    async def _repeat(self, error: ProviderError) -> bool:
+        """Sends the same request again: a server that refuses only some of the requests of a kind
+        does not refuse them for what they say."""
+        names_message = isinstance(error, ProviderRefused) and error.message_index is not None
+        is_unclear = isinstance(error, ProviderRefused) and error.cause_unclear
+        is_content = isinstance(error, ProviderRefused) and error.content_refused
+        if is_content or self._tries.has_repeated or not (is_unclear or names_message):
+            return False
+        self._tries.has_repeated = True
+        self._announce_retry(f"{error}; {self.model} is asked the same once more")
+        return True
+
     async def _quarantine(self, error: ProviderError) -> bool:
         if not isinstance(error, ProviderRefused) or isinstance(error, RequestTooLarge):
             return False
@@ -445,5 +462,6 @@ _REMEDIES: Final[tuple[tuple[tuple[type[ProviderError], ...], _Remedy], ...]] = 
     ),
     ((RequestTooLarge,), ModelCaller._shorten),
     ((ProviderRefused,), ModelCaller._drop_reasoning),
+    ((ProviderRefused,), ModelCaller._repeat),
     ((ProviderRefused,), ModelCaller._quarantine),
 )

@@ -1,5 +1,9 @@
 """Quarantines entries that a provider refuses, so that the conversation can go on.
 
+Only a refusal of content quarantines anything. One about the shape of the request, a parameter,
+its size, tools or kinds of content is for `providers.refusal_rules`. If nobody can tell what a
+refusal is about, the same request was refused twice before anything is quarantined.
+
 Models are not shown a quarantined entry. A prompt or an answer is left out whole. Tool
 calls and their results keep their structure but lose their text. The state of the notebook
 or of a widget is left out until its next change. A summary is ignored. The system
@@ -98,6 +102,8 @@ class Refusals:
     ) -> tuple[int, ...]:
         """Quarantines what the refused call may have been refused for, and gives the entries;
         none if calling again can't help. `may_repeat`: whether the call may be repeated."""
+        if not (refusal.content_refused or refusal.cause_unclear):
+            return ()
         self._model = f"{invocation.provider}/{invocation.model}"
         reason = f"{self._model}: {refusal}"
         candidates, named = self._candidates(refusal, view, invocation)
@@ -178,9 +184,8 @@ class Refusals:
             seqs = self._without_prompt(named)
             new = tuple(_never_accepted(history, seqs, by=invocation))
             return new or seqs, frozenset(named)
-        if not refusal.content_refused or refusal.message_index is not None:
-            # The refusal is not about content, or is about the system instruction.
-            return (), _NOTHING
+        if refusal.message_index is not None:
+            return (), _NOTHING  # it is about the system instruction
         return self._without_prompt(self._not_yet_accepted(history, view)), _NOTHING
 
     def _without_prompt(self, seqs: Iterable[int]) -> tuple[int, ...]:

@@ -164,7 +164,7 @@ async def test_what_was_refused_is_put_in_quarantine_and_everyone_is_told() -> N
         assert (event.details["seq"], event.details["code"]) == (4, "refused_by_provider")
         reason = str(event.details["reason"])
         assert reason.startswith("anthropic/claude-opus-4-5: the provider refused the request")
-        assert "it says: messages.3.content: this can't be taken" in reason
+        assert "it says: messages.3.content: your prompt was flagged" in reason
         thoughts = [heard for heard in stage.ear.heard if isinstance(heard, AgentThought)]
         assert "without what it refuses (4)" in (thoughts[0].content or "")
         epochs = [e for e in stage.conversation.history.entries if isinstance(e, EpochEntry)]
