@@ -204,6 +204,8 @@ class SessionUpdate(Request, frozen=True, kw_only=True):
     archived: bool | None = None
     pinned: bool | None = None
     deleted: bool | None = None
+    unhide: Count | None = None
+    """The number of an entry that is shown again to models of providers that refused it."""
 
 
 class SessionFork(Request, frozen=True, kw_only=True):

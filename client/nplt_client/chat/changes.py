@@ -288,8 +288,6 @@ _REMARKS = {
     "cleared": "cleared: the model is shown nothing older",
     "compacted": "compacted: the model is shown older turns in less detail",
     "deleted": "this conversation was deleted",
-    "quarantined": "an entry was quarantined: models are not shown it",
-    "released": "an entry is no longer quarantined: models are shown it again",
     "shutdown": "the server is shutting down",
 }
 
@@ -455,6 +453,21 @@ def _tool(event: messages.ToolStarted | messages.ToolFinished) -> Change:
     return replace(shown, status=status, seconds=event.duration, result=result)
 
 
+def _of_hidden(what: str, details: JsonObject) -> str:
+    """Marks the entry that models are not shown, or are shown again."""
+    which = f"entry {details.get('seq')}"
+    if details.get("part") == "pictures":
+        which = f"the pictures of {which}"
+    models = (
+        f"models of {safe_line(word_in(details, 'provider'))}"
+        if "provider" in details
+        else "models"
+    )
+    if what == "released":
+        return f"{models} are shown {which} again"
+    return f"{models} are not shown {which}, which was refused"
+
+
 def _session_changes(event: messages.SessionEvent) -> Iterator[Change]:
     details = event.details
     match event.event:
@@ -472,6 +485,8 @@ def _session_changes(event: messages.SessionEvent) -> Iterator[Change]:
             )
         case stale if stale in _OUT_OF_DATE:
             yield TranscriptOutdated(why=_OUT_OF_DATE[stale])
+        case "quarantined" | "released" as what:
+            yield NoticeShown(text=_of_hidden(what, details))
         case known if known in _REMARKS:
             yield NoticeShown(text=_REMARKS[known])
         case _:

@@ -156,6 +156,7 @@ class ContextManager:
             threshold=services.rules.threshold,
             keep=services.rules.keep,
             takes_images=facts.takes_images,
+            provider=model.partition("/")[0],
         )
 
     async def prepare(

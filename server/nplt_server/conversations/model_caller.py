@@ -415,6 +415,13 @@ class ModelCaller:
         self._announce_retry(
             f"{error}; {self.model} is asked again without what it refuses ({which})"
         )
+        provider, pictures = self.route.invocation.provider, error.refused_part == "pictures"
+        self._events.thought(
+            "notice",
+            f"{provider} refuses {'the pictures of ' if pictures else ''}entry {which} "
+            f"({error.vendor}): its models are not shown that any more; to show it again: "
+            f"nplt context --unhide {quarantined[0]}",
+        )
         return True
 
     async def _release_guesses(self) -> None:
