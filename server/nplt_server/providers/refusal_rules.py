@@ -221,11 +221,11 @@ def names_fields(words: str, param: str, body: Body) -> tuple[str, ...]:
     if not _UNKNOWN.search(words):
         return ()
     found: list[str] = []
-    for name in (*body, *(("strict",) if "strict" in words else ())):
+    for name in (*body, "strict"):
         if name in _PROTECTED:
             continue
         is_quoted = re.search(rf"['\"`]{name}['\"`.]|\bbody\.{name}\b|(?:^|: ?){name}\b", words)
-        is_named = "_" in name and re.search(rf"\b{name}\b", words)
+        is_named = ("_" in name or name == "strict") and re.search(rf"\b{name}\b", words)
         if is_quoted or is_named or re.split(r"[.\[]", param)[0] == name:
             found.append(name)
     instead = re.search(r"(?i)\buse ['\"`]?(\w+)['\"`]? instead", words)
@@ -250,7 +250,15 @@ def change_for(words: str, param: str, body: Body) -> RequestForm | None:
     return change
 
 
-_NAMED_CALLS: Final = re.compile(r"(?i)tool_call|tool call|function_call|role.{0,3}.?tool\b")
+_NAMED_CALLS: Final = re.compile(
+    r"(?i)tool_call|tool call|function_call|role.{0,3}.?tool\b|role: input should be"
+)
+"""Words of complaints about earlier calls:
+https://github.com/camel-ai/owl/issues/532 (LiteLLM, of a request without tools)
+  "Anthropic doesn't support tool calling without `tools=` param specified"
+https://github.com/BerriAI/litellm/issues/11665 (Perplexity)
+  "At body -> messages -> 1 -> role: Input should be 'system', 'user' or 'assistant'"
+"""
 
 
 # ------------------------------------------------------------------------------

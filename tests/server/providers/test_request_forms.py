@@ -20,7 +20,8 @@ from nplt_server.providers.build import ProviderBuilder
 from nplt_server.providers.learned_forms import LEARNED_FOR, LearnedForms
 from nplt_server.providers.model_lists import ModelLister
 from nplt_server.providers.models import KnownModels
-from nplt_server.providers.refusal_rules import FORM_RULES
+from nplt_server.providers.refusal_rules import FORM_RULES, change_for
+from nplt_server.providers.vendor_api import without_fields
 from nplt_server.request_form import RequestForm
 from nplt_server.settings import ModelSettings, OpenAISettings, Settings
 from nplt_server.tools.typed import typed_tool
@@ -322,6 +323,46 @@ async def test_a_refused_parameter_is_left_out_from_then_on(name: str) -> None:
     assert second.keys() == third.keys()
     assert set(first) - set(second) == {name}
     assert set(second) - set(first) == ({"max_tokens"} if name.startswith("max") else set())
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        # https://github.com/camel-ai/owl/issues/532
+        "litellm.UnsupportedParamsError: Anthropic doesn't support tool calling without `tools=` "
+        "param specified.",
+        # https://github.com/BerriAI/litellm/issues/11665
+        'litellm.BadRequestError: PerplexityException - ["At body -> messages -> 0 -> content: '
+        "Field required\", \"At body -> messages -> 1 -> role: Input should be 'system', 'user' or "
+        "'assistant'\"].",
+    ],
+)
+async def test_earlier_calls_become_text_for_a_call_if_their_shape_is_refused(
+    sentence: str,
+) -> None:
+    def rule(body: Body) -> Refusal | None:
+        if not any("tool_calls" in each for each in body["messages"]):
+            return None
+        return refused(sentence)
+
+    learned = LearnedForms()
+    with strict_server(rule) as server:
+        async with talking(server, with_a_call(), learned=learned) as stage:
+            assert (await stage.play("and now?")).state == "completed"
+            assert stage.conversation.history.quarantined == {}
+    assert ["tools" in body for body in server.received] == [True, True]
+    assert learned.as_json() == {}
+
+
+def test_strict_is_left_out_of_tools_and_schemas() -> None:
+    body: Body = {
+        "model": "m",
+        "tools": [{"type": "function", "name": "look", "strict": False}],
+        "text": {"format": {"type": "json_schema", "strict": True, "schema": {}}},
+    }
+    change = change_for("Unknown parameter: 'tools[0].strict'.", "tools[0].strict", body)
+    assert change == RequestForm(without=("strict",))
+    assert "strict" not in str(without_fields(body, change.without))
 
 
 async def test_one_call_is_tried_in_three_forms_and_what_was_learned_is_kept() -> None:
