@@ -455,14 +455,11 @@ def _tool(event: messages.ToolStarted | messages.ToolFinished) -> Change:
 
 def _of_hidden(what: str, details: JsonObject) -> str:
     """Marks the entry that models are not shown, or are shown again."""
-    which = f"entry {details.get('seq')}"
+    seq, provider = details.get("seq"), safe_line(word_in(details, "provider"))
+    which = f"entry {seq}" if isinstance(seq, int) else "an entry"
     if details.get("part") == "pictures":
         which = f"the pictures of {which}"
-    models = (
-        f"models of {safe_line(word_in(details, 'provider'))}"
-        if "provider" in details
-        else "models"
-    )
+    models = f"models of {provider}" if provider else "models"
     if what == "released":
         return f"{models} are shown {which} again"
     return f"{models} are not shown {which}, which was refused"
