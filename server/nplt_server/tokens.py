@@ -302,6 +302,10 @@ class TokenCounting:
         assert self._counter is not None
         return self._counter
 
+    def learn(self, model: str, *, counted: int, real: int) -> None:
+        """Learns from the number of input tokens that a provider reports."""
+        self.correction = self.correction.observe(model, counted, real)
+
     def estimate(self, text: str) -> int:
         """Counts a long text by its beginning."""
         counted = text[:_COUNTED_CHARACTERS_MAX]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.storage.conversations import Pen, answer, prompt
 
+from nplt_storage.active_entries import HiddenEntries
 from nplt_storage.entries import QuarantineEntry
-from nplt_storage.history import HiddenEntries
 
 
 def pen_with(*quarantines: QuarantineEntry) -> Pen:

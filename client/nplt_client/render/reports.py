@@ -123,8 +123,8 @@ def _cut_words(entry: JsonObject) -> list[str]:
 
 
 def _field(name: str, value: JsonValue) -> str:
-    told = value if isinstance(value, str) else dump_json(value)
-    return "    " + shorten(sanitize_line(f"{name}: {told}"), _FIELD_WIDTH_MAX)
+    catalog = value if isinstance(value, str) else dump_json(value)
+    return "    " + shorten(sanitize_line(f"{name}: {catalog}"), _FIELD_WIDTH_MAX)
 
 
 def with_hidden(page: messages.HistoryPage, facts: messages.HistoryPage) -> messages.HistoryPage:
@@ -170,8 +170,8 @@ def _message(message: JsonObject) -> str:
 def listed_models(choice: messages.ModelChoice) -> list[str]:
     """Returns the models that only the providers' own lists have."""
     found: list[str] = []
-    for provider, told in (choice.listed or {}).items():
-        names = told.get("models") if isinstance(told, dict) else None
+    for provider, catalog in (choice.listed or {}).items():
+        names = catalog.get("models") if isinstance(catalog, dict) else None
         listed = names if isinstance(names, list) else ()
         found += [f"{provider}/{name}" for name in listed if isinstance(name, str)]
     return [name for name in found if name not in choice.models]
@@ -182,10 +182,10 @@ def models_text(choice: messages.ModelChoice) -> str:
         return [f"{'*' if one == choice.model else ' '} {sanitize_line(one)}" for one in models]
 
     lines, more = marked(choice.models), listed_models(choice)
-    for provider, told in (choice.listed or {}).items():
+    for provider, catalog in (choice.listed or {}).items():
         names = [name for name in more if name.startswith(f"{provider}/")]
-        if names and isinstance(told, dict):
-            at = format_time(str(told.get("at")))
+        if names and isinstance(catalog, dict):
+            at = format_time(str(catalog.get("at")))
             lines += ["", sanitize_line(f"also listed by {provider} ({at}):"), *marked(names)]
     if choice.learned:
         lines += ["", "learned from refusals, for a week:"]
@@ -356,9 +356,11 @@ def tools_text(listed: messages.ToolList) -> str:
             lines = [f"MCP server {sanitize_line(name)}: {_mcp_server(server)}"]
             for one in objects_in(server.get("sources")):
                 # References are not shortened: people copy them to attach the source.
-                said = shorten(_first_sentence(word_in(one, "description")), _DESCRIPTION_WIDTH_MAX)
+                description = shorten(
+                    _first_sentence(word_in(one, "description")), _DESCRIPTION_WIDTH_MAX
+                )
                 reference = sanitize_line(word_in(one, "reference"))
-                lines.append(f"  {reference}  {word_in(one, 'kind')}: {said}")
+                lines.append(f"  {reference}  {word_in(one, 'kind')}: {description}")
             parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
@@ -413,7 +415,7 @@ def _billed(bill: JsonObject) -> str:
 
 def _cost(cost: JsonObject | None) -> str:
     if cost is None:
-        return "unknown: nobody said what these models cost"
+        return "unknown: these models have no prices in the settings"
     partly = " and an unknown part: some models have no price" if cost.get("partial") else ""
     return f"{cost.get('amount')} {word_in(cost, 'currency')}".rstrip() + partly
 

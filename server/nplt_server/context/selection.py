@@ -30,6 +30,7 @@ from nplt_server.context.messages import (
 from nplt_server.context.screens import ScreensInTurns, last_screen_in
 from nplt_server.context.steps import ContextStep, Measure, Measured, steps_of, tokens_of
 from nplt_server.tools import ToolOffer
+from nplt_storage.active_entries import HiddenEntries, hidden_from
 from nplt_storage.entries import (
     CompactionEntry,
     Entry,
@@ -40,7 +41,7 @@ from nplt_storage.entries import (
     QuarantineEntry,
     SentContext,
 )
-from nplt_storage.history import ConversationHistory, HiddenEntries, hidden_from
+from nplt_storage.history import ConversationHistory
 from nplt_storage.turns import Turn
 
 KEEP: Final = 0.5
@@ -455,8 +456,8 @@ def head_tokens_max(parts: ContextParts) -> int:
     if parts.selection.first == parts.selection.until:
         return tokens_of(measure_head(parts))
     none = structs.replace(parts.selection, first=parts.selection.until)
-    said = tokens_of(measure_head(with_selection(parts, none)))
-    return said + parts.measure.text(SHORTENED) + MESSAGE_TOKENS
+    tokens = tokens_of(measure_head(with_selection(parts, none)))
+    return tokens + parts.measure.text(SHORTENED) + MESSAGE_TOKENS
 
 
 SEARCH_TOOL: Final = "search_history"

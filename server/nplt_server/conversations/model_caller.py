@@ -67,7 +67,6 @@ from nplt_storage.entries import (
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
-    SentContext,
 )
 
 _SHORTENED: Final = (0.6, 0.3, 0.2)
@@ -93,10 +92,6 @@ class CallOutcome:
     def usage(self) -> JsonObject | None:
         return usage_as_json(self.output.usage)
 
-    @property
-    def sent(self) -> SentContext:
-        return self.view.sent
-
     def entry(self, turn_id: str, call: int, new_call_id: Callable[[], str]) -> ModelOutputEntry:
         """The entry of a complete output."""
         return self.output.entry(
@@ -104,13 +99,13 @@ class CallOutcome:
             call=call,
             invocation=self.invocation,
             new_call_id=new_call_id,
-            sent=self.sent,
+            sent=self.view.sent,
         )
 
     def cut_entry(self, turn_id: str, call: int) -> ModelOutputEntry:
         """The entry of an output that was cut off, without its tool calls."""
         return self.output.entry(
-            turn_id=turn_id, call=call, invocation=self.invocation, sent=self.sent
+            turn_id=turn_id, call=call, invocation=self.invocation, sent=self.view.sent
         )
 
 
@@ -215,7 +210,7 @@ class ModelCaller:
         made, services = self.so_far, self._services.context
         if made is None or made.output.stop_reason is not None:
             return
-        if not services.facts(self.model).counts_tokens:
+        if not services.models.facts(self.model).counts_tokens:
             return
         output = made.output
         written = services.counting.estimate(output.text + output.reasoning)
@@ -230,7 +225,9 @@ class ModelCaller:
         usage, counted = made.output.usage, made.view.tokens
         if usage is None or usage.estimated:
             return
-        self._services.context.learn(self.model, counted=counted, real=usage.input_tokens)
+        services = self._services.context
+        if services.models.facts(self.model).counts_tokens:
+            services.counting.learn(self.model, counted=counted, real=usage.input_tokens)
         if logs.tokens.on:
             logs.tokens("billed", model=self.model, counted=counted, **usage.as_json())
 
@@ -281,8 +278,8 @@ class ModelCaller:
         return made
 
     def _request(self, made: CallOutcome, *, answer_only: bool) -> LlmRequest:
-        facts, record = self._services.context.facts(self.model), self._record
-        answer_tokens_max = self._context.answer_tokens_max(self.model, facts, made.view.tokens)
+        answer_tokens_max = self._context.answer_tokens_max(self.model, made.view.tokens)
+        facts, record = self._services.context.models.facts(self.model), self._record
         if self._room is not None:
             answer_tokens_max = min(answer_tokens_max, self._room.answer_tokens)
         return LlmRequest(
@@ -363,11 +360,10 @@ class ModelCaller:
             return False
         self._tries.too_large.append(error)
         window = error.window_tokens
-        if window is None or not self._services.context.learn_window(self.model, window):
-            facts = self._services.context.facts(self.model)
+        if window is None or not self._services.context.models.learn_window(self.model, window):
             sent = CallRoom(
                 context_tokens=view.tokens,
-                answer_tokens=self._context.answer_tokens_max(self.model, facts, view.tokens),
+                answer_tokens=self._context.answer_tokens_max(self.model, view.tokens),
             ).within(self._room)
             self._room = sent.shortened(_SHORTENED[tries])
         self._announce_retry(

@@ -70,8 +70,8 @@ class ProviderBuilder:
                 case LocalSettings():
                     from nplt_server.providers.local_model import LocalProvider
 
-                    told = self._models.get(f"{settings.id}/{LOCAL_MODEL}")
-                    window_tokens = told.context_tokens if told is not None else None
+                    description = self._models.get(f"{settings.id}/{LOCAL_MODEL}")
+                    window_tokens = description.context_tokens if description is not None else None
                     return LocalProvider(
                         settings.id, window_tokens=window_tokens, patience=self._patience
                     )
@@ -89,8 +89,12 @@ class ProviderBuilder:
         return self._anthropic(settings)
 
     def _extra_bodies(self, provider_id: str) -> dict[str, dict[str, Any]]:
-        named = ((*name.partition("/"), told) for name, told in self._models.items())
-        return {model: told.extra_body for id_, _, model, told in named if id_ == provider_id}
+        named = ((*name.partition("/"), description) for name, description in self._models.items())
+        return {
+            model: description.extra_body
+            for id_, _, model, description in named
+            if id_ == provider_id
+        }
 
     def _model_forms(self, provider_id: str) -> dict[str, RequestForm]:
         """The models that the settings say take no tools."""

@@ -26,10 +26,10 @@ def main() -> None:
     model, name, window_tokens, slots = sys.argv[1:]
     key = sys.stdin.buffer.readline().decode().strip()
     threading.Thread(target=_leave_with_parent, args=(sys.stdin.buffer,), daemon=True).start()
-    told = os.fdopen(os.dup(1), "w")
+    pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # llama.cpp writes there too, when it breaks down
     serving = _serve(model, name, window_tokens=int(window_tokens), slots=int(slots), key=key)
-    print(serving.listening_address, file=told, flush=True)
+    print(serving.listening_address, file=pipe, flush=True)
     threading.Event().wait()
 
 

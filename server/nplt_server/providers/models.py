@@ -158,33 +158,36 @@ class KnownModels(dict[str, ModelFacts]):
     def listed(self, name: str, model: ListedModel) -> None:
         """Learns the window that the provider lists, unless the settings or the table say it."""
         facts, window = super().__getitem__(name), model.context_tokens
-        told = self._settings.models.get(name)
-        is_known = "context_tokens" in known_of(name) or (told and told.context_tokens)
+        settings = self._settings.models.get(name)
+        is_known = "context_tokens" in known_of(name) or (settings and settings.context_tokens)
         if window and not is_known:
             most = model.output_tokens or facts.output_tokens_max
             self[name] = structs.replace(facts, context_tokens=window, output_tokens_max=most)
 
     def _facts(self, name: str) -> ModelFacts:
         id_, _, model = name.partition("/")
-        provider, told = self._providers.get(id_), self._settings.models.get(name)
+        provider, settings = self._providers.get(id_), self._settings.models.get(name)
         known = ModelFacts() if provider is None else _by_name(provider, model)
-        if told is None:
+        if settings is None:
             return known
         prices = known.prices
-        if told.price_in is not None and told.price_out is not None:
+        if settings.price_in is not None and settings.price_out is not None:
             prices = ModelPrices.of(
-                told.price_in, told.price_out, told.price_cached, told.price_cache_write
+                settings.price_in,
+                settings.price_out,
+                settings.price_cached,
+                settings.price_cache_write,
             )
-        options = {"effort": told.effort, "temperature": told.temperature}
+        options = {"effort": settings.effort, "temperature": settings.temperature}
         return structs.replace(
             known,
-            context_tokens=told.context_tokens or known.context_tokens,
-            output_tokens=told.output_tokens or known.output_tokens,
-            output_tokens_max=None if told.output_tokens else known.output_tokens_max,
+            context_tokens=settings.context_tokens or known.context_tokens,
+            output_tokens=settings.output_tokens or known.output_tokens,
+            output_tokens_max=None if settings.output_tokens else known.output_tokens_max,
             options={name: value for name, value in options.items() if value is not None},
             prices=prices,
-            takes_images=known.takes_images if told.images is None else told.images,
-            takes_tools=known.takes_tools if told.tools is None else told.tools,
+            takes_images=known.takes_images if settings.images is None else settings.images,
+            takes_tools=known.takes_tools if settings.tools is None else settings.tools,
         )
 
 

@@ -114,7 +114,7 @@ def _efforts_of(model: str) -> tuple[str, ...]:
     found, version = FAMILY.match(model), _version_of(model)
     if found and found[1]:
         return ("low", "medium", "high")
-    known = next((told for since, told in _EFFORTS_SINCE if version >= since), EFFORTS)
+    known = next((shown for since, shown in _EFFORTS_SINCE if version >= since), EFFORTS)
     return known[1:] if _ALWAYS_REASONS.match(model) else known
 
 
@@ -161,15 +161,15 @@ def _description(tool: ToolDescription) -> str:
     description = clean_text(tool.description)[:_DESCRIPTION_CHARACTERS_MAX]
     if NOT_AT_THE_TOP.isdisjoint(tool.parameters):
         return description
-    told = f"{description}\n\n{in_words(tool.parameters)}"
-    return told if len(told) <= _DESCRIPTION_CHARACTERS_MAX else description
+    shown = f"{description}\n\n{in_words(tool.parameters)}"
+    return shown if len(shown) <= _DESCRIPTION_CHARACTERS_MAX else description
 
 
 def schema_format(request: LlmRequest) -> JsonObject | None:
     """The schema of the answer, as both APIs take it."""
-    if request.schema is None or (told := for_openai(request.schema)) is None:
+    if request.schema is None or (shown := for_openai(request.schema)) is None:
         return None
-    schema, is_strict = told
+    schema, is_strict = shown
     return {"name": "answer", "schema": schema, "strict": is_strict}
 
 
@@ -199,7 +199,7 @@ def without_nulls(options: JsonObject) -> JsonObject:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def usage_of(usage: JsonObject, *, sent: str, said: str) -> UsageReport:
+def usage_of(usage: JsonObject, *, sent: str, output: str) -> UsageReport:
     """The APIs have different names for what was sent and what was said."""
 
     def count(figures: JsonObject, name: str) -> int:
@@ -209,7 +209,7 @@ def usage_of(usage: JsonObject, *, sent: str, said: str) -> UsageReport:
     details = object_of(usage.get(f"{sent}_tokens_details"))
     return UsageReport(
         input_tokens=count(usage, f"{sent}_tokens"),
-        output_tokens=count(usage, f"{said}_tokens"),
+        output_tokens=count(usage, f"{output}_tokens"),
         cached_tokens=count(details, "cached_tokens"),
         cache_write_tokens=count(details, "cache_write_tokens"),
     )

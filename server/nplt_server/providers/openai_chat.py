@@ -103,7 +103,7 @@ class ChatParser(AnswerParser):
                 yield from self._call_pieces(call)
         self._reason = text_of(choice.get("finish_reason")) or self._reason
         if isinstance(usage := event.get("usage"), dict):
-            yield usage_of(usage, sent="prompt", said="completion")
+            yield usage_of(usage, sent="prompt", output="completion")
 
     def _read_whole(self, answer: Any) -> Iterator[ModelOutputDelta]:
         choice = answer["choices"][0]
@@ -114,9 +114,9 @@ class ChatParser(AnswerParser):
         """Numbers are ours, in the order the calls begin."""
         if not isinstance(call, dict):
             return
-        told, call_id, index = object_of(call.get("function")), call.get("id"), call.get("index")
+        shown, call_id, index = object_of(call.get("function")), call.get("id"), call.get("index")
         index = index if isinstance(index, int) else None
-        number, name = self._numbers.get(index), text_of(told.get("name"))
+        number, name = self._numbers.get(index), text_of(shown.get("name"))
         # Without an index whatever has a name is a call of its own.
         if number is None or (
             name and (index is None or (call_id and call_id != self._call_ids[number]))
@@ -126,7 +126,7 @@ class ChatParser(AnswerParser):
             name = self._own_names.get(name, name)
         else:
             name = ""
-        arguments = text_of(told.get("arguments"))
+        arguments = text_of(shown.get("arguments"))
         yield ToolCallPiece(index=number, tool_name=name, arguments=arguments)
         if isinstance(extra := call.get(_EXTRA_CONTENT), dict):
             yield OpaquePiece(data={_EXTRA_CONTENT: extra, "call": number})
@@ -280,12 +280,12 @@ def _answer_format(request: LlmRequest) -> JsonObject:
     others = not (FAMILY.match(model) or DOES_NOT_REASON.match(model))
     if others and request.tools and not request.answer_only:
         return {}
-    told = schema_format(request)
-    if told is None and others:
-        told = {"name": "answer", "schema": schema}
+    shown = schema_format(request)
+    if shown is None and others:
+        shown = {"name": "answer", "schema": schema}
     options: JsonObject = {"tool_choice": "none"} if others and request.tools else {}
     if model.startswith("deepseek"):  # it knows no schemas
         options["response_format"] = {"type": "json_object"}
-    elif told is not None:
-        options["response_format"] = {"type": "json_schema", "json_schema": told}
+    elif shown is not None:
+        options["response_format"] = {"type": "json_schema", "json_schema": shown}
     return options

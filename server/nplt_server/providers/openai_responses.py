@@ -150,7 +150,7 @@ class ResponsesParser(AnswerParser):
     def _end(self, response: JsonObject, kind: str) -> Iterator[ModelOutputDelta]:
         self.is_done = True
         if isinstance(usage := response.get("usage"), dict):
-            yield usage_of(usage, sent="input", said="output")
+            yield usage_of(usage, sent="input", output="output")
         reason = "tool_calls" if self._calls else "end"
         if kind == "response.incomplete":
             why = text_of(object_of(response.get("incomplete_details")).get("reason"))
@@ -214,8 +214,8 @@ class ResponsesApi(VendorApi, frozen=True, kw_only=True):
             reasoning = without_nulls({"effort": effort_of(request), "summary": summary})
             options["include"] = ["reasoning.encrypted_content"]
             options["reasoning"] = reasoning or None
-        if (told := schema_format(request)) is not None:
-            options["text"] = {"format": {"type": "json_schema", **told}}
+        if (shown := schema_format(request)) is not None:
+            options["text"] = {"format": {"type": "json_schema", **shown}}
         return rendered_request(request, body, options, seqs, self.form)
 
 

@@ -370,8 +370,8 @@ async def search_history(
     """Messages of this user's conversations that hold all of some words, newest first."""
     lines: list[str] = []
     for hit in await host.search(query, limit):
-        name, said = one_line(hit.name) or hit.session_id, one_line(hit.snippet)
-        lines.append(f"{name} #{hit.seq} ({hit.role}, {hit.timestamp:%Y-%m-%d}): {said}")
+        name, snippet_line = one_line(hit.name) or hit.session_id, one_line(hit.snippet)
+        lines.append(f"{name} #{hit.seq} ({hit.role}, {hit.timestamp:%Y-%m-%d}): {snippet_line}")
     return "\n".join(lines) or "nothing was found"
 
 

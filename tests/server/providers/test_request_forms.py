@@ -15,7 +15,7 @@ from tests.support.strict_server import Body, Refusal, Rule, StrictServer, refus
 
 from nplt_protocol.messages import AgentThought
 from nplt_server.conversations.services import ContextServices
-from nplt_server.providers import Patience
+from nplt_server.providers import ModelCatalog, Patience
 from nplt_server.providers.build import ProviderBuilder
 from nplt_server.providers.learned_forms import LEARNED_FOR, LearnedForms
 from nplt_server.providers.model_lists import ModelLister
@@ -75,7 +75,7 @@ async def talking(
     provider = provider_at(server, learned, models=models, **more)
     known = KnownModels(Settings(models=models or {}))
     known.learned = learned
-    context = ContextServices(models=known)
+    context = ContextServices(models=ModelCatalog(known))
     try:
         async with conversation_with(
             entries or [], provider, tools=(LOOK,), context_services=context
@@ -87,7 +87,7 @@ async def talking(
 
 
 def notices(stage: Stage) -> list[str]:
-    thoughts = [each for each in stage.ear.heard if isinstance(each, AgentThought)]
+    thoughts = [each for each in stage.ear.received if isinstance(each, AgentThought)]
     return [each.content or "" for each in thoughts if each.type == "notice"]
 
 

@@ -57,7 +57,7 @@ def one_line(text: str, *, characters_max: int = 200) -> str:
 # is added as JSON, without what the text says already.
 
 _NOTHING: Final = "(done; there was nothing to say)"
-_SAID: Final = "(see the text above)"
+_TEXTS: Final = "(see the text above)"
 
 
 def result_text(result: mcp_types.CallToolResult) -> str:
@@ -66,8 +66,8 @@ def result_text(result: mcp_types.CallToolResult) -> str:
     structured: JsonValue = result.structured_content
     texts = [block.text for block in result.content if block.type == "text"]
     if structured is not None and not _say_the_same(texts, structured):
-        rest = _without_what_was_said(structured, {text.strip() for text in texts})
-        if rest is not _SAID:
+        rest = _without_texts(structured, {text.strip() for text in texts})
+        if rest is not _TEXTS:
             parts.append(json.dumps(rest, ensure_ascii=False))
     text = clean_foreign("\n".join(part for part in parts if part)) or _NOTHING
     if result.is_error:
@@ -104,27 +104,27 @@ def _say_the_same(texts: list[str], structured: JsonValue) -> bool:
     values = [structured]
     if isinstance(structured, dict) and structured.keys() == {"result"}:
         values.append(structured["result"])
-    said: list[JsonValue] = []
+    described: list[JsonValue] = []
     for text in texts:
         try:
-            said.append(orjson.loads(text))
+            described.append(orjson.loads(text))
         except (orjson.JSONDecodeError, UnicodeError):
-            said.append(text)
-    return said in values or any(one in values for one in (*said, *texts))
+            described.append(text)
+    return described in values or any(one in values for one in (*described, *texts))
 
 
-def _without_what_was_said(value: JsonValue, texts: set[str]) -> JsonValue:
+def _without_texts(value: JsonValue, texts: set[str]) -> JsonValue:
     """Servers repeat a file they have read, say, in a field of the data. What is left is
     `_SAID` where all of it was said."""
     match value:
         case str() if value.strip() in texts and value.strip():
-            return _SAID
+            return _TEXTS
         case dict() if value:
-            rest = {key: _without_what_was_said(part, texts) for key, part in value.items()}
-            return _SAID if all(part is _SAID for part in rest.values()) else rest
+            rest = {key: _without_texts(part, texts) for key, part in value.items()}
+            return _TEXTS if all(part is _TEXTS for part in rest.values()) else rest
         case list() if value:
-            parts = [_without_what_was_said(part, texts) for part in value]
-            return _SAID if all(part is _SAID for part in parts) else parts
+            parts = [_without_texts(part, texts) for part in value]
+            return _TEXTS if all(part is _TEXTS for part in parts) else parts
         case _:
             return value
 
@@ -173,8 +173,8 @@ def file_of_resource(uri: str, read: mcp_types.ReadResourceResult) -> McpFile:
     return McpFile(filename=name.strip(".") or "resource", content_type=kind, data=data)
 
 
-def file_of_prompt(name: str, said: mcp_types.GetPromptResult) -> McpFile:
-    texts = [f"{message.role}: {_block(message.content)}" for message in said.messages]
+def file_of_prompt(name: str, described: mcp_types.GetPromptResult) -> McpFile:
+    texts = [f"{message.role}: {_block(message.content)}" for message in described.messages]
     text = clean_foreign("\n\n".join(texts))
     filename = re.sub(r"[^\w.-]+", "_", name)[:100].strip(".") or "prompt"
     return McpFile(filename=f"{filename}.txt", content_type="text/plain", data=text.encode())
@@ -208,10 +208,10 @@ def checked_listing(
         elif (reason := _what_is_wrong(name, tool.get("inputSchema"))) is not None:
             left_out(one_line(name), reason)
         else:
-            said = tool.get("description")
+            described = tool.get("description")
             kept[name] = {
                 "name": name,
-                "description": _description(said if isinstance(said, str) else ""),
+                "description": _description(described if isinstance(described, str) else ""),
                 "inputSchema": _with_clean_descriptions(tool["inputSchema"]),
             }
     return list(kept.values())
