@@ -215,6 +215,8 @@ class SessionUpdate(Request, frozen=True, kw_only=True):
     archived: bool | None = None
     pinned: bool | None = None
     deleted: bool | None = None
+    unhide: Count | None = None
+    """The number of an entry that is shown again to models of providers that refused it."""
 
 
 class SessionFork(Request, frozen=True, kw_only=True):
@@ -379,6 +381,9 @@ class ModelChoice(Reply, frozen=True, kw_only=True):
     listed: JsonObject | None = None
     """The list of each provider: its `models`, the time `at` which it was read, and `asking`
     while it is being read."""
+    learned: JsonObject | None = None
+    """Maps models to what refusals have shown: the `form` of their requests in words, and the time
+    `at` which it was learned."""
 
 
 class PageEdges(Message, frozen=True, kw_only=True):

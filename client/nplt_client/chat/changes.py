@@ -320,8 +320,6 @@ _REMARKS = {
     "cleared": "cleared: the model is shown nothing older",
     "compacted": "compacted: the model is shown older turns in less detail",
     "deleted": "this conversation was deleted",
-    "quarantined": "an entry was quarantined: models are not shown it",
-    "released": "an entry is no longer quarantined: models are shown it again",
     "shutdown": "the server is shutting down",
 }
 
@@ -345,6 +343,15 @@ class _TextStream:
         piece = self._sanitizer.feed(text).translate(LINE_ENDS) if self._sanitizer else text
         self._pieces.append(piece)
         return piece
+
+
+def _thought(event: messages.AgentThought) -> Iterator[Change]:
+    """Yields the line that the display shows."""
+    if event.type == "notice" and event.content:
+        yield NoticeShown(text=safe_line(event.content))
+    elif event.content and event.type != "tool_call":  # tools have their own events
+        words, kind = safe_line(event.content, 60), safe_line(event.type)
+        yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
 
 
 class EventTranslator:
@@ -388,9 +395,7 @@ class EventTranslator:
                     event.turn_id, event.call or 0, event.text or "", kind="reasoning"
                 )
             case messages.AgentThought():
-                if event.content and event.type != "tool_call":  # tools have their own events
-                    words, kind = safe_line(event.content, 60), safe_line(event.type)
-                    yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
+                yield from _thought(event)
             case messages.TurnStarted():
                 yield TurnBegan(turn_id=event.turn_id, model=safe_line(event.model))
             case messages.EntryAdded():
@@ -495,6 +500,18 @@ def _tool(event: messages.ToolStarted | messages.ToolFinished) -> Change:
     return replace(shown, status=status, seconds=event.duration, result=result)
 
 
+def _of_hidden(what: str, details: JsonObject) -> str:
+    """Marks the entry that models are not shown, or are shown again."""
+    seq, provider = details.get("seq"), safe_line(word_in(details, "provider"))
+    which = f"entry {seq}" if isinstance(seq, int) else "an entry"
+    if details.get("part") == "pictures":
+        which = f"the pictures of {which}"
+    models = f"models of {provider}" if provider else "models"
+    if what == "released":
+        return f"{models} are shown {which} again"
+    return f"{models} are not shown {which}, which was refused"
+
+
 def _session_changes(event: messages.SessionEvent) -> Iterator[Change]:
     details = event.details
     match event.event:
@@ -512,6 +529,8 @@ def _session_changes(event: messages.SessionEvent) -> Iterator[Change]:
             )
         case stale if stale in _OUT_OF_DATE:
             yield TranscriptOutdated(why=_OUT_OF_DATE[stale])
+        case "quarantined" | "released" as what:
+            yield NoticeShown(text=_of_hidden(what, details))
         case known if known in _REMARKS:
             yield NoticeShown(text=_REMARKS[known])
         case _:

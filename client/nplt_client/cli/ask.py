@@ -131,6 +131,8 @@ class TextOutput:
             self._answer.write(piece)
         if isinstance(event, messages.ApprovalRequest):
             self._remark(f"the tool {event.tool_name} waits for approval")
+        elif isinstance(event, messages.AgentThought) and event.type == "notice" and event.content:
+            self._remark(event.content)
 
     def turn_ended(self, received: ReceivedTurn) -> None:
         if not self._streams:
@@ -438,6 +440,8 @@ class JsonOutput:
             "fallback_from": finished.fallback_from if finished else None,
             "tool_calls": list(received.tool_calls.values()),
         }
+        if received.notices:
+            result["notices"] = list(received.notices)
         if error:
             word = _WORD_STARTS.sub("_", type(error).__name__).lower()  # connection_lost …
             result["error"] = {"code": error.code or word, "message": error.message}

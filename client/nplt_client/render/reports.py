@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from msgspec import structs
+
 from nplt_client.render.answers import (
     fallback_words,
     joined,
@@ -132,6 +134,28 @@ def _field(name: str, value: JsonValue) -> str:
     return "    " + shorten(sanitize_line(f"{name}: {catalog}"), _FIELD_WIDTH_MAX)
 
 
+def with_hidden(page: messages.HistoryPage, facts: messages.HistoryPage) -> messages.HistoryPage:
+    """The page with `hidden` in each message that models are not shown: from whom it is hidden."""
+    hidden: dict[JsonValue, dict[str, str]] = {}
+    for fact in facts.messages:
+        if fact.get("kind") != "quarantine":
+            continue
+        provider = str(fact.get("provider") or "")
+        of_entry = hidden.setdefault(fact.get("target_seq"), {})
+        if not fact.get("lifted"):
+            pictures = " (its pictures)" if fact.get("part") else ""
+            of_entry[provider] = f"{provider or 'all models'}{pictures}"
+        elif provider:
+            of_entry.pop(provider, None)
+        else:
+            of_entry.clear()
+    marked: list[JsonObject] = []
+    for message in page.messages:
+        words = ", ".join(hidden.get(message.get("seq"), {}).values())
+        marked.append({**message, "hidden": words} if words else message)
+    return structs.replace(page, messages=tuple(marked))
+
+
 def _message(message: JsonObject) -> str:
     at = format_time(str(message.get("timestamp")))
     head = f"[{message.get('seq')}] {message.get('role')} · {at}"
@@ -141,6 +165,8 @@ def _message(message: JsonObject) -> str:
     if why := message.get("rejected"):
         head += f" · rejected: {why}"
     head += "".join(f" · {words}" for words in end_words(message))
+    if hidden := message.get("hidden"):
+        head += f" · hidden from {hidden}"
     lines = [sanitize_line(head)]
     lines += map(attachment_words, objects_in(message.get("attachments")))
     for call in objects_in(message.get("tool_calls")):
@@ -176,6 +202,12 @@ def models_text(choice: messages.ModelChoice) -> str:
         if names and isinstance(catalog, dict):
             at = format_time(str(catalog.get("at")))
             lines += ["", sanitize_line(f"also listed by {provider} ({at}):"), *marked(names)]
+    if choice.learned:
+        lines += ["", "learned from refusals, for a week:"]
+    for model, told in (choice.learned or {}).items():
+        if isinstance(told, dict):
+            at = format_time(str(told.get("at")))
+            lines.append("  " + sanitize_line(f"{model}: {told.get('form')} ({at})"))
     return "\n".join(lines)
 
 

@@ -314,6 +314,7 @@ def _basis(parts: ContextParts) -> tuple[object, ...]:
         parts.instruction,
         structs.replace(parts.selection, until=0),
         parts.quarantined,
+        parts.without_pictures,
         parts.screens_after,
         parts.call_budget.takes_images,
         notice_of(parts),

@@ -157,6 +157,7 @@ class ContextManager:
             threshold=services.rules.threshold,
             keep=services.rules.keep,
             takes_images=facts.takes_images,
+            provider=model.partition("/")[0],
         )
 
     async def prepare(
@@ -264,6 +265,12 @@ class ContextManager:
             if entry.invocation and model_name(entry.invocation) == model and isinstance(real, int):
                 self.services.counting.learn(model, counted=entry.sent.tokens, real=real)
                 return
+
+    def has_answered(self, model: str) -> bool:
+        """Whether the model gave one of the newest outputs."""
+        newest = islice(reversed(self.record.history.entries), _ENTRIES_SEARCHED_MAX)
+        outputs = (entry for entry in newest if isinstance(entry, ModelOutputEntry))
+        return any(each.invocation and model_name(each.invocation) == model for each in outputs)
 
     # Epochs and summaries
 

@@ -16,6 +16,8 @@ If none applies the error ends the turn.
     the request is too large            shorten      three times in a turn with one model
     the model's sealed reasoning is     new epoch    once in a turn
     refused
+    it is refused, and nobody can tell  repeat       once in a call, unchanged
+    whether for its content
     content is refused                  quarantine   three times in a turn
 
 A `retrying` event announces each of `_REMEDIES`. A call whose text was sent is not repeated.
@@ -48,7 +50,6 @@ from nplt_server.errors import (
     ProviderRefused,
     ProviderUnauthorized,
     ProviderUnavailable,
-    RequestForm,
     RequestTooLarge,
     WindowTooSmall,
 )
@@ -62,6 +63,7 @@ from nplt_server.providers import (
 from nplt_server.providers.accumulator import ModelOutputAccumulator, cleaned, usage_as_json
 from nplt_server.providers.retries import RequestForms
 from nplt_server.providers.route import ModelRoute
+from nplt_server.request_form import RequestForm
 from nplt_storage.entries import (
     ModelInputEntry,
     ModelInvocationDescriptor,
@@ -131,6 +133,8 @@ class _Tries:
     """The retries of the current call."""
     too_large: list[RequestTooLarge] = field(default_factory=list)
     has_dropped_reasoning: bool = False
+    has_repeated: bool = False
+    """Whether the current call was repeated although it was refused."""
     quarantines: int = 0
 
 
@@ -179,6 +183,7 @@ class ModelCaller:
         """Made when a call is refused for its content."""
         self._tries = _Tries(models=[model])
         self._room: CallRoom | None = None
+        self._said_without_tools = False
         self._call = 0
         self.fallback_from: JsonObject | None = None
         """The model that was to answer, and why another one was asked instead."""
@@ -197,6 +202,7 @@ class ModelCaller:
         complete. Raises `ProviderError` if the call failed for good; `so_far` holds what there
         is of it. `answer_only`: the model must not call tools."""
         self._call, self._tries.retries = number, 0
+        self._tries.has_repeated = False
         self.so_far = self._view = None
         self._events.begin_call(number)
         forms = RequestForms()
@@ -213,6 +219,8 @@ class ModelCaller:
                     error = forms.after(failure)
                     if error is not None:
                         await self._recover_from(error)
+                    elif isinstance(failure, ProviderRefused):
+                        self._announce_form(failure)
         except anyio.get_cancelled_exc_class():
             self._estimate_usage()
             if self.so_far is None or not self.so_far.output.has_begun:
@@ -274,6 +282,7 @@ class ModelCaller:
         )
         self.so_far = made
         self._events.begin_output(output)
+        self._remind_without_tools()
         request = replace(self._request(made, answer_only=answer_only), form=form)
         await self._record.check_owned()
         await self._stream(request, made)
@@ -333,7 +342,7 @@ class ModelCaller:
         return LlmRequest(
             invocation=made.invocation,
             context=made.view.messages,
-            tools=made.view.call_budget.offer.descriptions,
+            tools=made.view.call_budget.offer.descriptions if facts.takes_tools else (),
             options={**facts.options, **record.options, **self._prompt.options},
             answer_tokens_max=answer_tokens_max,
             answer_only=answer_only,
@@ -444,6 +453,18 @@ class ModelCaller:
         self._announce_retry(f"{error}; {self.model} is asked again without what it had thought")
         return True
 
+    async def _repeat(self, error: ProviderError) -> bool:
+        """Sends the same request again: a server that refuses only some of the requests of a kind
+        does not refuse them for what they say."""
+        names_message = isinstance(error, ProviderRefused) and error.message_index is not None
+        is_unclear = isinstance(error, ProviderRefused) and error.cause_unclear
+        is_content = isinstance(error, ProviderRefused) and error.content_refused
+        if is_content or self._tries.has_repeated or not (is_unclear or names_message):
+            return False
+        self._tries.has_repeated = True
+        self._announce_retry(f"{error}; {self.model} is asked the same once more")
+        return True
+
     async def _quarantine(self, error: ProviderError) -> bool:
         if not isinstance(error, ProviderRefused) or isinstance(error, RequestTooLarge):
             return False
@@ -462,11 +483,43 @@ class ModelCaller:
         self._announce_retry(
             f"{error}; {self.model} is asked again without what it refuses ({which})"
         )
+        provider, pictures = self.route.invocation.provider, error.refused_part == "pictures"
+        self._events.thought(
+            "notice",
+            f"{provider} refuses {'the pictures of ' if pictures else ''}entry {which} "
+            f"({error.vendor}): its models are not shown that any more; to show it again: "
+            f"nplt context --unhide {quarantined[0]}",
+        )
         return True
 
     async def _release_guesses(self) -> None:
         if self._refusals is not None:
             await self._refusals.release_guesses()
+
+    def _announce_form(self, refusal: ProviderRefused) -> None:
+        """Says what the model is not shown from now on. Of other forms nobody need know."""
+        change = refusal.change
+        if change is not None and change.without_tools:
+            self._say_without_tools(str(refusal.vendor or ""))
+        elif change is not None and (change.without_images or change.plain_content):
+            self._events.thought("notice", f"{self.model} takes no pictures and is shown none")
+
+    def _say_without_tools(self, vendor: str) -> None:
+        self._said_without_tools = True
+        said = f" (it says: {vendor})" if vendor else ""
+        self._events.thought(
+            "notice", f"{self.model} takes no tools and is asked without them{said}"
+        )
+
+    def _remind_without_tools(self) -> None:
+        """Says once in a conversation that the model takes no tools, also where that was learned
+        in another one."""
+        form = self._router.learned.of(self.model)
+        if self._said_without_tools or form is None or not form.without_tools:
+            return
+        self._said_without_tools = True
+        if not self._context.has_answered(self.model):
+            self._say_without_tools("")
 
     def _announce_retry(self, why: str) -> None:
         """Drops the output of the call that failed, and announces the retry."""
@@ -481,5 +534,6 @@ _REMEDIES: Final[tuple[tuple[tuple[type[ProviderError], ...], _Remedy], ...]] = 
     ((ProviderError,), ModelCaller._fail_over),
     ((RequestTooLarge,), ModelCaller._shorten),
     ((ProviderRefused,), ModelCaller._drop_reasoning),
+    ((ProviderRefused,), ModelCaller._repeat),
     ((ProviderRefused,), ModelCaller._quarantine),
 )

@@ -15,7 +15,7 @@ from msgspec import Struct, field, structs
 
 from nplt_protocol import ErrorCode, JsonObject, JsonValue, RequestError
 from nplt_server.context.messages import ContextMessage
-from nplt_server.errors import RequestForm
+from nplt_server.request_form import RequestForm
 from nplt_server.tools import ToolDescription
 from nplt_server.usage import ModelPrices
 from nplt_storage.entries import ModelInvocationDescriptor

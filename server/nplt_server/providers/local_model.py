@@ -29,7 +29,9 @@ from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import DeltaStream, LlmRequest, ModelOutputDelta, Patience
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.models import FACTS, MODEL, installed_model
-from nplt_server.providers.openai import ChatApi, OpenAIClient
+from nplt_server.providers.openai import OpenAIClient
+from nplt_server.providers.openai_chat import ChatApi
+from nplt_server.request_form import RequestForm
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +118,13 @@ class Engine:
             headers=_ONE_CALL,
             patience=patience,
         )
-        self.chat = VendorProvider(provider_id, client, apis=(_VENDOR_API,), models=(MODEL,))
+        self.chat = VendorProvider(
+            provider_id,
+            client,
+            apis=(_VENDOR_API,),
+            models=(MODEL,),
+            form=RequestForm(without_tools=True),
+        )
 
     async def is_well(self) -> bool:
         """Whether it is still there, and answers."""

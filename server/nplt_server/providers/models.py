@@ -17,6 +17,8 @@ from typing import Any, Final, assert_never
 from msgspec import Struct, structs
 
 from nplt_server.providers import CONTEXT_TOKENS, OFFLINE_CONTEXT_TOKENS, ModelFacts
+from nplt_server.providers.learned_forms import LearnedForms
+from nplt_server.request_form import RequestForm
 from nplt_server.settings import (
     AnthropicSettings,
     AnyProviderSettings,
@@ -76,6 +78,19 @@ def _vendor_of(provider: VendorSettings) -> dict[str, Any]:
     vendor = vendor_named(provider.type)
     is_there = provider.base_url in (None, vendor.get("base_url"))
     return vendor if is_there else {}
+
+
+def form_of(provider: VendorSettings) -> RequestForm:
+    """The form of requests to the provider: the preset of its type, and its settings."""
+    if not isinstance(provider, OpenAISettings):
+        return RequestForm()
+    preset = vendor_named(provider.type)
+    return RequestForm(
+        call_ids=preset.get("call_ids"),
+        without=tuple(sorted(preset.get("without", ()))),
+        tokens_field=provider.tokens_field,
+        returns_reasoning=provider.returns_reasoning,
+    )
 
 
 def is_open(provider: AnyProviderSettings) -> bool:
@@ -147,13 +162,25 @@ class KnownModels(dict[str, ModelFacts]):
             for model in models_of(provider, settings.models)
         )
         super().__init__({name: self._facts(name) for name in (*names, *settings.models)})
+        self.learned = LearnedForms()
+
+    def __getitem__(self, name: str) -> ModelFacts:
+        """The facts, with what refusals have shown that the model does not take."""
+        facts, form = super().__getitem__(name), self.learned.of(name)
+        if form is None or not (form.without_tools or form.without_images or form.plain_content):
+            return facts
+        return structs.replace(
+            facts,
+            takes_tools=facts.takes_tools and not form.without_tools,
+            takes_images=facts.takes_images and not (form.without_images or form.plain_content),
+        )
 
     def __missing__(self, name: str) -> ModelFacts:
         return self._facts(name)
 
     def listed(self, name: str, model: ListedModel) -> None:
         """Learns the window that the provider lists, unless the settings or the table say it."""
-        facts, window = self[name], model.context_tokens
+        facts, window = super().__getitem__(name), model.context_tokens
         settings = self._settings.models.get(name)
         is_known = "context_tokens" in known_of(name) or (settings and settings.context_tokens)
         if window and not is_known:
@@ -183,6 +210,7 @@ class KnownModels(dict[str, ModelFacts]):
             options={name: value for name, value in options.items() if value is not None},
             prices=prices,
             takes_images=known.takes_images if settings.images is None else settings.images,
+            takes_tools=known.takes_tools if settings.tools is None else settings.tools,
         )
 
 

@@ -82,6 +82,7 @@ async def model_switch(
             roles={**router.roles},
             options={**conversation.options} or None,
             listed=router.lists.as_json() if request.listed else None,
+            learned=(router.learned.as_json() or None) if request.listed else None,
         )
     )
 
