@@ -317,6 +317,8 @@ class ModelSettings(Part):
     """The price of input that is written to the provider's cache."""
     images: bool | None = None
     """Whether the model accepts pictures."""
+    pdfs: bool | None = None
+    """Whether the model is sent PDFs as they are. Others are shown their text."""
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     """The effort of prompts that name none."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None

@@ -66,6 +66,8 @@ class CallBudget(Struct, frozen=True, kw_only=True):
     keep: float = KEEP
     takes_images: bool = False
     """Whether the model can be shown images."""
+    takes_pdfs: bool = False
+    """Whether the model reads PDFs itself."""
 
 
 class HistoryAtCall(Struct, frozen=True, kw_only=True):
@@ -421,6 +423,7 @@ def measure_step(
                 shown,
                 with_screen=parts.screens and entry.seq > parts.screens_after,
                 takes_images=parts.call_budget.takes_images,
+                takes_pdfs=parts.call_budget.takes_pdfs,
             )
         )
     return measured

@@ -156,6 +156,7 @@ class ContextManager:
             threshold=services.rules.threshold,
             keep=services.rules.keep,
             takes_images=facts.takes_images,
+            takes_pdfs=facts.takes_pdfs,
         )
 
     async def prepare(

@@ -196,6 +196,8 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     counts_tokens: bool = True
     """Whether the usage it reports is in tokens. From one that counts words nothing is learned."""
     takes_images: bool = False
+    takes_pdfs: bool = False
+    """Whether it reads PDFs itself. Others are shown the text of a PDF."""
     takes_tools: bool = True
     """Whether it is offered tools. If not, they take no room in its window."""
 

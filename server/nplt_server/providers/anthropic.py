@@ -63,6 +63,8 @@ Json: TypeAlias = dict[str, Any]
 _Blocks: TypeAlias = list[Json]
 
 _THINKING: Final = ("thinking", "redacted_thinking")
+_TITLE_MAX: Final = 500
+"""The characters of a document's title that the API takes."""
 _VENDOR_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -90,6 +92,11 @@ def _user_blocks(step: UserStep, ids: Mapping[str, str]) -> _Blocks:
             if result.status != "success":
                 block["is_error"] = True
         blocks.append(block)
+    # platform.claude.com/docs/en/build-with-claude/pdf-support: "Place PDFs before text in your
+    # requests".
+    for document in step.documents:
+        source = {"type": "base64", "media_type": "application/pdf", "data": document.data_base64}
+        blocks.append({"type": "document", "source": source, "title": document.name[:_TITLE_MAX]})
     for image in step.images:
         source = {"type": "base64", "media_type": image.content_type, "data": image.data_base64}
         blocks.append({"type": "image", "source": source})
@@ -380,7 +387,8 @@ def _block_seqs(step: CompiledStep) -> tuple[int, ...]:
     if isinstance(step, AssistantStep):
         return ()
     results = (result.seq for result in step.results)
-    return (*results, *(image.seq for image in step.images), *step.text_seqs)
+    files = (file.seq for file in (*step.documents, *step.images))
+    return (*results, *files, *step.text_seqs)
 
 
 # ------------------------------------------------------------------------------

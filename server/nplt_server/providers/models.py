@@ -157,6 +157,7 @@ class KnownModels(dict[str, ModelFacts]):
             options={name: value for name, value in options.items() if value is not None},
             prices=prices,
             takes_images=known.takes_images if told.images is None else told.images,
+            takes_pdfs=known.takes_pdfs if told.pdfs is None else told.pdfs,
         )
 
 
@@ -167,14 +168,16 @@ def _by_name(provider: AnyProviderSettings, model: str) -> ModelFacts:
         case LocalSettings():
             return FACTS
         case PythonSettings():
-            known = known_of(model)
+            vendor, known = {}, known_of(model)
         case _:
-            known = known_of(model, provider.type if _vendor_of(provider) else "")
+            vendor = _vendor_of(provider)
+            known = known_of(model, provider.type if vendor else "")
     prices = known.get("prices")
     return ModelFacts(
         context_tokens=known.get("context_tokens", CONTEXT_TOKENS),
         output_tokens_max=known.get("output_tokens"),
         takes_images=known.get("images", False),
+        takes_pdfs=vendor.get("pdfs", False) and known.get("images", False),
         prices=prices
         and ModelPrices.of(prices["in"], prices["out"], prices["cached"], prices.get("written")),
     )

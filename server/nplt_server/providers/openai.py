@@ -444,10 +444,14 @@ def _user_messages(step: UserStep) -> list[JsonObject]:
         # One message: templates of some models refuse two of the same role in a row. And a
         # plain text wherever that will do: some servers know nothing else.
         text = "\n\n".join(step.texts)
-        images: list[JsonValue] = [
-            {"type": "image_url", "image_url": {"url": image.url}} for image in step.images
+        # developers.openai.com/api/docs/guides/file-inputs: "Chat Completions accepts only PDF
+        # files as `file` content parts."
+        files: list[JsonValue] = [
+            {"type": "file", "file": {"filename": one.name, "file_data": one.url}}
+            for one in step.documents
         ]
-        content: JsonValue = [*images, {"type": "text", "text": text}] if images else text
+        files += [{"type": "image_url", "image_url": {"url": image.url}} for image in step.images]
+        content: JsonValue = [*files, {"type": "text", "text": text}] if files else text
         messages.append({"role": "user", "content": content})
     return messages
 
@@ -657,10 +661,14 @@ def _user_items(step: UserStep) -> list[JsonObject]:
     ]
     if step.texts:
         text: JsonObject = {"type": "input_text", "text": "\n\n".join(step.texts)}
+        files: list[JsonValue] = [
+            {"type": "input_file", "filename": one.name, "file_data": one.url}
+            for one in step.documents
+        ]
         images: list[JsonValue] = [
             {"type": "input_image", "image_url": image.url} for image in step.images
         ]
-        items.append({"type": "message", "role": "user", "content": [*images, text]})
+        items.append({"type": "message", "role": "user", "content": [*files, *images, text]})
     return items
 
 
