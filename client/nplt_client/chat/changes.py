@@ -348,14 +348,8 @@ class EventTranslator:
             case messages.TextDelta():
                 is_new = event.replay_from is None
                 yield from self._grow(event.turn_id, event.call, event.text, is_new=is_new)
-            case messages.AgentThought(type="reasoning"):
-                yield from self._grow(
-                    event.turn_id, event.call or 0, event.text or "", kind="reasoning"
-                )
             case messages.AgentThought():
-                if event.content and event.type != "tool_call":  # tools have their own events
-                    words, kind = safe_line(event.content, 60), safe_line(event.type)
-                    yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
+                yield from self._think(event)
             case messages.TurnStarted():
                 yield TurnBegan(turn_id=event.turn_id, model=safe_line(event.model))
             case messages.EntryAdded():
@@ -384,6 +378,22 @@ class EventTranslator:
             self._streams[key] = _TextStream(is_exact=self._is_exact and kind == "answer")
         if piece := self._streams[key].add(text):
             yield TextGrew(turn_id=turn_id, call=call, piece=piece, kind=kind)
+
+    def _think(self, event: messages.AgentThought) -> Iterator[Change]:
+        match event.type:
+            case "reasoning":
+                yield from self._grow(
+                    event.turn_id, event.call or 0, event.text or "", kind="reasoning"
+                )
+            case "tool_call":
+                pass  # tools have their own events
+            case "notice" if event.content:
+                yield NoticeShown(text=safe_line(event.content))
+            case _ if event.content:
+                words, kind = safe_line(event.content, 60), safe_line(event.type)
+                yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
+            case _:
+                pass
 
     def _enter(self, event: messages.EntryAdded) -> Iterator[Change]:
         entry, turn_id = event.entry, event.turn_id or word_in(event.entry, "turn_id")

@@ -126,6 +126,8 @@ class TextOutput:
             self._answer.write(piece)
         if isinstance(event, messages.ApprovalRequest):
             self._remark(f"the tool {event.tool_name} waits for approval")
+        if isinstance(event, messages.AgentThought) and event.type == "notice" and event.content:
+            self._remark(event.content)
 
     def turn_ended(self, received: ReceivedTurn) -> None:
         if not self._streams:

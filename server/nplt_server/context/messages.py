@@ -67,6 +67,17 @@ _WHY: Final[Mapping[str, str]] = {
 }
 
 
+_WHY_TO_PEOPLE: Final[Mapping[str, str]] = {
+    **_WHY,
+    "attachment_not_taken": "this model does not take files of this kind",
+    "attachment_too_many": "there are too many pictures and PDFs; the newest are shown",
+    "attachment_no_text": "it holds no text (scanned pages?), and this model does not take PDFs",
+    "attachment_encrypted": "it is encrypted; attach a copy without a password",
+    "attachment_no_reader": "reading PDFs needs `pip install 'nplt[pdf]'` on the server",
+    "attachment_no_room": "it does not fit into the model's window",
+}
+
+
 class ContextAttachment(Struct, frozen=True, kw_only=True):
     name: str
     content_type: str | None = None
@@ -113,6 +124,15 @@ class ContextAttachment(Struct, frozen=True, kw_only=True):
         Pages that were not counted are guessed from the size."""
         pages = self.pages or 1 + len(self.pdf_base64 or "") // _PAGE_BYTES
         return pages * (PAGE_TOKENS + _PAGE_TEXT_TOKENS)
+
+    @property
+    def notice(self) -> str | None:
+        """A sentence for the person who attached it, if the model is not shown all of it."""
+        if self.reason == "attachment_cut":
+            return f"{self.name}: the model is shown only the beginning of its text"
+        if self.reason is None or self.text is not None:
+            return None
+        return f"{self.name}: the model is not shown it: {_WHY_TO_PEOPLE[self.reason]}"
 
     @property
     def as_text(self) -> str:

@@ -35,6 +35,7 @@ from msgspec.structs import replace
 
 from nplt_protocol.json_text import JsonObject
 from nplt_server import logs
+from nplt_server.context.messages import ModelInputMessage
 from nplt_server.context.selection import ContextView
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.refusals import Refusals
@@ -151,6 +152,7 @@ class ModelCaller:
         """Made when a call is refused for its content."""
         self._tries = _Tries(models=[model])
         self._room: CallRoom | None = None
+        self._noticed: set[str] = set()
         self._call = 0
         self._use(model)
         self._view: ContextView | None = None
@@ -236,6 +238,7 @@ class ModelCaller:
             self._compressible,
             tokens_max=None if room is None else room.context_tokens,
         )
+        self._announce_left_out(view)
         output = ModelOutputAccumulator(answer_bytes_max=limits.answer_bytes_max)
         made = CallOutcome(route=self.route, view=view, output=output)
         self.so_far = made
@@ -270,6 +273,16 @@ class ModelCaller:
         if room is not None:
             self._context.learn_ceiling(self.model, room)
         return made
+
+    def _announce_left_out(self, view: ContextView) -> None:
+        """Tells the person, before the model is called, which of the prompt's files it is not
+        shown. Each sentence is sent once in a turn."""
+        prompts = (each for each in view.messages if each.seq == self._prompt.seq)
+        for prompt in prompts:
+            for file in prompt.attachments if isinstance(prompt, ModelInputMessage) else ():
+                if (notice := file.notice) is not None and notice not in self._noticed:
+                    self._noticed.add(notice)
+                    self._events.thought("notice", notice)
 
     def _request(self, made: CallOutcome, *, answer_only: bool) -> LlmRequest:
         facts, record = self._services.context.facts(self.model), self._record
