@@ -248,7 +248,8 @@ class ContextManager:
 
     def answer_tokens_max(self, model: str, facts: ModelFacts, context_tokens: int) -> int:
         """The room for the answer after a context of so many tokens."""
-        most = facts.room_for_answer(context_tokens)
+        corrected = self.services.counting.correction.corrected(model, context_tokens)
+        most = facts.room_for_answer(corrected)
         ceiling = self._ceilings.get(model)
         return most if ceiling is None else min(most, ceiling.answer_tokens)
 

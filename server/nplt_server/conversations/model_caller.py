@@ -72,6 +72,9 @@ from nplt_storage.entries import (
 _SHORTENED: Final = (0.6, 0.3, 0.2)
 """Fractions by which a request is shortened when the provider does not say how much fits.
 All three leave about a thirtieth; a provider that refuses that has another reason."""
+_FILLED_SHARE: Final = 0.95
+"""How much of the window is used, where the provider has said how it counts: a shorter text has
+not the same tokens for each character."""
 _QUARANTINES_MAX: Final = 3
 """Calls repeated with more entries quarantined, in one turn. The next turn may try others."""
 
@@ -175,6 +178,7 @@ class ModelCaller:
         try:
             while True:
                 try:
+                    await self._learn_window()
                     outcome = await self._ask(forms.form, answer_only=answer_only)
                     if self._refusals is not None:
                         self._refusals.confirm_quarantined()
@@ -227,6 +231,11 @@ class ModelCaller:
         self._services.context.learn(self.model, counted=counted, real=usage.input_tokens)
         if logs.tokens.on:
             logs.tokens("billed", model=self.model, counted=counted, **usage.as_json())
+
+    async def _learn_window(self) -> None:
+        """Asks the provider about the model, if that may tell its window."""
+        sources = self._services.context.facts(self.model).sources
+        await self._router.before_call(self.model, is_window_known="context_tokens" in sources)
 
     # One request
 
@@ -360,20 +369,30 @@ class ModelCaller:
         return True
 
     async def _shorten(self, error: ProviderError) -> bool:
-        """Shortens the next request to the window the provider named, if that is smaller
-        than the known one; otherwise by a fixed fraction."""
+        """Shortens the next request to the window the provider named, as the provider counts,
+        if that is shorter than what was sent; otherwise by a fixed fraction."""
         tries, view = len(self._tries.too_large), self._view
         if not isinstance(error, RequestTooLarge) or view is None or tries == len(_SHORTENED):
             return False
         self._tries.too_large.append(error)
-        window = error.window_tokens
-        if window is None or not self._services.context.learn_window(self.model, window):
-            facts = self._services.context.facts(self.model)
-            sent = CallRoom(
+        services = self._services.context
+        window, sent = error.window_tokens, error.sent_tokens
+        is_shorter = window is not None and services.learn_window(self.model, window)
+        facts = services.facts(self.model)
+        if sent is not None and sent > facts.budget_tokens:
+            services.learn(self.model, counted=view.tokens, real=sent, at_once=True)
+            # As the provider counts, also where it differs more than a correction may.
+            share = _FILLED_SHARE * facts.budget_tokens / sent
+            answer_tokens = self._context.answer_tokens_max(self.model, facts, 0)
+            self._room = CallRoom(
+                context_tokens=int(view.tokens * share), answer_tokens=answer_tokens
+            ).within(self._room)
+        elif not is_shorter:
+            room = CallRoom(
                 context_tokens=view.tokens,
                 answer_tokens=self._context.answer_tokens_max(self.model, facts, view.tokens),
             ).within(self._room)
-            self._room = sent.shortened(_SHORTENED[tries])
+            self._room = room.shortened(_SHORTENED[tries])
         self._announce_retry(
             f"{error}; {self.model} is asked again and shown less of what came before"
         )

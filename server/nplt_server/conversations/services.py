@@ -14,9 +14,12 @@ from functools import cache, partial
 from typing import Final, Protocol, TypeAlias
 
 import anyio
+from msgspec import structs
 
+from nplt_protocol import JsonObject
 from nplt_server.histories import Histories
 from nplt_server.providers import ModelFacts
+from nplt_server.providers.models import KnownModels
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
 from nplt_server.settings import ApprovalSettings, ContextSettings, Limits, SessionSettings
@@ -81,10 +84,12 @@ class ContextServices:
     """The model that names conversations; without one the name is the first words of the
     first prompt."""
 
-    def learn(self, model: str, *, counted: int, real: int) -> None:
-        """Learns from the number of input tokens that a provider reports."""
+    def learn(self, model: str, *, counted: int, real: int, at_once: bool = False) -> None:
+        """Learns from the number of input tokens that a provider reports. `at_once`: it is all
+        that counts for the next call, which repeats this one."""
         if self.facts(model).counts_tokens:
-            self.counting.correction = self.counting.correction.observe(model, counted, real)
+            correction = self.counting.correction
+            self.counting.correction = correction.observe(model, counted, real, at_once=at_once)
 
     def learn_window(self, model: str, tokens: int) -> bool:
         """Notes a window that is smaller than the known one. False: it is not smaller."""
@@ -99,7 +104,17 @@ class ContextServices:
         except KeyError:
             known = _UNKNOWN_MODEL
         window = self.windows.get(model)
-        return known if window is None else known.within(window)
+        if window is None or window >= known.context_tokens:
+            return known
+        sources = {**known.sources, "context_tokens": "the provider's refusal"}
+        return structs.replace(known.within(window), sources=sources)
+
+    def described(self, model: str) -> JsonObject:
+        """What is known of a model, and from where, for people."""
+        facts = self.facts(model)
+        if isinstance(self.models, KnownModels):
+            return self.models.described(model, facts)
+        return {"context_tokens": facts.context_tokens}
 
     def summary_tokens_max(self, budget_tokens: int) -> int:
         """The length limit of a summary: a quarter of what a new epoch fills."""

@@ -209,6 +209,36 @@ def window_named(words: str) -> int | None:
     return None
 
 
+_SENT_SAYINGS: Final = tuple(
+    re.compile(saying.replace("N", _TOKENS), re.IGNORECASE)
+    for saying in (
+        # vLLM: "you requested 5000 tokens (4000 in the messages, 1000 in the completion)"
+        r"\(N (?:tokens )?in the (?:messages|prompt)",
+        # OpenAI; vLLM: "(8192 > 4096 - 40)" counts the answer too, "has 40 input tokens" does not
+        r"messages resulted in N tokens",
+        r"has N input tokens",
+        # OpenAI, responses; OpenRouter: "(4000 of text input, 100 of tool input, …)"
+        r"input (?:token count )?\(?N\)? (?:tokens|exceeds)",
+        r"\(N of text input",
+        # llama.cpp; Mistral; Anthropic, alone and with the room for the answer; Gemini
+        r"request \(N tokens\) exceeds",
+        r"prompt contains N tokens",
+        r"prompt is too long: N tokens >",
+        r"exceed context limit: N \+ \d+ >",
+        r"input token count \(?N\)? exceeds",
+    )
+)
+
+
+def sent_tokens_named(words: str) -> int | None:
+    """The tokens of the context that was sent, without the answer, if a refusal names them."""
+    for saying in _SENT_SAYINGS:
+        found = saying.search(words)
+        if found is not None:
+            return int(found[1].replace(",", "")[:12])
+    return None
+
+
 _RETRY_AFTER_SECONDS_MAX = 3600.0
 _INDEX_DIGITS_MAX = 6
 # `messages[3].content`, `messages.[3].role`, `messages.3.content.0`, `input[3]`
@@ -321,6 +351,7 @@ def _failure(status: int, told: VendorError, retry_after: str | None) -> Provide
         return RequestTooLarge(
             f"this is too long for the model ({status}); compact or clear the conversation",
             window_tokens=window_named(told.message),
+            sent_tokens=sent_tokens_named(told.message),
         )
     if status == 404:
         return NoSuchModel(

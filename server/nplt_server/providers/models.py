@@ -16,11 +16,13 @@ from typing import Any, Final, assert_never
 
 from msgspec import Struct, structs
 
+from nplt_protocol import JsonObject
 from nplt_server.providers import CONTEXT_TOKENS, OFFLINE_CONTEXT_TOKENS, ModelFacts
 from nplt_server.settings import (
     AnthropicSettings,
     AnyProviderSettings,
     LocalSettings,
+    ModelSettings,
     OfflineSettings,
     OpenAISettings,
     PythonSettings,
@@ -32,7 +34,12 @@ from nplt_server.settings import (
 from nplt_server.usage import ModelPrices
 
 MODEL: Final = "smollm2"
-FACTS: Final = ModelFacts(context_tokens=4096, output_tokens=1024, takes_tools=False)
+FACTS: Final = ModelFacts(
+    context_tokens=4096,
+    output_tokens=1024,
+    takes_tools=False,
+    sources={"context_tokens": "fixed", "tools": "fixed"},
+)
 """Facts about the local model. Half of its window is used: it reads about a hundred tokens a
 second, so a full window would take more than a minute, and two calls share the memory."""
 
@@ -109,6 +116,24 @@ class ListedModel(Struct, frozen=True):
     name: str
     context_tokens: int | None = None
     output_tokens: int | None = None
+    ceiling_tokens: int | None = None
+    """The largest window that the model could be loaded with."""
+    tools: bool | None = None
+    images: bool | None = None
+    price_in: float | None = None
+    """Prices are in US dollars per million tokens."""
+    price_out: float | None = None
+    price_cached: float | None = None
+    source: str = "the provider's list"
+    """Where the window is from."""
+    server: str = ""
+    """The software that gave the list, if it has endpoints of its own (`server_details`)."""
+
+    @property
+    def prices(self) -> ModelPrices | None:
+        if self.price_in is None or self.price_out is None:
+            return None
+        return ModelPrices.of(self.price_in, self.price_out, self.price_cached)
 
 
 class KnownModels(dict[str, ModelFacts]):
@@ -123,48 +148,109 @@ class KnownModels(dict[str, ModelFacts]):
             for provider in self._providers.values()
             for model in models_of(provider, settings.models)
         )
+        self._listed: dict[str, ListedModel] = {}
         super().__init__({name: self._facts(name) for name in (*names, *settings.models)})
 
     def __missing__(self, name: str) -> ModelFacts:
         return self._facts(name)
 
     def listed(self, name: str, model: ListedModel) -> None:
-        """Learns the window that the provider lists, unless the settings or the table say it."""
-        facts, window = self[name], model.context_tokens
-        told = self._settings.models.get(name)
-        is_known = "context_tokens" in known_of(name) or (told and told.context_tokens)
-        if window and not is_known:
-            most = model.output_tokens or facts.output_tokens_max
-            self[name] = structs.replace(facts, context_tokens=window, output_tokens_max=most)
+        """Learns what the provider says of a model."""
+        self._listed[name] = model
+        self[name] = self._facts(name)
+
+    def described(self, name: str, facts: ModelFacts | None = None) -> JsonObject:
+        """What is known of a model, and where each of it is from, for people. `facts`: what is
+        known now, if a call has taught more."""
+        facts, listed = facts or self[name], self._listed.get(name)
+        said: JsonObject = {
+            "context_tokens": facts.context_tokens,
+            "tools": facts.takes_tools,
+            "images": facts.takes_images,
+            "pdfs": facts.takes_pdfs,
+            "sources": {**facts.sources},
+        }
+        if listed is not None and listed.ceiling_tokens:
+            said["ceiling_tokens"] = listed.ceiling_tokens
+        if facts.prices is not None:
+            said["price_in"] = float(facts.prices.price_in)
+            said["price_out"] = float(facts.prices.price_out)
+        return said
 
     def _facts(self, name: str) -> ModelFacts:
+        """What the settings say, else the table, else the provider. Of the windows of table and
+        provider the smaller one holds: the table knows what is dear, the provider what fits."""
         id_, _, model = name.partition("/")
         provider, told = self._providers.get(id_), self._settings.models.get(name)
         known = ModelFacts() if provider is None else _by_name(provider, model)
-        if told is None:
-            return known
-        prices = known.prices
-        if told.price_in is not None and told.price_out is not None:
-            prices = ModelPrices.of(
-                told.price_in, told.price_out, told.price_cached, told.price_cache_write
-            )
-        options = {"effort": told.effort, "temperature": told.temperature}
-        return structs.replace(
-            known,
-            context_tokens=told.context_tokens or known.context_tokens,
-            output_tokens=told.output_tokens or known.output_tokens,
-            output_tokens_max=None if told.output_tokens else known.output_tokens_max,
-            options={name: value for name, value in options.items() if value is not None},
-            prices=prices,
-            takes_images=known.takes_images if told.images is None else told.images,
-            takes_pdfs=known.takes_pdfs if told.pdfs is None else told.pdfs,
+        if (listed := self._listed.get(name)) is not None:
+            known = _with_list(known, listed)
+        return known if told is None else _with_settings(known, told)
+
+
+_SETTINGS: Final = "models in the settings"
+_TABLE: Final = "nplt's table"
+
+
+def _with_list(known: ModelFacts, listed: ListedModel) -> ModelFacts:
+    sources = {**known.sources}
+    window, prices = known.context_tokens, known.prices
+    if listed.context_tokens and (
+        "context_tokens" not in sources or listed.context_tokens < known.context_tokens
+    ):
+        window, sources["context_tokens"] = listed.context_tokens, listed.source
+    if prices is None and listed.prices is not None:
+        prices, sources["prices"] = listed.prices, listed.source
+    if listed.tools is not None:
+        sources["tools"] = listed.source
+    if listed.images is not None:
+        sources["images"] = listed.source
+    return structs.replace(
+        known,
+        context_tokens=window,
+        output_tokens_max=known.output_tokens_max or listed.output_tokens,
+        prices=prices,
+        takes_tools=known.takes_tools if listed.tools is None else listed.tools,
+        takes_images=known.takes_images if listed.images is None else listed.images,
+        sources=sources,
+    )
+
+
+def _with_settings(known: ModelFacts, told: ModelSettings) -> ModelFacts:
+    prices = known.prices
+    if told.price_in is not None and told.price_out is not None:
+        prices = ModelPrices.of(
+            told.price_in, told.price_out, told.price_cached, told.price_cache_write
         )
+    options = {"effort": told.effort, "temperature": told.temperature}
+    chosen = {
+        "context_tokens": told.context_tokens,
+        "prices": told.price_in,
+        "images": told.images,
+        "pdfs": told.pdfs,
+    }
+    here = {name: _SETTINGS for name, value in chosen.items() if value is not None}
+    return structs.replace(
+        known,
+        context_tokens=told.context_tokens or known.context_tokens,
+        output_tokens=told.output_tokens or known.output_tokens,
+        output_tokens_max=None if told.output_tokens else known.output_tokens_max,
+        options={name: value for name, value in options.items() if value is not None},
+        prices=prices,
+        takes_images=known.takes_images if told.images is None else told.images,
+        takes_pdfs=known.takes_pdfs if told.pdfs is None else told.pdfs,
+        sources={**known.sources, **here},
+    )
 
 
 def _by_name(provider: AnyProviderSettings, model: str) -> ModelFacts:
     match provider:
         case OfflineSettings():
-            return ModelFacts(context_tokens=OFFLINE_CONTEXT_TOKENS, counts_tokens=False)
+            return ModelFacts(
+                context_tokens=OFFLINE_CONTEXT_TOKENS,
+                counts_tokens=False,
+                sources={"context_tokens": "fixed"},
+            )
         case LocalSettings():
             return FACTS
         case PythonSettings():
@@ -173,7 +259,9 @@ def _by_name(provider: AnyProviderSettings, model: str) -> ModelFacts:
             vendor = _vendor_of(provider)
             known = known_of(model, provider.type if vendor else "")
     prices = known.get("prices")
+    found = {"context_tokens", "images", "prices"} & {name for name in known if known[name]}
     return ModelFacts(
+        sources=dict.fromkeys(sorted(found), _TABLE),
         context_tokens=known.get("context_tokens", CONTEXT_TOKENS),
         output_tokens_max=known.get("output_tokens"),
         takes_images=known.get("images", False),
