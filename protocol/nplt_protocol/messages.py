@@ -369,7 +369,7 @@ class ModelChoice(Reply, frozen=True, kw_only=True):
     """The list of each provider: its `models`, the time `at` which it was read, and `asking`
     while it is being read."""
     facts: JsonObject | None = None
-    """What is known of each model, by its whole name: its window in `context_tokens`, whether it
+    """The facts about each model, by its whole name: its window in `context_tokens`, whether it
     takes `tools`, `images` and `pdfs`, its prices, and the `sources` of these."""
 
 

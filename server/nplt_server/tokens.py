@@ -251,7 +251,7 @@ class Correction(Struct, frozen=True, kw_only=True):
     """The ratio of charged to counted tokens in thousandths, by model, the last used one last."""
 
     def observe(self, model: str, counted: int, real: int, *, at_once: bool = False) -> Correction:
-        """`at_once`: goes all the way to the new ratio."""
+        """Takes in what one call was charged. `at_once`: goes all the way to the new ratio."""
         if counted < COUNTED_MIN or real <= 0:
             return self
         seen = min(max(real * EVEN // counted, RATIO_MIN), RATIO_MAX)

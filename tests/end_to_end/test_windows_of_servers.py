@@ -22,7 +22,7 @@ from tests.support.model_servers import (
     ollama,
 )
 
-from nplt_client import Client
+from nplt_client.sync import Client
 
 
 def settings_at(url: str, models: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -180,7 +180,7 @@ _FACT_WIDTH_MAX: Final = 120
 
 
 def _fact_cells(facts: JsonObject | None, name: str) -> list[str]:
-    """What is known of a model: its window in tokens, its prices for a million tokens, what it
+    """The cells of a model's row: its window in tokens, its prices for a million tokens, what it
     takes, and where each of it is from."""
     if facts is None:
         return []

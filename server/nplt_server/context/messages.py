@@ -120,7 +120,7 @@ class ContextAttachment(Struct, frozen=True, kw_only=True):
 
     @property
     def document_tokens(self) -> int:
-        """What a PDF takes that a model reads itself: the text of its pages and their pictures.
+        """The tokens of a PDF that a model reads itself: the text of its pages and their pictures.
         Pages that were not counted are guessed from the size."""
         pages = self.pages or 1 + len(self.pdf_base64 or "") // _PAGE_BYTES
         return pages * (PAGE_TOKENS + _PAGE_TEXT_TOKENS)

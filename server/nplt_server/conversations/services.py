@@ -110,7 +110,7 @@ class ContextServices:
         return structs.replace(known.within(window), sources=sources)
 
     def described(self, model: str) -> JsonObject:
-        """What is known of a model, and from where, for people."""
+        """Describes a model for people: each fact, and where it is from."""
         facts = self.facts(model)
         if isinstance(self.models, KnownModels):
             return self.models.described(model, facts)

@@ -153,7 +153,7 @@ class ModelLists:
         self._is_loaded = False
         self._tried: dict[str, datetime] = {}
         self._looked: dict[str, datetime] = {}
-        """When a server was asked what is loaded, by the model's whole name."""
+        """The time at which a server was asked what is loaded, by the model's whole name."""
         self._asking: set[str] = set()
 
     def keep_in(self, path: Path, known: KnownModels | None) -> None:

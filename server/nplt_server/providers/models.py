@@ -125,7 +125,7 @@ class ListedModel(Struct, frozen=True):
     price_out: float | None = None
     price_cached: float | None = None
     source: str = "the provider's list"
-    """Where the window is from."""
+    """The source of the window, in a few words."""
     server: str = ""
     """The software that gave the list, if it has endpoints of its own (`server_details`)."""
 
@@ -160,8 +160,8 @@ class KnownModels(dict[str, ModelFacts]):
         self[name] = self._facts(name)
 
     def described(self, name: str, facts: ModelFacts | None = None) -> JsonObject:
-        """What is known of a model, and where each of it is from, for people. `facts`: what is
-        known now, if a call has taught more."""
+        """Describes a model for people: each fact, and where it is from. `facts`: those that
+        hold now, if calls have taught more."""
         facts, listed = facts or self[name], self._listed.get(name)
         said: JsonObject = {
             "context_tokens": facts.context_tokens,
@@ -178,7 +178,7 @@ class KnownModels(dict[str, ModelFacts]):
         return said
 
     def _facts(self, name: str) -> ModelFacts:
-        """What the settings say, else the table, else the provider. Of the windows of table and
+        """The settings win over the table, and that over the provider. Of the windows of table and
         provider the smaller one holds: the table knows what is dear, the provider what fits."""
         id_, _, model = name.partition("/")
         provider, told = self._providers.get(id_), self._settings.models.get(name)

@@ -1,4 +1,4 @@
-"""What servers say of their models besides OpenAI's list: windows, tools, pictures, prices.
+"""Asks servers for more than their list of models says: windows, tools, pictures, prices.
 
 A list of models mostly has names alone. Which server gave it is seen in the list itself
 (`owned_by`), and then its own endpoints are asked, by a `Fetch` that the caller brings:
@@ -92,7 +92,7 @@ def server_of(answer: JsonValue) -> str:
     """Which software gave the list; empty if that is not known, or does not matter."""
     data = answer.get("data") if isinstance(answer, dict) else None
     entries = [each for each in data if isinstance(each, dict)] if isinstance(data, list) else []
-    owners = {each.get("owned_by") for each in entries}
+    owners = {str(each.get("owned_by")) for each in entries}
     if "llamacpp" in owners:
         return "llama.cpp"
     if "library" in owners:
