@@ -199,8 +199,8 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     takes_pdfs: bool = False
     """Whether it reads PDFs itself. Others are shown the text of a PDF."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """The source of each fact, in a few words: `context_tokens`, `prices`, `tools`, `images`. A fact
-    without a source is assumed."""
+    """The source of each fact, in a few words: of `context_tokens`, `prices`, `tools`, `images`.
+    A fact without a source is assumed."""
     takes_tools: bool = True
     """Whether it is offered tools. If not, they take no room in its window."""
 
