@@ -53,11 +53,27 @@ def one_line(text: str, *, characters_max: int = 200) -> str:
 # ------------------------------------------------------------------------------
 # Results of a call as text
 #
-# Text stays as it is; anything else is described in brackets with its size. Structured data
-# is added as JSON, without what the text says already.
+# Text stays as it is; anything else is described in brackets with its size. Structured data is
+# added as JSON, without what the content holds already: texts, pictures, resources, whole blocks.
+# The reference filesystem server repeats a picture there, for one. Base64 is for programs: it
+# never goes to a model as text, wherever it stands.
 
 _NOTHING: Final = "(done; there was nothing to say)"
 _SAID: Final = "(see the text above)"
+_BLOCK_FIELDS: Final = frozenset(
+    {"type", "text", "data", "blob", "resource", "mimeType", "mime_type", "uri", "name", "title"}
+    | {"annotations", "_meta"}
+)
+_PAYLOADS: Final = ("text", "data", "blob", "resource")
+_BASE64: Final = re.compile(
+    r"(?<![A-Za-z0-9+/_-])(?:data:[\w.+-]{1,50}/[\w.+-]{1,50};base64,)?"
+    r"(?:[A-Za-z0-9+/_-]{512,}"
+    r"|(?:[A-Za-z0-9+/]{60,128}(?:\r?\n|\\r\\n|\\n)){8,}[A-Za-z0-9+/]*)={0,2}"
+)
+"""A long run of its letters, also in lines as mail has it, in a text or in JSON."""
+_BLANK: Final = re.compile(r"\s")
+_PIECE_CHARACTERS: Final = 256 * 1024
+"""A long text is searched piece by piece, because `re` blocks all other threads meanwhile."""
 
 
 def result_text(result: mcp_types.CallToolResult) -> str:
@@ -66,13 +82,55 @@ def result_text(result: mcp_types.CallToolResult) -> str:
     structured: JsonValue = result.structured_content
     texts = [block.text for block in result.content if block.type == "text"]
     if structured is not None and not _say_the_same(texts, structured):
-        rest = _without_what_was_said(structured, {text.strip() for text in texts})
+        payloads = {payload.strip() for block in result.content for payload in _payloads(block)}
+        rest = _without_what_was_said(structured, payloads - {""})
         if rest is not _SAID:
             parts.append(json.dumps(rest, ensure_ascii=False))
-    text = clean_foreign("\n".join(part for part in parts if part)) or _NOTHING
+    text = without_base64("\n".join(part for part in parts if part))
+    text = clean_foreign(text) or _NOTHING
     if result.is_error:
         raise ToolFailed(text)
     return text
+
+
+def without_base64(text: str) -> str:
+    """The text with its size in place of each long piece of base64."""
+
+    def described(found: re.Match[str]) -> str:
+        whole = found[0]
+        letters = whole[:_LETTERS_LOOKED_AT]
+        # Neither a row of one letter nor a sequence of genes is base64.
+        kinds = (str.isupper, str.islower, str.isdigit)
+        if not all(any(map(kind, letters)) for kind in kinds):
+            return whole
+        data = _BETWEEN_LINES.sub("", whole.partition(",")[2] or whole)
+        return f"[base64, {_base64_bytes(data):,} bytes]"
+
+    pieces: list[str] = []
+    begin = 0
+    while cut := _BLANK.search(text, begin + _PIECE_CHARACTERS):
+        pieces.append(_BASE64.sub(described, text[begin : cut.start()]))
+        begin = cut.start()
+    return "".join((*pieces, _BASE64.sub(described, text[begin:])))
+
+
+_LETTERS_LOOKED_AT: Final = 4_096
+_BETWEEN_LINES: Final = re.compile(r"\\[rn]|\s")
+"""Ends of lines, as they are and in JSON."""
+
+
+def _payloads(block: mcp_types.ContentBlock) -> list[str]:
+    """The texts and data of a block of the content."""
+    match block.type:
+        case "text":
+            return [block.text]
+        case "image" | "audio":
+            return [block.data]
+        case "resource":
+            fields = ("text", "blob")
+            return [said for name in fields if (said := getattr(block.resource, name, None))]
+        case _:
+            return []
 
 
 def _block(block: mcp_types.ContentBlock) -> str:
@@ -113,17 +171,22 @@ def _say_the_same(texts: list[str], structured: JsonValue) -> bool:
     return said in values or any(one in values for one in (*said, *texts))
 
 
-def _without_what_was_said(value: JsonValue, texts: set[str]) -> JsonValue:
-    """Servers repeat a file they have read, say, in a field of the data. What is left is
-    `_SAID` where all of it was said."""
+def _without_what_was_said(value: JsonValue, payloads: set[str]) -> JsonValue:
+    """Servers repeat a file they have read, say, in a field of the data, or whole blocks of the
+    content. What is left is `_SAID` where all of it was said."""
     match value:
-        case str() if value.strip() in texts and value.strip():
+        case str() if value.strip() in payloads:
             return _SAID
         case dict() if value:
-            rest = {key: _without_what_was_said(part, texts) for key, part in value.items()}
+            rest = {key: _without_what_was_said(part, payloads) for key, part in value.items()}
+            repeated = [key for key in _PAYLOADS if rest.get(key) is _SAID]
+            if repeated and rest.keys() <= _BLOCK_FIELDS and "type" in rest:
+                return _SAID  # a block
+            if "blob" in repeated or ("text" in repeated and "uri" in rest):
+                return _SAID  # a resource
             return _SAID if all(part is _SAID for part in rest.values()) else rest
         case list() if value:
-            parts = [_without_what_was_said(part, texts) for part in value]
+            parts = [_without_what_was_said(part, payloads) for part in value]
             return _SAID if all(part is _SAID for part in parts) else parts
         case _:
             return value
@@ -141,20 +204,31 @@ class McpFile(Struct, frozen=True, kw_only=True):
 
 PICTURES_MAX: Final = 4
 """The images of one result that are used."""
-_PICTURE_TYPES: Final = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif"}
+_PICTURE_TYPES: Final = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/gif": "gif",
+    "image/webp": "webp",
+}
 
 
 def pictures_in(result: mcp_types.CallToolResult) -> list[McpFile]:
-    """The images of the result, of types that models accept."""
-    images = [block for block in result.content if block.type == "image"][:PICTURES_MAX]
-    found: list[McpFile] = []
-    for image in images:
-        if ending := _PICTURE_TYPES.get(image.mime_type):
+    """The images of the result, of types that models accept, each once."""
+    found: dict[bytes, McpFile] = {}
+    for block in result.content:
+        if block.type == "image":
+            kind, text = block.mime_type, block.data
+        elif block.type == "resource":
+            kind = block.resource.mime_type or ""
+            text = getattr(block.resource, "blob", "")
+        else:
+            continue
+        if (ending := _PICTURE_TYPES.get(kind)) and len(found) < PICTURES_MAX:
             with suppress(ValueError):
-                data = base64.b64decode(image.data, validate=True)
+                data = base64.b64decode(text, validate=True)
                 name = f"picture-{len(found) + 1}.{ending}"
-                found.append(McpFile(filename=name, content_type=image.mime_type, data=data))
-    return found
+                found.setdefault(data, McpFile(filename=name, content_type=kind, data=data))
+    return list(found.values())
 
 
 def file_of_resource(uri: str, read: mcp_types.ReadResourceResult) -> McpFile:
