@@ -171,10 +171,12 @@ class PythonSettings(Part):
 
 
 class LocalSettings(Part):
-    """The small model that runs on this machine."""
+    """A model that runs on this machine: the small one that can be installed, or any GGUF file."""
 
     id: Name = "local"
     type: Literal["local"] = "local"
+    path: HomePath | None = None
+    """The model's GGUF file. None: the small model."""
 
 
 class _VendorSettings(Part):

@@ -20,8 +20,12 @@ from nplt_server.providers.credentials import (
     standard_variable,
 )
 from nplt_server.providers.model_lists import ModelLister
-from nplt_server.providers.models import MODEL as LOCAL_MODEL
-from nplt_server.providers.models import is_open, local_is_installed, models_of
+from nplt_server.providers.models import (
+    facts_of_local,
+    is_open,
+    local_is_installed,
+    models_of,
+)
 from nplt_server.settings import (
     AnthropicSettings,
     AnyProviderSettings,
@@ -66,10 +70,15 @@ class ProviderBuilder:
                 case LocalSettings():
                     from nplt_server.providers.local_model import LocalProvider
 
-                    told = self._models.get(f"{settings.id}/{LOCAL_MODEL}")
-                    window_tokens = told.context_tokens if told is not None else None
+                    (name,) = models_of(settings)
+                    told = self._models.get(f"{settings.id}/{name}")
                     return LocalProvider(
-                        settings.id, window_tokens=window_tokens, patience=self._patience
+                        settings.id,
+                        file=settings.path,
+                        name=name,
+                        facts=facts_of_local(settings),
+                        window_tokens=told.context_tokens if told is not None else None,
+                        patience=self._patience,
                     )
                 case OpenAISettings() | AnthropicSettings():
                     return self.build_vendor(settings)

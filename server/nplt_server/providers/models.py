@@ -17,7 +17,7 @@ from typing import Any, Final, assert_never
 from msgspec import Struct, structs
 
 from nplt_protocol import JsonObject
-from nplt_server.providers import CONTEXT_TOKENS, OFFLINE_CONTEXT_TOKENS, ModelFacts
+from nplt_server.providers import CONTEXT_TOKENS, OFFLINE_CONTEXT_TOKENS, ModelFacts, gguf
 from nplt_server.settings import (
     AnthropicSettings,
     AnyProviderSettings,
@@ -45,6 +45,33 @@ second, so a full window would take more than a minute, and two calls share the 
 
 WINDOW_TOKENS_MAX: Final = 8192
 """The window the local model was trained with."""
+
+
+LOCAL_WINDOW_TOKENS: Final = 8_192
+"""The window of a GGUF file's model, unless the settings say another or the file a smaller one: it
+takes memory as long as the model is loaded."""
+
+
+def local_name(path: Path | None) -> str:
+    """The name of a local model: its file's, with what no name has replaced."""
+    return MODEL if path is None else re.sub(r"[^\w.-]+", "-", path.stem, flags=re.ASCII)[:100]
+
+
+def can_run_models() -> bool:
+    """Whether llama.cpp is installed."""
+    return find_spec("xllamacpp") is not None
+
+
+def facts_of_local(provider: LocalSettings) -> ModelFacts:
+    if provider.path is None:
+        return FACTS
+    found = gguf.facts_of(provider.path)
+    window = min(found.context_tokens or LOCAL_WINDOW_TOKENS, LOCAL_WINDOW_TOKENS)
+    return ModelFacts(
+        context_tokens=window,
+        takes_tools=found.takes_tools,
+        sources={"context_tokens": "its file", "tools": "its file's template"},
+    )
 
 
 def local_is_installed() -> bool:
@@ -97,7 +124,7 @@ def models_of(provider: AnyProviderSettings, described: Iterable[str] = ()) -> t
         case OfflineSettings():
             return ("echo",)
         case LocalSettings():
-            return (MODEL,)
+            return (local_name(provider.path),)
         case PythonSettings():
             return provider.models
         case OpenAISettings() | AnthropicSettings():
@@ -162,7 +189,7 @@ class KnownModels(dict[str, ModelFacts]):
     def described(self, name: str, facts: ModelFacts | None = None) -> JsonObject:
         """Describes a model for people: each fact, and where it is from. `facts`: those that
         hold now, if calls have taught more."""
-        facts, listed = facts or self[name], self._listed.get(name)
+        facts = facts or self[name]
         said: JsonObject = {
             "context_tokens": facts.context_tokens,
             "tools": facts.takes_tools,
@@ -170,12 +197,20 @@ class KnownModels(dict[str, ModelFacts]):
             "pdfs": facts.takes_pdfs,
             "sources": {**facts.sources},
         }
-        if listed is not None and listed.ceiling_tokens:
-            said["ceiling_tokens"] = listed.ceiling_tokens
+        if ceiling := self._ceiling(name):
+            said["ceiling_tokens"] = ceiling
         if facts.prices is not None:
             said["price_in"] = float(facts.prices.price_in)
             said["price_out"] = float(facts.prices.price_out)
         return said
+
+    def _ceiling(self, name: str) -> int | None:
+        """The largest window that the model could be loaded with."""
+        provider = self._providers.get(name.partition("/")[0])
+        if isinstance(provider, LocalSettings) and provider.path is not None:
+            return gguf.facts_of(provider.path).context_tokens
+        listed = self._listed.get(name)
+        return None if listed is None else listed.ceiling_tokens
 
     def _facts(self, name: str) -> ModelFacts:
         """The settings win over the table, and that over the provider. Of the windows of table and
@@ -252,7 +287,7 @@ def _by_name(provider: AnyProviderSettings, model: str) -> ModelFacts:
                 sources={"context_tokens": "fixed"},
             )
         case LocalSettings():
-            return FACTS
+            return facts_of_local(provider)
         case PythonSettings():
             vendor, known = {}, known_of(model)
         case _:
