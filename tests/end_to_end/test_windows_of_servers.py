@@ -152,6 +152,18 @@ def test_ollama_loads_the_model_before_a_call_and_its_window_is_that_of_api_ps(
     assert paths.index("/api/generate") < paths.index("/v1/chat/completions")
 
 
+def test_ollamas_model_without_a_tag_is_its_latest(tmp_path: Path) -> None:
+    routes = ollama(window=9_000)
+    routes["/v1/models"] = listed({"id": "gemma3:latest", "owned_by": "library"})
+    with (
+        model_server(routes) as server,
+        talking(tmp_path / "data", settings_at(server.url, {"box/gemma3": {}})) as client,
+    ):
+        assert client.ask_text("hello", model="box/gemma3") == "ok"
+        facts = facts_of(client, "box/gemma3")
+    assert facts["context_tokens"] == 9_000
+
+
 def test_window_of_an_unknown_model_is_asked_for_before_its_first_call(tmp_path: Path) -> None:
     with (
         model_server(VLLM) as server,

@@ -152,6 +152,8 @@ class ModelLists:
         self._by_address: dict[str, ModelList] = {}
         self._is_loaded = False
         self._tried: dict[str, datetime] = {}
+        self._unlisted: set[str] = set()
+        """The models for which a call has waited for a list, by whole name."""
         self._looked: dict[str, datetime] = {}
         """The time at which a server was asked what is loaded, by the model's whole name."""
         self._asking: set[str] = set()
@@ -267,17 +269,21 @@ class ModelLists:
         models itself is asked each time what is loaded, if the answer is older than a few
         seconds; another one is asked for its list, once, if the window is not known. The wait
         is short; a failure is not the call's."""
-        await self.load()
         lister = self._listers.get(provider_id)
         if lister is None:
             return
+        await self.load()
         found = self._model(provider_id, model)
-        if found is None and not is_window_known and self._may_ask(provider_id, _RETRY_SECONDS):
+        key = f"{provider_id}/{model}"
+        is_new = key not in self._unlisted
+        if found is None and is_new and not is_window_known and self._may_ask(provider_id, 0.0):
+            if len(self._unlisted) >= _LISTED_MAX:
+                self._unlisted.clear()
+            self._unlisted.add(key)
             self._asking.add(provider_id)
             with anyio.move_on_after(_WAIT_SECONDS_MAX):
                 await self._ask(lister)
             found = self._model(provider_id, model)
-        key = f"{provider_id}/{model}"
         asked = self._looked.get(key)
         is_old = asked is None or (self._clock() - asked).total_seconds() >= _LOOK_SECONDS
         if found is None or found.server not in _HOLDING_SERVERS or not is_old:
@@ -296,12 +302,13 @@ class ModelLists:
     def _model(self, provider_id: str, model: str) -> ListedModel | None:
         known = self.of(provider_id)
         models = () if known is None else known.models
-        return next((each for each in models if each.name == model), None)
+        return next((each for each in models if model in _names_of(each)), None)
 
     def _tell(self, provider_id: str, models: tuple[ListedModel, ...]) -> None:
         if self._known is not None:
             for model in models:
-                self._known.listed(f"{provider_id}/{model.name}", model)
+                for name in _names_of(model):
+                    self._known.listed(f"{provider_id}/{name}", model)
 
     async def load(self) -> None:
         """Reads the file, once. A list that was asked for since the start is newer. A file
@@ -326,3 +333,10 @@ class ModelLists:
             draft.replace(path)
         except OSError as error:
             log.warning("the lists of models can't be kept in %s: %s", path, error.strerror)
+
+
+def _names_of(model: ListedModel) -> tuple[str, ...]:
+    """The names that a model may be called by: Ollama's without a tag is the latest."""
+    short = model.name.removesuffix(":latest")
+    is_ollama = model.server == "ollama"
+    return (model.name, short) if is_ollama and short != model.name else (model.name,)
