@@ -62,7 +62,7 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, help="where to put files while measuring")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="where to draw curves (B17)")
     parser.add_argument(
-        "--beside",
+        "--baseline",
         type=Path,
         metavar="CHECKOUT",
         help=f"also measure the server in its .venv, by turns ({', '.join(COMPARABLE)})",
@@ -73,13 +73,13 @@ def main() -> int:
         help="everything, also what takes long; table and curves are written into docs",
     )
     options = parser.parse_args()
-    if options.record and (options.numbers or options.smoke or options.beside):
+    if options.record and (options.numbers or options.smoke or options.baseline):
         parser.error("--record measures everything, and nothing beside it")
     machine = this_machine()
-    possible = COMPARABLE if options.beside else tuple(BENCHMARKS)
+    possible = COMPARABLE if options.baseline else tuple(BENCHMARKS)
     chosen = [number.upper() for number in options.numbers] or possible
     if unknown := [number for number in chosen if number not in possible]:
-        why = "can't be measured beside a checkout" if options.beside else "no such benchmark"
+        why = "can't be compared with a checkout" if options.baseline else "no such benchmark"
         parser.error(f"{why}: {', '.join(unknown)} (there are {', '.join(possible)})")
     verdicts: list[Verdict] = []
     with scratch_directory(options.dir) as scratch:
@@ -87,7 +87,7 @@ def main() -> int:
             scratch=scratch,
             full=options.full or options.record,
             smoke=options.smoke,
-            beside=options.beside,
+            baseline=options.baseline,
             plots=options.plots or (DOCS if options.record else None),
         )
         for number in chosen:
@@ -124,7 +124,7 @@ def _document(verdicts: list[Verdict], plan: Plan, machine: Machine) -> str:
     document = {
         "machine": asdict(machine),
         "smoke": plan.smoke,
-        "beside": str(plan.beside) if plan.beside else None,
+        "baseline": str(plan.baseline) if plan.baseline else None,
         "figures": [asdict(verdict) for verdict in verdicts],
     }
     return json.dumps(document, ensure_ascii=False, indent=2)

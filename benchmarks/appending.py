@@ -63,13 +63,13 @@ def appending(plan: Plan) -> list[Verdict]:
             1.2,
             rounds.ratio("long", "short"),
             unit="× at 10",
-            details=rounds.told("long", "short", unit="µs", per_unit=1e6),
+            details=rounds.summary("long", "short", unit="µs", per_unit=1e6),
         ),
         Question(number="B5", what="the same, to the bare system calls").at_most(
             1.5,
             rounds.ratio("long", "bare"),
             unit="× pwrite + fdatasync",
-            details=rounds.told("long", "bare", unit="µs", per_unit=1e6),
+            details=rounds.summary("long", "bare", unit="µs", per_unit=1e6),
         ),
         Question(number="B5", what="bytes written for a turn of 2 × 510 bytes").at_most(
             bytes_max, turn_bytes, unit="B"
@@ -164,7 +164,7 @@ def committing_together(plan: Plan) -> list[Verdict]:
         return [question.skipped("nothing is synced here; name a real disk with --dir")]
     writers = plan.sized(WRITERS, smoke=4)
     rounds = anyio.run(_commit_together, plan.new_path("together"), writers, plan.rounds())
-    details = rounds.told("all", "one", "bare all", "bare one", unit="commits/s")
+    details = rounds.summary("all", "one", "bare all", "bare one", unit="commits/s")
     ratio = rounds.ratio("bare all", "all")
     return [question.at_most(1.3, ratio, unit="× slower than bare threads", details=details)]
 

@@ -46,17 +46,17 @@ def asking(plan: Plan) -> list[Verdict]:
     least = f"; least {min(wall.figures['ask']) * 1e3:.0f} ms"
     return [
         Question(number="B11", what="nplt ask, on an idle core").at_most(
-            MS_MAX, wall.median("ask") * 1e3, unit="ms", details=_told(found, "ask") + least
+            MS_MAX, wall.median("ask") * 1e3, unit="ms", details=_summary(found, "ask") + least
         ),
         llm.at_least(
             LLM_RATIO_MIN,
             wall.ratio("llm", "ask"),
             unit="× quicker than llm",
-            details=f"{_told(found, 'ask')}; {_told(found, 'llm')}",
+            details=f"{_summary(found, 'ask')}; {_summary(found, 'llm')}",
         )
         if "llm" in things
         else llm.skipped("there is no llm in .venv-peers"),
-        floor.without_goal(wall.median("curl") * 1e3, unit="ms", details=_told(found, "curl"))
+        floor.without_goal(wall.median("curl") * 1e3, unit="ms", details=_summary(found, "curl"))
         if "curl" in things
         else floor.skipped("there is no curl"),
     ]
@@ -70,6 +70,6 @@ def _running(*command: str, **variables: str) -> Callable[[], Mapping[str, float
     return measure
 
 
-def _told(found: dict[str, Rounds], name: str) -> str:
+def _summary(found: dict[str, Rounds], name: str) -> str:
     cpu = found["CPU"].median(name) * 1e3
-    return f"{found['wall'].told(name, unit='ms', per_unit=1e3)}, {cpu:.0f} ms CPU"
+    return f"{found['wall'].summary(name, unit='ms', per_unit=1e3)}, {cpu:.0f} ms CPU"

@@ -28,13 +28,13 @@ def pipelined(plan: Plan) -> list[Verdict]:
             1.5,
             rounds.ratio("nplt", "bare"),
             unit="× bare Protocol",
-            details=rounds.told("nplt", "bare", unit="µs"),
+            details=rounds.summary("nplt", "bare", unit="µs"),
         ),
         Question(number="B1", what="the same, websockets' CPU to ours").at_least(
             10,
             rounds.ratio("websockets", "nplt"),
             unit="×",
-            details=rounds.told("nplt", "websockets", unit="µs"),
+            details=rounds.summary("nplt", "websockets", unit="µs"),
         ),
     ]
 
@@ -46,13 +46,13 @@ def one_at_a_time(plan: Plan) -> list[Verdict]:
             1.6,
             rounds.ratio("nplt", "bare"),
             unit="× bare Protocol",
-            details=rounds.told("nplt", "bare", unit="µs"),
+            details=rounds.summary("nplt", "bare", unit="µs"),
         ),
         Question(number="B2", what="the same, websockets' CPU to ours").at_least(
             1.8,
             rounds.ratio("websockets", "nplt"),
             unit="×",
-            details=rounds.told("nplt", "websockets", unit="µs"),
+            details=rounds.summary("nplt", "websockets", unit="µs"),
         ),
     ]
 

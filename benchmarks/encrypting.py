@@ -37,7 +37,7 @@ def encrypting(plan: Plan) -> list[Verdict]:
         ) as of_tls,
     ):
         rounds = alternate({"tls": of_tls, "plain": of_plain}, rounds=plan.rounds(ROUNDS))
-    details = rounds.told("tls", "plain", unit="µs")
+    details = rounds.summary("tls", "plain", unit="µs")
     return [question.at_most(2.2, rounds.ratio("tls", "plain"), unit="× plain", details=details)]
 
 

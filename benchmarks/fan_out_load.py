@@ -18,7 +18,7 @@ from benchmarks.wire import SECONDS_MAX
 class Ear(Protocol):
     """What one client has heard so far."""
 
-    def hear(self, data: bytes) -> bool:
+    def receive(self, data: bytes) -> bool:
         """True once it has heard everything."""
         ...
 
@@ -39,7 +39,7 @@ def listen(sockets: list[socket.socket], new_ear: Callable[[], Ear]) -> list[Ear
             data = sock.recv(1 << 18)
             if not data:
                 raise ConnectionError("the server closed a connection")
-            if ear.hear(data):
+            if ear.receive(data):
                 waiting.unregister(number)
                 busy -= 1
     waiting.close()

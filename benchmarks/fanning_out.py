@@ -49,8 +49,10 @@ def fanning_out(plan: Plan) -> list[Verdict]:
         rounds = alternate(
             {"nplt": turns.measure, "write per token": of_peer}, rounds=plan.rounds()
         )
-    details = rounds.told("nplt", "write per token", unit="µs")
-    details += f" a token and client; {turns.heard_tokens / turns.heard_frames:.0f} tokens a frame"
+    details = rounds.summary("nplt", "write per token", unit="µs")
+    details += (
+        f" a token and client; {turns.tokens_received / turns.frames_received:.0f} tokens a frame"
+    )
     question = Question(number="B4", what="deltas to 100 clients, server CPU")
     ratio = rounds.ratio("nplt", "write per token")
     return [question.at_most(0.2, ratio, unit="× one write per token", details=details)]
@@ -61,7 +63,7 @@ class _TurnEar:
     text: list[str] = field(default_factory=list)
     _rest: bytes = b""
 
-    def hear(self, data: bytes) -> bool:
+    def receive(self, data: bytes) -> bool:
         frames, self._rest = split(self._rest + data)
         for frame in frames:
             if frame.type == TEXT_DELTA:
@@ -77,7 +79,7 @@ class _TurnEar:
 class _CountingEar:
     missing: int
 
-    def hear(self, data: bytes) -> bool:
+    def receive(self, data: bytes) -> bool:
         self.missing -= len(data)
         return self.missing == 0
 
@@ -87,8 +89,8 @@ class _Turns:
     program: Program
     callers: list[Caller]
     tokens: int
-    heard_tokens: int = 0
-    heard_frames: int = 0
+    tokens_received: int = 0
+    frames_received: int = 0
 
     def measure(self) -> float:
         text = "a " * self.tokens
@@ -100,9 +102,9 @@ class _Turns:
             assert isinstance(ear, _TurnEar)
             if "".join(ear.text) != text:
                 raise ValueError("a client heard something else")
-            self.heard_frames += len(ear.text)
+            self.frames_received += len(ear.text)
         tokens = self.tokens * len(self.callers)
-        self.heard_tokens += tokens
+        self.tokens_received += tokens
         return spent / tokens * 1e6
 
 

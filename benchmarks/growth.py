@@ -235,8 +235,8 @@ def _clients(plan: Plan) -> list[Growth]:
                 for number, caller in enumerate(callers[1:]):
                     caller.request(ATTACH, {"session_id": callers[0].welcome["session_id"]})
                     if number % BEFORE_READING == 0:  # everybody is told of everybody
-                        for told in callers[: number + 2]:
-                            told.drain()
+                        for listener in callers[: number + 2]:
+                            listener.drain()
                 sockets = [caller.sock for caller in callers]
 
                 def turn() -> None:
@@ -254,7 +254,7 @@ class _UntilFinished:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
-    def hear(self, data: bytes) -> bool:
+    def receive(self, data: bytes) -> bool:
         return any(frame.type == TURN_FINISHED for frame in self._caller.take(data))
 
 

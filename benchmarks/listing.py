@@ -63,14 +63,14 @@ def listing(plan: Plan) -> list[Verdict]:
             100,
             lists.ratio("files", "list"),
             unit="× faster than the files",
-            details=lists.told("list", "files", unit="ms", per_unit=1e3)
+            details=lists.summary("list", "files", unit="ms", per_unit=1e3)
             + f"; the first list of a round {figure(median(firsts) * 1e3)} ms",
         ),
         Question(number="B8", what="start with 10,000 conversations").at_most(
             3,
             starts.ratio("many", "none"),
             unit="× start with none",
-            details=starts.told("many", "none", unit="s"),
+            details=starts.summary("many", "none", unit="s"),
         ),
     ]
 

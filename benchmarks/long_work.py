@@ -203,7 +203,7 @@ def _measured(plan: Plan, program: Program, what: str, work: Work) -> Verdict:
 def _pinging(port: int) -> Iterator[Callable[[], list[float]]]:
     """Another process pings inside the block; what is given tells how long each took."""
     here, there = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=_ping_until_told, args=(port, there), daemon=True)
+    process = multiprocessing.Process(target=_ping_until_stopped, args=(port, there), daemon=True)
     process.start()
     here.recv()
     try:
@@ -212,17 +212,17 @@ def _pinging(port: int) -> Iterator[Callable[[], list[float]]]:
         here.send("enough")
 
 
-def _ping_until_told(port: int, told: Connection) -> None:
+def _ping_until_stopped(port: int, pipe: Connection) -> None:
     """On time, whether the last PONG came or not: each that waits behind a late one is late."""
     latencies: list[float] = []
     with Caller(port) as caller:
-        told.send("ready")
+        pipe.send("ready")
         due = time.perf_counter()
-        while not told.poll(max(0.0, due - time.perf_counter())) or not latencies:
+        while not pipe.poll(max(0.0, due - time.perf_counter())) or not latencies:
             caller.sock.sendall(encode(PING, 1))
             caller.until(PONG)
             now = time.perf_counter()
             while due <= now:
                 latencies.append(now - due)
                 due += PAUSE_SECONDS
-    told.send(latencies)
+    pipe.send(latencies)

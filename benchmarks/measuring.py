@@ -27,7 +27,7 @@ class Rounds:
         pairs = zip(self.figures[name], self.figures[other], strict=True)
         return median(one / two for one, two in pairs)
 
-    def told(self, *names: str, unit: str, per_unit: float = 1.0) -> str:
+    def summary(self, *names: str, unit: str, per_unit: float = 1.0) -> str:
         """The medians themselves, for the reader: `nplt 1.62 µs, bare 1.2 µs`."""
         figures = (f"{name} {figure(self.median(name) * per_unit)} {unit}" for name in names)
         return ", ".join(figures)

@@ -51,13 +51,13 @@ def paging(plan: Plan) -> list[Verdict]:
             1.25,
             again.ratio("long", "short"),
             unit="× at 100",
-            details=again.told("long", "short", unit="µs", per_unit=1e6),
+            details=again.summary("long", "short", unit="µs", per_unit=1e6),
         ),
         Question(number="B7", what="the same, first look after a start").at_most(
             1.25,
             first.ratio("long", "short"),
             unit="× at 100",
-            details=first.told("long", "short", unit="µs", per_unit=1e6),
+            details=first.summary("long", "short", unit="µs", per_unit=1e6),
         ),
     ]
     return [*verdicts, _huge(plan)]

@@ -76,8 +76,8 @@ def listening(
             line = process.stdout.readline() if ready else "nothing"
             seconds = time.perf_counter() - begun
             if not line.startswith("listening on "):
-                told = stderr.read_text()[-2_000:] if stderr else ""
-                raise DidNotStart(f"{' '.join(command[1:4])}: {line or told!r}")
+                errors = stderr.read_text()[-2_000:] if stderr else ""
+                raise DidNotStart(f"{' '.join(command[1:4])}: {line or errors!r}")
             port = int(line.rsplit(":", 1)[1])
             yield Program(pid=process.pid, port=port, seconds_to_listen=seconds)
         finally:

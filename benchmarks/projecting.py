@@ -49,7 +49,7 @@ def projecting(plan: Plan) -> list[Verdict]:
             2,
             further.ratio("long", "short"),
             unit="× at 100",
-            details=further.told("long", "short", unit="µs", per_unit=1e6 / TURNS),
+            details=further.summary("long", "short", unit="µs", per_unit=1e6 / TURNS),
         ),
         Question(number="B12", what="messages counted for it").at_most(
             3, long.counted_per_turn, unit="messages"

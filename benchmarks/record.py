@@ -41,16 +41,16 @@ class Machine:
         return self.load > BUSY_LOAD
 
     def __str__(self) -> str:
-        told = (
+        summary = (
             f"{self.day}, {self.processors} × {self.processor}, {self.memory_gib:.0f} GiB, "
             f"{self.system}, Python {self.python}, {self.event_loop}."
         )
         if self.is_busy:
-            told += (
+            summary += (
                 f" Other programs kept this machine busy (load {self.load:.1f} before the run): "
                 "times and rates are much too bad, and ratios rough."
             )
-        return told
+        return summary
 
 
 def this_machine() -> Machine:

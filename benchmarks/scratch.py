@@ -28,7 +28,7 @@ class Plan:
     full: bool = False
     smoke: bool = False
     """Only find out whether it can be carried out: tiny counts, one round."""
-    beside: Path | None = None
+    baseline: Path | None = None
     """Another checkout, whose server is measured in the same rounds."""
     plots: Path | None = None
     """Where curves are drawn; None: where they are removed with everything else."""
@@ -36,7 +36,7 @@ class Plan:
     @property
     def checkouts(self) -> dict[str, Path | None]:
         """Whose servers to measure, by name; `None` is this checkout."""
-        return {"here": None, "beside": self.beside} if self.beside else {"here": None}
+        return {"here": None, "beside": self.baseline} if self.baseline else {"here": None}
 
     def sized(self, usual: T, *, smoke: T) -> T:
         """How many of something there should be, or how long to go on."""
@@ -54,8 +54,9 @@ class Plan:
 
 
 @contextmanager
-def scratch_directory(chosen: Path | None) -> Iterator[Path]:
+def scratch_directory(chosen: Path | None, *, prefix: str = "nplt-bench-") -> Iterator[Path]:
+    """On a real disk if possible: many systems keep /tmp in memory."""
     usual = Path("/var/tmp")
     parent = chosen or (usual if os.access(usual, os.W_OK) else None)
-    with tempfile.TemporaryDirectory(prefix="nplt-bench-", dir=parent) as path:
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as path:
         yield Path(path)

@@ -56,7 +56,7 @@ def searching(plan: Plan) -> list[Verdict]:
         # It serves at once, and reads the files meanwhile.
         while portal.call(store.count, LOCAL_USER) < conversations:
             time.sleep(0.1)
-        made_anew = time.perf_counter() - begun
+        rebuild_seconds = time.perf_counter() - begun
         verdicts = [
             _compared(
                 Question(number="B14", what=f"search for a {name} word"),
@@ -72,8 +72,11 @@ def searching(plan: Plan) -> list[Verdict]:
         ]
         portal.call(store.close)
     size = (data_dir / "catalog.sqlite").stat().st_size
-    told = f"made from the files in {figure(made_anew)} s, {figure(size / 1e6)} MB"
-    return [*verdicts, Question(number="B14", what="the index").holds("is there", True, "", told)]
+    summary = f"made from the files in {figure(rebuild_seconds)} s, {figure(size / 1e6)} MB"
+    return [
+        *verdicts,
+        Question(number="B14", what="the index").holds("is there", True, "", summary),
+    ]
 
 
 def _compared(question: Question, rounds: Rounds) -> Verdict:
@@ -81,7 +84,7 @@ def _compared(question: Question, rounds: Rounds) -> Verdict:
         20,
         rounds.ratio("grep", "search"),
         unit="× faster than grep -r",
-        details=rounds.told("search", "grep", unit="ms", per_unit=1e3),
+        details=rounds.summary("search", "grep", unit="ms", per_unit=1e3),
     )
 
 
@@ -113,8 +116,8 @@ def _write_all(
         lines = [encode_header(header)]
         tail = empty_tail(at, len(lines[0]))
         for seq in range(1, MESSAGES_EACH + 1):
-            said = " ".join(chance.choices(words, cum_weights=frequencies, k=WORDS_EACH))
-            entry = message(seq, at=at, content=said)
+            text = " ".join(chance.choices(words, cum_weights=frequencies, k=WORDS_EACH))
+            entry = message(seq, at=at, content=text)
             record, tail = tail.extended(entry)
             lines.append(record)
         path = history / file_name(header.session_id, at)

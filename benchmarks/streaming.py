@@ -96,13 +96,13 @@ def first_token(plan: Plan) -> list[Verdict]:
         asks: dict[str, Ask] = {"nplt": readers.ask_client, "openai SDK": readers.ask_sdk}
         for number in range(plan.sized(FIRST_TOKENS, smoke=3)):
             for name in rotated(list(names), number):
-                _, asked, said = asks[name]("stamped")
+                _, asked, answered = asks[name]("stamped")
                 before[name].append(asked / 1e6)
-                after[name].append(said / 1e6)
+                after[name].append(answered / 1e6)
             if number % 50 == 0:
                 tick()
 
-    def told(found: dict[str, list[float]]) -> str:
+    def summary(found: dict[str, list[float]]) -> str:
         return ", ".join(
             f"{name} p50 {figure(_percentile(found[name], 50))} p99 "
             f"{figure(_percentile(found[name], 99))} ms"
@@ -118,9 +118,9 @@ def first_token(plan: Plan) -> list[Verdict]:
     asking, asking_ratio = row("before it: prompt → vendor, stored on the way, p50", before, 50)
     sdk = "× the openai SDK alone"
     return [
-        spent.at_most(1, ratio, unit=sdk, details=told(after)),
-        late.without_goal(late_ratio, unit=sdk, details=told(after)),
-        asking.without_goal(asking_ratio, unit=sdk, details=told(before)),
+        spent.at_most(1, ratio, unit=sdk, details=summary(after)),
+        late.without_goal(late_ratio, unit=sdk, details=summary(after)),
+        asking.without_goal(asking_ratio, unit=sdk, details=summary(before)),
     ]
 
 
@@ -131,8 +131,10 @@ def _percentile(found: list[float], percent: int) -> float:
 def _verdict(burst: Rounds, paced: Rounds, *, per_unit: float) -> Verdict:
     question = Question(number="B3", what="vendor → server → client, CPU of both")
     names = ("nplt", "openai SDK")
-    details = burst.told(*names, unit="µs", per_unit=per_unit) + " a chunk; one each millisecond: "
-    details += paced.told(*names, unit="µs", per_unit=per_unit)
+    details = (
+        burst.summary(*names, unit="µs", per_unit=per_unit) + " a chunk; one each millisecond: "
+    )
+    details += paced.summary(*names, unit="µs", per_unit=per_unit)
     return question.at_most(
         0.5, burst.ratio(*names), unit="× the openai SDK alone", details=details
     )
@@ -158,10 +160,10 @@ def _reader(how: str, of: Program) -> Iterator[Program]:
 @contextmanager
 def _asking(reader: Program) -> Iterator[Ask]:
     with socket.create_connection(("127.0.0.1", reader.port), timeout=SECONDS_MAX) as sock:
-        told = sock.makefile("rb")
+        summary = sock.makefile("rb")
 
         def ask(model: str) -> list[int]:
             sock.sendall(f"{model}\n".encode())
-            return [int(number) for number in told.readline().split()]
+            return [int(number) for number in summary.readline().split()]
 
         yield ask

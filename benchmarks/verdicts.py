@@ -89,7 +89,7 @@ def compared(
         return []
     question = Question(number=number, what=f"the same, {kind}, to the checkout beside")
     ratio = rounds.ratio("here", "beside")
-    details = rounds.told("here", "beside", unit=unit, per_unit=per_unit)
+    details = rounds.summary("here", "beside", unit=unit, per_unit=per_unit)
     return [question.without_goal(ratio, unit="×", details=details)]
 
 

@@ -93,7 +93,7 @@ def _verdicts(
     of_rate = Question(number="B15", what="the same, rate")
     milliseconds, per_second = cpu.median("here"), rate.median("here")
     least = f"least of all rounds {min(cpu.figures['here']):.2f} ms"
-    rates = rate.told("here", "bare", unit="turns/s")
+    rates = rate.summary("here", "bare", unit="turns/s")
     return [
         of_cpu.at_most(CPU_MS_MAX, milliseconds, unit="ms", details=least)
         if is_short
@@ -102,7 +102,7 @@ def _verdicts(
             FLOOR_RATIO_MAX,
             cpu.ratio("here", "bare"),
             unit="× bare",
-            details=cpu.told("here", "bare", unit="ms"),
+            details=cpu.summary("here", "bare", unit="ms"),
         ),
         of_rate.at_least(RATE_MIN, per_second, unit="turns/s", details=rates)
         if is_short and clients > 1

@@ -40,16 +40,16 @@ async def main() -> None:
 
 
 def welcome(name: str, tasks: TaskGroup) -> MemoryObjectSendStream[str]:
-    lines, said = anyio.create_memory_object_stream[str](LINES_WAITING_MAX)
-    tasks.start_soon(talk_with, name, said)
+    lines, texts = anyio.create_memory_object_stream[str](LINES_WAITING_MAX)
+    tasks.start_soon(talk_with, name, texts)
     return lines
 
 
-async def talk_with(name: str, said: MemoryObjectReceiveStream[str]) -> None:
+async def talk_with(name: str, texts: MemoryObjectReceiveStream[str]) -> None:
     # Events come for one conversation at a time, so each person has a client.
-    async with said, nplt_client.connect(SERVER, on_connection=tell(name)) as client:
+    async with texts, nplt_client.connect(SERVER, on_connection=tell(name)) as client:
         await find_conversation(client, f"bot {name}")
-        async for text in said:
+        async for text in texts:
             try:
                 answer = await client.ask_text(text)
             except nplt_client.NpltError as error:

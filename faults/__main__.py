@@ -15,6 +15,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.scratch import scratch_directory
+
 from faults.approvals import approvals
 from faults.backups import backups
 from faults.cancels import cancels
@@ -26,7 +28,7 @@ from faults.full_disk import full_disk
 from faults.kills import kills
 from faults.mid_stream import mid_stream
 from faults.one_order import one_order
-from faults.plan import Plan, scratch_directory
+from faults.plan import Plan
 from faults.power_cuts import power_cuts
 from faults.pressure import flood_tls, fragments, heavy, quota
 from faults.random_frames import random_frames
@@ -34,6 +36,7 @@ from faults.resending import resending
 from faults.results import CannotBeDone, Promised, Result, table
 from faults.searches import searches
 from faults.slow_reader import slow_reader
+from faults.soak import soak
 from faults.stalled_peers import stalled_peers
 from faults.switching import switching
 from faults.system_calls import system_calls
@@ -66,6 +69,7 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "BACKUP": (backups, "copies of the data directory while clients talk"),
     "SEARCH": (searches, "heavy searches, and a catalogue that is harmed while in use"),
     "SWITCH": (switching, "clients to and fro between conversations that stream"),
+    "SOAK": (soak, "every request by twenty clients for half an hour: what is left of it"),
     "CLUSTER": (clusters, "servers over one Redis: kills, stops, cut links, Redis restarted"),
     "ROLLING": (rolling, "servers behind HAProxy and nginx restarted one after the other"),
     "FAILOVER": (failover, "Sentinel makes the replica the primary under load"),
@@ -84,12 +88,13 @@ def main() -> int:
     # Whoever ends it ends it in good order: there may be mounts and servers.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     results: list[Result] = []
-    with scratch_directory(options.dir) as scratch:
+    with scratch_directory(options.dir, prefix="nplt-faults-") as scratch:
         plan = Plan(
             scratch=scratch,
             seed=options.seed,
             quick=options.quick,
             sabotage=options.sabotage,
+            plots=options.plots,
         )
         for number in options.numbers or CHECKS:
             results += _carry_out(number, plan)
@@ -106,6 +111,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="say what there is, and exit")
     parser.add_argument("--seed", type=int, default=2026, help="of everything left to chance")
     parser.add_argument("--dir", type=Path, help="where to put files meanwhile")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="where to draw curves (SOAK)")
     parser.add_argument(
         "--sabotage",
         action="store_true",

@@ -28,7 +28,7 @@ from faults.serving import ServerProgram
 from faults.stored import records_in_the_files
 
 _PEOPLE = 3
-_ANSWER_SECONDS_MAX = 0.02
+_DECISION_SECONDS_MAX = 0.02
 _SETTINGS = {
     "providers": [{"id": "offline", "type": "offline", "words_per_second": 0}],
     "log_level": "error",
@@ -93,15 +93,15 @@ def _race(plan: Plan, port: int, session_id: str, *, count: int) -> Iterator[str
 
 
 def _unlike(people: list[Decider], count: int) -> Iterator[str]:
-    first = people[0].heard
+    first = people[0].received
     if len(first.decided) != count:
         yield f"{len(first.decided)} of {count} questions were decided"
     for place, person in enumerate(people):
-        heard = person.heard
-        yield from (f"client {place} heard two decisions of {one}" for one in heard.twice)
-        if heard.events != first.events:
+        received = person.received
+        yield from (f"client {place} heard two decisions of {one}" for one in received.twice)
+        if received.events != first.events:
             yield f"client {place} heard something else, or in another order, than client 0"
-        for approval_id, decision in heard.told:
+        for approval_id, decision in received.decisions:
             if first.decided.get(approval_id) != decision:
                 yield f"client {place} was told {decision} of {approval_id}; all heard otherwise"
 
@@ -117,31 +117,31 @@ def _kill(plan: Plan, server: ServerProgram, session_id: str, seen: _Seen, *, nu
     person.prompt()
     question = person.wait_for(APPROVAL_REQUEST)
     if chance.random() < 0.6:
-        person.answer(question["approval_id"])
-        time.sleep(chance.uniform(0, _ANSWER_SECONDS_MAX))
+        person.decide(question["approval_id"])
+        time.sleep(chance.uniform(0, _DECISION_SECONDS_MAX))
     server.kill()
     person.read_out()
-    heard = dict(person.heard.told) | person.heard.decided
+    received = dict(person.received.decisions) | person.received.decided
     person.close()
     server.start()
     person = Decider(server.port, chance)
     attached = person.attach(session_id)
     if attached["pending_approvals"]:
         seen.met["a question that waited"] += 1
-        seen.complaints += _answer_late(person, question, attached, heard)
+        seen.complaints += _decide_late(person, question, attached, received)
     else:
         seen.met["one that was decided"] += 1
     person.close()
 
 
-def _answer_late(
-    person: Decider, question: dict[str, Any], attached: dict[str, Any], heard: dict[str, str]
+def _decide_late(
+    person: Decider, question: dict[str, Any], attached: dict[str, Any], received: dict[str, str]
 ) -> Iterator[str]:
     if attached["pending_approvals"] != [question]:
         yield f"another question waits after the restart: {attached['pending_approvals']}"
-    if question["approval_id"] in heard:
+    if question["approval_id"] in received:
         yield f"{question['approval_id']} was decided, and is open again"
-    person.answer(question["approval_id"])
+    person.decide(question["approval_id"])
     finished = person.wait_for(TURN_FINISHED)
     if (finished["turn_id"], finished["state"]) != (question["turn_id"], "completed"):
         yield f"a turn that went on after a restart ended so: {finished}"
@@ -156,14 +156,14 @@ def _decisions(entries: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def _broken_record(entries: list[dict[str, Any]]) -> Iterator[str]:
-    said = Counter(
+    counted = Counter(
         (entry["approval_id"], entry["state"] == "asked")
         for entry in entries
         if entry["kind"] == "approval"
     )
     yield from (
         f"{approval_id} is {count} times in the record"
-        for (approval_id, _), count in said.items()
+        for (approval_id, _), count in counted.items()
         if count > 1
     )
     decided = _decisions(entries)

@@ -98,8 +98,8 @@ def _back_up(data_dir: Path, target: Path, copies: Copies) -> None:
             env=clean_environment(),
         )
         if done.returncode:
-            said = (done.stderr or done.stdout).strip()[-300:]
-            copies.complaints.append(f"{command[0]} ended with {done.returncode}: {said}")
+            complaint = (done.stderr or done.stdout).strip()[-300:]
+            copies.complaints.append(f"{command[0]} ended with {done.returncode}: {complaint}")
 
 
 def _copy(data_dir: Path, target: Path, promises: Promises) -> None:
@@ -154,7 +154,11 @@ def _judge(target: Path, acked: Acked, copies: Copies) -> None:
                 copies.complaints += _dead_end(client, row["session_id"])
         found, complaints = through_the_wire(server.port)
         copies.promises += len(acked.promises)
-        lost = [said for said in verdict(acked, found) if said.startswith(("lost", "twice"))]
+        lost = [
+            complaint
+            for complaint in verdict(acked, found)
+            if complaint.startswith(("lost", "twice"))
+        ]
         copies.complaints += [*complaints, *lost]
 
 

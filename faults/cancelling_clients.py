@@ -32,7 +32,7 @@ from tests.support.raw_client import (
 )
 
 from faults.serving import PATIENCE_SECONDS
-from faults.whole_turns import ToldTurn
+from faults.whole_turns import ClientTurn
 
 _ON_THEIR_WAY_MAX = 3
 _PAUSE_SECONDS_MAX = 0.004
@@ -54,7 +54,7 @@ _PROMPTS = (
 
 @dataclass(slots=True, kw_only=True)
 class _Turn:
-    told: ToldTurn
+    turns: ClientTurn
     moment: int
     """After an event of this type; 0: after the receipt."""
     events_left: int
@@ -66,7 +66,7 @@ class Canceller:
     def __init__(
         self, port: int, chance: random.Random, *, cancels: int, cancelled: Callable[[], None]
     ) -> None:
-        self.told: list[ToldTurn] = []
+        self.turns: list[ClientTurn] = []
         self.met: Counter[str] = Counter()
         """What the cancels met, as far as could be known when they were sent."""
         self.in_time = 0
@@ -95,12 +95,12 @@ class Canceller:
             if len(self._prompts) + len(self._open) < _ON_THEIR_WAY_MAX:
                 self._ask()
             else:
-                self._hear(self._wire.receive())
+                self._receive(self._wire.receive())
         while self._prompts or self._cancels or self._open:
-            self._hear(self._wire.receive())
+            self._receive(self._wire.receive())
         self._wire.request(PING, b"is that all?")
         for frame in self._wire.pushed:
-            self._hear(frame)
+            self._receive(frame)
 
     def _send(self, type_: int, payload: dict[str, object]) -> int:
         self._wire.next_seq = self._wire.next_seq % 0xFFFF + 1
@@ -114,7 +114,7 @@ class Canceller:
         if self._chance.random() < _BLINDLY:
             self._cancel({}, "whatever ran")
 
-    def _hear(self, frame: Frame) -> None:
+    def _receive(self, frame: Frame) -> None:
         if frame.seq in self._prompts:
             self._accepted(self._prompts.pop(frame.seq), frame)
         elif frame.seq in self._cancels:
@@ -129,16 +129,16 @@ class Canceller:
         if frame.type == ERROR:
             raise RuntimeError(f"a prompt was refused: {frame.text}")
         receipt = frame.json
-        told = ToldTurn(
+        turns = ClientTurn(
             session_id=receipt["session_id"],
             turn_id=receipt["turn_id"],
             seq=receipt["seq"],
             text=text,
         )
-        self.told.append(told)
+        self.turns.append(turns)
         moment, events = self._moment(text)
-        turn = _Turn(told=told, moment=moment, events_left=events, waits=receipt["position"] > 0)
-        self._open[told.turn_id] = turn
+        turn = _Turn(turns=turns, moment=moment, events_left=events, waits=receipt["position"] > 0)
+        self._open[turns.turn_id] = turn
         if not moment:
             self._cancel_turn(turn)
 
@@ -162,25 +162,25 @@ class Canceller:
         if type_ == turn.moment and turn.events_left == 0:
             self._cancel_turn(turn)
         if type_ == TURN_FINISHED:
-            del self._open[turn.told.turn_id]
+            del self._open[turn.turns.turn_id]
 
     def _finished(self, event: dict[str, object]) -> None:
-        for turn in self.told:
+        for turn in self.turns:
             if turn.turn_id == event["turn_id"]:
                 turn.ends.append((str(event["state"]), int(str(event["seq"]))))
 
     def _cancel_turn(self, turn: _Turn) -> None:
         time.sleep(self._chance.random() * _PAUSE_SECONDS_MAX)
         met = "one that ran"
-        if turn.told.ends:
+        if turn.turns.ends:
             met = "one that was over"
         elif turn.runs_tool:
             met = "a tool"
         elif turn.waits:
             met = "one that waited"
-        self._cancel({"turn_id": turn.told.turn_id}, met)
+        self._cancel({"turn_id": turn.turns.turn_id}, met)
         if self._chance.random() < _AGAIN:
-            self._cancel({"turn_id": turn.told.turn_id}, "once more")
+            self._cancel({"turn_id": turn.turns.turn_id}, "once more")
 
     def _cancel(self, payload: dict[str, object], met: str) -> None:
         if not self._cancels_left:

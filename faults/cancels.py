@@ -26,7 +26,7 @@ from faults.results import Promised, Result
 from faults.sabotage import take_out_results
 from faults.serving import PATIENCE_SECONDS, ServerProgram, clean_environment
 from faults.stored import Records, records_in_the_files, records_on_the_wire
-from faults.whole_turns import ToldTurn, broken_turns, unheard, unpaired
+from faults.whole_turns import ClientTurn, broken_turns, unended, unpaired
 
 _ROOMS = 4
 _CLIENTS_PER_ROOM = 3
@@ -34,8 +34,8 @@ _CAN_BE_MET = ("one that ran", "one that waited", "a tool", "one that was over")
 
 
 @dataclass(slots=True, kw_only=True)
-class _Told:
-    turns: list[ToldTurn] = field(default_factory=list)
+class _Outcome:
+    turns: list[ClientTurn] = field(default_factory=list)
     met: Counter[str] = field(default_factory=Counter)
     in_time: int = 0
 
@@ -48,21 +48,21 @@ class _Told:
 def cancels(plan: Plan) -> list[Result]:
     with ServerProgram(plan.new_path("cancels") / "data") as server:
         server.start()
-        told = _cancel_everywhere(plan, server.port, count=100 if plan.quick else 500)
-        complaints = [*unheard(told.turns), *_never_met(told), *_judge(server, told)]
+        outcome = _cancel_everywhere(plan, server.port, count=100 if plan.quick else 500)
+        complaints = [*unended(outcome.turns), *_never_met(outcome), *_judge(server, outcome)]
         server.kill()
         if plan.sabotage:
             take_out_results(server.data_dir)
         server.start()
-        complaints += _judge(server, told)
+        complaints += _judge(server, outcome)
         results = _results_by_status(records_in_the_files(server.data_dir)[0])
         complaints += _is_in_order(server.data_dir)
-        complaints += _go_on(server.port, {turn.session_id for turn in told.turns})
+        complaints += _go_on(server.port, {turn.session_id for turn in outcome.turns})
     promised = Promised(number="P14", what="cancels at any moment")
-    return [promised.judged(list(dict.fromkeys(complaints)), f"{told}; results: {results}")]
+    return [promised.judged(list(dict.fromkeys(complaints)), f"{outcome}; results: {results}")]
 
 
-def _cancel_everywhere(plan: Plan, port: int, *, count: int) -> _Told:
+def _cancel_everywhere(plan: Plan, port: int, *, count: int) -> _Outcome:
     with Talker(port, Promises()) as talker:
         rooms = [talker.create() for _ in range(_ROOMS)] * _CLIENTS_PER_ROOM
     progress = Progress("P14 cancels", count)
@@ -74,30 +74,30 @@ def _cancel_everywhere(plan: Plan, port: int, *, count: int) -> _Told:
             client.work(rooms[number])
         return client
 
-    told = _Told()
+    outcome = _Outcome()
     with ThreadPoolExecutor(len(rooms)) as threads:
         for client in threads.map(work, range(len(rooms))):
-            told.turns += client.told
-            told.met += client.met
-            told.in_time += client.in_time
+            outcome.turns += client.turns
+            outcome.met += client.met
+            outcome.in_time += client.in_time
     progress.end()
-    return told
+    return outcome
 
 
-def _never_met(told: _Told) -> Iterator[str]:
+def _never_met(outcome: _Outcome) -> Iterator[str]:
     for name in _CAN_BE_MET:
-        if not told.met[name]:
+        if not outcome.met[name]:
             yield f"no cancel ever met {name}"
 
 
-def _judge(server: ServerProgram, told: _Told) -> list[str]:
+def _judge(server: ServerProgram, outcome: _Outcome) -> list[str]:
     on_the_wire, refused = records_on_the_wire(server.port)
     in_the_files, unreadable = records_in_the_files(server.data_dir)
     return [
         *refused,
         *unreadable,
-        *(f"on the wire: {said}" for said in broken_turns(told.turns, on_the_wire)),
-        *(f"in the files: {said}" for said in broken_turns(told.turns, in_the_files)),
+        *(f"on the wire: {complaint}" for complaint in broken_turns(outcome.turns, on_the_wire)),
+        *(f"in the files: {complaint}" for complaint in broken_turns(outcome.turns, in_the_files)),
     ]
 
 
@@ -132,12 +132,13 @@ def _go_on(port: int, rooms: set[str]) -> Iterator[str]:
         for session_id in sorted(rooms):
             try:
                 yield from (
-                    f"{session_id}: {said}" for said in unpaired(talker.context(session_id))
+                    f"{session_id}: {complaint}"
+                    for complaint in unpaired(talker.context(session_id))
                 )
                 talker.attach(session_id)
-                told = talker.ask()
+                outcome = talker.ask()
             except NotGranted as refusal:
                 yield f"{session_id} can't be gone on with: {refusal}"
                 continue
-            if not isinstance(told, Finished) or told.state != "completed":
-                yield f"{session_id} can't be gone on with: {told}"
+            if not isinstance(outcome, Finished) or outcome.state != "completed":
+                yield f"{session_id} can't be gone on with: {outcome}"

@@ -136,20 +136,20 @@ class Talker:
 
     def chatter(self, chance: random.Random) -> None:
         """Until the connection breaks."""
-        unanswered: dict[int, str] = {}
+        open_requests: dict[int, str] = {}
         running: set[str] = set()
         while True:
-            while len(unanswered) + len(running) < _ON_THEIR_WAY_MAX:
+            while len(open_requests) + len(running) < _ON_THEIR_WAY_MAX:
                 text = self.text(chance.choice((0, chance.randrange(_CHARACTERS_MAX))))
                 self._ledger.sends(text)
                 self._wire.next_seq = self._wire.next_seq % 0xFFFF + 1
-                unanswered[self._wire.next_seq] = text
+                open_requests[self._wire.next_seq] = text
                 self._wire.send(PROMPT, self._wire.next_seq, {"text": text})
-            self._hear(self._wire.receive(), unanswered, running)
+            self._receive(self._wire.receive(), open_requests, running)
 
-    def _hear(self, frame: Frame, unanswered: dict[int, str], running: set[str]) -> None:
-        if frame.seq in unanswered:
-            text = unanswered.pop(frame.seq)
+    def _receive(self, frame: Frame, open_requests: dict[int, str], running: set[str]) -> None:
+        if frame.seq in open_requests:
+            text = open_requests.pop(frame.seq)
             if frame.type != ERROR:
                 self._ledger.accepted(self.name, text, frame.json)
                 running.add(frame.json["turn_id"])
@@ -162,8 +162,8 @@ class Talker:
         reply = self._wire.request(type_, payload)
         if reply.type == ERROR:
             raise NotGranted(f"request {type_:#x}: {reply.text}")
-        answer: dict[str, Any] = reply.json
-        return answer
+        reply_json: dict[str, Any] = reply.json
+        return reply_json
 
 
 class NotGranted(Exception):

@@ -298,13 +298,13 @@ class Member:
     def start(self) -> None:
         config = self._place.directory / f"{self.name}.yaml"
         config.write_text(json.dumps(self._settings()))  # JSON is YAML
-        said = self._place.directory / f"{self.name}.said"
-        if not said.exists():
-            os.mkfifo(said)
+        ready = self._place.directory / f"{self.name}.said"
+        if not ready.exists():
+            os.mkfifo(ready)
         self._pid = self._place.fork_server.start(
-            ["--config", str(config)], said=said, log=self.log_path
+            ["--config", str(config)], ready=ready, log=self.log_path
         )
-        with said.open() as pipe:
+        with ready.open() as pipe:
             line = pipe.readline()
         if not line.startswith("listening on "):
             self.kill()

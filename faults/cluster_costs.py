@@ -58,11 +58,11 @@ def costs(plan: Plan) -> list[Result]:
             (watchers, _cost_of_stream(one, two, watchers=watchers, words=words))
             for watchers in (1, 20)
         ]
-        heard, seconds = _watchers(one, two, 100 if plan.quick else 1_000)
+        received, seconds = _watchers(one, two, 100 if plan.quick else 1_000)
         idle = _idle(cluster, 50 if plan.quick else 1_000)
     if plan.sabotage:
         both, deltas = alone, [(watchers, (1.0, 3.0)) for watchers, _ in deltas]
-        heard -= 1
+        received -= 1
     ratio = both / alone
     return [
         _judged(
@@ -81,8 +81,8 @@ def costs(plan: Plan) -> list[Result]:
         ),
         _judged(
             "watchers at a server that is not the owner",
-            heard == (100 if plan.quick else 1_000),
-            f"{heard:,} heard all of an answer, the last after {seconds:.1f} s",
+            received == (100 if plan.quick else 1_000),
+            f"{received:,} heard all of an answer, the last after {seconds:.1f} s",
         ),
         _judged(
             "conversations that are merely stored",
@@ -209,21 +209,21 @@ def _watchers(owner: Member, edge: Member, count: int) -> tuple[int, float]:
         text = "say " + " ".join(f"word{number}" for number in range(50))
         began = time.monotonic()
         turn_id = wire.request(PROMPT, {"text": text}).json["turn_id"]
-        heard = sum(_hears(each, turn_id, f"{text} ") for each in wires)
+        received = sum(_receives(each, turn_id, f"{text} ") for each in wires)
         seconds = time.monotonic() - began
     for each in wires:
         each.sock.close()
-    return heard, seconds
+    return received, seconds
 
 
-def _hears(wire: RawClient, turn_id: str, text: str) -> bool:
-    said = ""
+def _receives(wire: RawClient, turn_id: str, text: str) -> bool:
+    text_received = ""
     with suppress(Closed, OSError):
         for frame in wire.events():
             if frame.type == TEXT_DELTA and frame.json["turn_id"] == turn_id:
-                said += frame.json["text"]
+                text_received += frame.json["text"]
             if frame.type == TURN_FINISHED and frame.json["turn_id"] == turn_id:
-                return said == text
+                return text_received == text
             if frame.type == SESSION_EVENT and frame.json["event"] == "lagged":
                 break
     return False

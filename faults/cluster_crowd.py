@@ -60,7 +60,7 @@ class Crowd:
     cluster: Cluster
     conversations: list[str] = field(default_factory=list)
     acknowledged: list[Acknowledged] = field(default_factory=list)
-    heard: dict[tuple[str, int], str] = field(default_factory=dict)
+    received: dict[tuple[str, int], str] = field(default_factory=dict)
     """The id of every entry that anybody heard, by conversation and number."""
     refusals: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
@@ -100,10 +100,10 @@ class Crowd:
             time.sleep(0.05)
         return True
 
-    def hears(self, session_id: str, entry: Mapping[str, Any]) -> None:
+    def receives(self, session_id: str, entry: Mapping[str, Any]) -> None:
         place, id_ = (session_id, int(entry["seq"])), str(entry["id"])
         with self._lock:
-            known = self.heard.setdefault(place, id_)
+            known = self.received.setdefault(place, id_)
         if known != id_:
             self.complain(f"{session_id}: entry {place[1]} was heard as {known} and as {id_}")
 
@@ -200,7 +200,7 @@ class Talker:
     def _ask(self, prompt: dict[str, object]) -> dict[str, Any]:
         wire = self._wire or self._enter()
         reply = wire.request(PROMPT, prompt)
-        self._hear_all(wire)
+        self._receive_all(wire)
         return self._granted(reply)
 
     def _enter(self) -> RawClient:
@@ -217,39 +217,39 @@ class Talker:
             wire.sock.close()
 
     def _granted(self, reply: Frame) -> dict[str, Any]:
-        answer: dict[str, Any] = reply.json
+        error_json: dict[str, Any] = reply.json
         if reply.type != ERROR:
-            return answer
-        self._crowd.refusals[answer["code"]] += 1
-        if not answer["retryable"]:
-            self._crowd.complain(f"refused for good: {answer['code']}: {answer['message']}")
+            return error_json
+        self._crowd.refusals[error_json["code"]] += 1
+        if not error_json["retryable"]:
+            self._crowd.complain(f"refused for good: {error_json['code']}: {error_json['message']}")
         raise _TryAgain
 
     def _wait_for_end(self, turn_id: str) -> None:
         deadline = time.monotonic() + _TURN_SECONDS_MAX
         assert self._wire is not None
         while turn_id not in self._ended and time.monotonic() < deadline:
-            self._hear(self._wire.receive())
+            self._receive(self._wire.receive())
         self._ended.clear()
 
-    def _hear_all(self, wire: RawClient) -> None:
+    def _receive_all(self, wire: RawClient) -> None:
         pushed, wire.pushed = wire.pushed, []
         for frame in pushed:
-            self._hear(frame)
+            self._receive(frame)
 
-    def _hear(self, frame: Frame) -> None:
+    def _receive(self, frame: Frame) -> None:
         if frame.type == TURN_FINISHED:
             self._ended.add(frame.json["turn_id"])
             self._crowd.ends[frame.json["state"]] += 1
         elif frame.type == ENTRY:
-            said = frame.json
-            seq = int(said["entry"]["seq"])
+            event = frame.json
+            seq = int(event["entry"]["seq"])
             if self._next_seq is not None and self._crowd.in_order and seq != self._next_seq:
                 self._crowd.complain(
-                    f"{said['session_id']}: entry {seq} came where {self._next_seq} was due"
+                    f"{event['session_id']}: entry {seq} came where {self._next_seq} was due"
                 )
             self._next_seq = seq + 1
-            self._crowd.hears(said["session_id"], said["entry"])
+            self._crowd.receives(event["session_id"], event["entry"])
         elif frame.type == ERROR or (
             frame.type == SESSION_EVENT and frame.json["event"] in ("lagged", "shutdown")
         ):
@@ -282,14 +282,15 @@ def verdict(
     ids = {
         (session_id, entry["seq"]): entry for session_id in records for entry in records[session_id]
     }
-    for told in crowd.acknowledged:
-        if lost_between is not None and lost_between[0] <= told.at <= lost_between[1]:
+    for receipt in crowd.acknowledged:
+        if lost_between is not None and lost_between[0] <= receipt.at <= lost_between[1]:
             continue
-        found = ids.get((told.session_id, told.seq), {})
-        if (found.get("message_id"), found.get("turn_id")) != (told.message_id, told.turn_id):
-            yield f"lost: {told.message_id}, acknowledged as entry {told.seq} of {told.session_id}"
+        found = ids.get((receipt.session_id, receipt.seq), {})
+        if (found.get("message_id"), found.get("turn_id")) != (receipt.message_id, receipt.turn_id):
+            where = f"entry {receipt.seq} of {receipt.session_id}"
+            yield f"lost: {receipt.message_id}, acknowledged as {where}"
     if lost_between is None:
-        for (session_id, seq), id_ in crowd.heard.items():
+        for (session_id, seq), id_ in crowd.received.items():
             if ids.get((session_id, seq), {}).get("id") != id_:
                 yield f"{session_id}: entry {seq} was heard as {id_}, and is not that"
     yield from (f"called {count} times: {what}" for what, count in calls.items() if count > 1)

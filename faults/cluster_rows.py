@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import redis
@@ -171,13 +172,7 @@ def _under_faults(
         progress.end()
         if not crowd.wait_for(prompts, seconds_max=600):
             crowd.complain(f"{len(crowd.acknowledged)} of {prompts} prompts were acknowledged")
-        crowd.is_over.set()
-        for thread in threads:
-            thread.join()
-        records = crowd.settle()
-        if plan.sabotage:
-            _take_out(cluster, crowd)
-            records = cluster.streams().records(crowd.conversations)
+        records = _records_after(plan, cluster, crowd, threads)
         complaints = list(verdict(crowd, records, calls_in(cluster.place.calls_file)))
     if not faults.met["owners"]:
         complaints.append("no fault ever met an owner: nothing was tried")
@@ -186,10 +181,24 @@ def _under_faults(
     return promised.judged(complaints, f"{_figures(crowd)}; {met}")
 
 
+def _records_after(
+    plan: Plan, cluster: Cluster, crowd: Crowd, threads: Sequence[Thread]
+) -> dict[str, list[dict[str, Any]]]:
+    """What is stored when the crowd has gone; with `--sabotage` less than that."""
+    crowd.is_over.set()
+    for thread in threads:
+        thread.join()
+    records = crowd.settle()
+    if plan.sabotage:
+        _take_out(cluster, crowd)
+        records = cluster.streams().records(crowd.conversations)
+    return records
+
+
 def _take_out(cluster: Cluster, crowd: Crowd) -> None:
     """An acknowledged prompt, as if it had never been stored."""
-    told, client = crowd.acknowledged[-1], cluster.storage.connect()
-    client.xdel(cluster.streams().key(told.session_id, "log"), f"{told.seq}-0")
+    receipt, client = crowd.acknowledged[-1], cluster.storage.connect()
+    client.xdel(cluster.streams().key(receipt.session_id, "log"), f"{receipt.seq}-0")
 
 
 def _figures(crowd: Crowd) -> str:
@@ -197,7 +206,7 @@ def _figures(crowd: Crowd) -> str:
     ends = ", ".join(f"{count:,} {state}" for state, count in crowd.ends.most_common())
     refused = ", ".join(f"{count:,} {code}" for code, count in crowd.refusals.most_common())
     return (
-        f"{len(crowd.acknowledged):,} prompts acknowledged, {len(crowd.heard):,} entries heard, "
+        f"{len(crowd.acknowledged):,} prompts acknowledged, {len(crowd.received):,} entries heard, "
         f"ends heard: {ends or 'none'}; refused for a while: {refused or 'none'}; receipts p50 "
         f"{_part(seconds, 0.5):.3f} s, p99 {_part(seconds, 0.99):.2f} s, last {seconds[-1]:.1f} s"
     )
@@ -237,15 +246,9 @@ def _restarted(plan: Plan, balancer: str) -> tuple[list[str], str]:
             member.start()
             progress.step(f"{len(crowd.acknowledged):,} acknowledged")
         progress.end()
-        crowd.is_over.set()
-        for thread in threads:
-            thread.join()
-        records = crowd.settle()
-        if plan.sabotage:
-            _take_out(cluster, crowd)
-            records = cluster.streams().records(crowd.conversations)
+        records = _records_after(plan, cluster, crowd, threads)
         complaints = list(verdict(crowd, records, calls_in(cluster.place.calls_file)))
-    mine = {told.turn_id for told in crowd.acknowledged}
+    mine = {receipt.turn_id for receipt in crowd.acknowledged}
     complaints += [
         f"turn {entry['turn_id']} was acknowledged and ended as {entry.get('state')}"
         for entries in records.values()
@@ -279,18 +282,12 @@ def failover(plan: Plan) -> list[Result]:
         faults.kill()
         if not crowd.wait_for(prompts, seconds_max=300):
             crowd.complain(f"{len(crowd.acknowledged)} of {prompts} prompts were acknowledged")
-        crowd.is_over.set()
-        for thread in threads:
-            thread.join()
-        records = crowd.settle()
-        if plan.sabotage:
-            _take_out(cluster, crowd)
-            records = cluster.streams().records(crowd.conversations)
+        records = _records_after(plan, cluster, crowd, threads)
         calls = calls_in(cluster.place.calls_file)
     may_miss = (began - _LOST_SECONDS, over)
     complaints = list(verdict(crowd, records, calls, lost_between=may_miss))
     there = {entry.get("message_id") for entries in records.values() for entry in entries}
-    gone = [told for told in crowd.acknowledged if told.message_id not in there]
+    gone = [receipt for receipt in crowd.acknowledged if receipt.message_id not in there]
     today = f"failover in {over - began:.1f} s, {len(gone)} acknowledged prompts lost with it"
     promised = Promised(number="FAILOVER", what="Sentinel fails over")
     return [promised.judged(complaints, f"{today}; {_figures(crowd)}")]
@@ -404,11 +401,11 @@ def _freeze(server: RedisServer, session_id: str, *, sabotage: bool) -> list[str
             client.hset(f"{base}:owner", "token", token)
         before = _dump(client, base)
         owner.send_signal(signal.SIGCONT)
-        said = owner.stdout.read().splitlines()
+        lines = owner.stdout.read().splitlines()
         owner.wait(timeout=60)
-        complaints = [f"{session_id}: {line}" for line in said if not line.endswith(": refused")]
-        if len(said) != len(TRIES):
-            complaints.append(f"{session_id}: only {len(said)} of {len(TRIES)} were tried")
+        complaints = [f"{session_id}: {line}" for line in lines if not line.endswith(": refused")]
+        if len(lines) != len(TRIES):
+            complaints.append(f"{session_id}: only {len(lines)} of {len(TRIES)} were tried")
         if _dump(client, base) != before:
             complaints.append(f"{session_id}: the frozen owner changed it")
     return complaints

@@ -57,7 +57,7 @@ def verdict(acked: Acked, found: Found) -> list[str]:
         *(f"lost: the whole conversation {session_id}" for session_id in sorted(missing)),
         *_misnumbered(found),
         *_twice(found),
-        *_never_said(acked, found),
+        *_never_sent(acked, found),
         *_broken_promises(acked, found),
         *_out_of_order(acked, found),
     ]
@@ -83,7 +83,7 @@ def _twice(found: Found) -> Iterator[str]:
                 yield f"duplicated: turn {turn_id} of {session_id} ends {times} times"
 
 
-def _never_said(acked: Acked, found: Found) -> Iterator[str]:
+def _never_sent(acked: Acked, found: Found) -> Iterator[str]:
     for session_id, entries in found.items():
         for entry in _prompts(entries):
             if entry.text in acked.refused:

@@ -26,16 +26,18 @@ _WORD_SECONDS = 0.01
 async def answer(request: LlmRequest) -> AsyncIterator[Piece]:
     """Repeats the prompt, word by word."""
     last = request.context[-1]
-    said = "counted"
+    prompt = "counted"
     if isinstance(last, ModelInputMessage):
-        said = last.content
-        _note("model", said)
-        if said.startswith("tool "):
-            yield ToolCallPiece(index=0, tool_name="count_once", arguments=f'{{"what": "{said}"}}')
+        prompt = last.content
+        _note("model", prompt)
+        if prompt.startswith("tool "):
+            yield ToolCallPiece(
+                index=0, tool_name="count_once", arguments=f'{{"what": "{prompt}"}}'
+            )
             yield Stopped(reason="tool_calls")
             return
-    pause = 0.0 if said.startswith("fast ") else _WORD_SECONDS
-    for word in said.split():
+    pause = 0.0 if prompt.startswith("fast ") else _WORD_SECONDS
+    for word in prompt.split():
         yield TextPiece(text=f"{word} ")
         await anyio.sleep(pause)
     yield Stopped(reason="end")

@@ -26,7 +26,7 @@ from tests.support.raw_client import SESSION_UPDATE, RawClient
 
 from faults.clients import NotGranted, Talker
 from faults.damaged_directories import (
-    BESIDE,
+    UNHARMED,
     Case,
     Damaged,
     Original,
@@ -53,8 +53,8 @@ def damage(plan: Plan) -> list[Result]:
     with memory_directory(plan) as directory, limited_fork_server() as forks:
         original = make_original(directory)
         for case in cases:
-            said = check_case(case, original, forks, directory, sabotage=plan.sabotage)
-            complaints += [f"{case}: {one}" for one in said]
+            output = check_case(case, original, forks, directory, sabotage=plan.sabotage)
+            complaints += [f"{case}: {one}" for one in output]
             progress.step(f"{len(complaints)} complaints")
     progress.end()
     watched = sum("link" in case.kind for case in cases) if shutil.which("strace") else 0
@@ -96,9 +96,9 @@ class _Check:
         self._original = original
         self._damaged = damaged
         self._forks = forks
-        self._said: list[str] = []
+        self._complaints: list[str] = []
         self._outside = _contents(damaged.outside)
-        self._beside = _file_of(original.data_dir, BESIDE).read_bytes()
+        self._unharmed = _file_of(original.data_dir, UNHARMED).read_bytes()
 
     def all_steps(self) -> list[str]:
         data_dir = self._damaged.data_dir
@@ -112,40 +112,40 @@ class _Check:
             self._repair(data_dir)
             self._serve("after the repair", data_dir)
         if _contents(self._damaged.outside) != self._outside:
-            self._said.append("what is outside was changed")
-        return self._said
+            self._complaints.append("what is outside was changed")
+        return self._complaints
 
     # Commands
 
     def _examine(self, data_dir: Path) -> None:
-        code, said = self._run("doctor", str(data_dir))
+        code, output = self._run("doctor", str(data_dir))
         if code not in (0, 1):
-            self._complain("doctor", f"exit code {code}: {said}")
+            self._complain("doctor", f"exit code {code}: {output}")
         name = str(self._damaged.path.relative_to(data_dir))
-        if self._case.is_thing and not self._names(said, name):
-            self._complain("doctor", f"does not name what it refused: {said}")
+        if self._case.is_thing and not self._names(output, name):
+            self._complain("doctor", f"does not name what it refused: {output}")
 
-    def _names(self, said: str, name: str) -> bool:
+    def _names(self, output: str, name: str) -> bool:
         """A blob is named with the conversation that has it."""
-        return name in said or (self._case.part == "blob" and Path(name).name in said)
+        return name in output or (self._case.part == "blob" and Path(name).name in output)
 
     def _back_up(self, copy: Path) -> None:
         data_dir = self._damaged.data_dir
-        code, said = self._run("backup", "--data-dir", str(data_dir), str(copy))
+        code, output = self._run("backup", "--data-dir", str(data_dir), str(copy))
         is_left_out = self._case.is_thing and self._case.part != "index"  # which is not copied
         if self._case.kind == "directory" and self._case.part in ("blob", "live"):
             is_left_out = False  # an empty folder harms nobody
         if code != (_LEFT_OUT if is_left_out else 0):
-            self._complain("backup", f"exit code {code}: {said}")
-        elif is_left_out and str(self._damaged.path.relative_to(data_dir)) not in said:
-            self._complain("backup", f"does not name what it left out: {said}")
+            self._complain("backup", f"exit code {code}: {output}")
+        elif is_left_out and str(self._damaged.path.relative_to(data_dir)) not in output:
+            self._complain("backup", f"does not name what it left out: {output}")
 
     def _repair(self, data_dir: Path) -> None:
         session_id = self._case.session_id
         arguments = ("--data-dir", str(data_dir), "--user", "local", session_id)
-        code, said = self._run("repair", *arguments)
+        code, output = self._run("repair", *arguments)
         if code:
-            self._complain("repair", f"exit code {code}: {said}")
+            self._complain("repair", f"exit code {code}: {output}")
             return
         data = _file_of(data_dir, session_id).read_bytes()
         lines = {line.removeprefix(b",") for line in data.splitlines()}
@@ -157,7 +157,7 @@ class _Check:
                 self._complain("repair", "the entries are not in order")
         except ValueError as error:
             self._complain("repair", f"what it made is no document: {error}")
-        self._check_beside("repair", data_dir)
+        self._check_unharmed("repair", data_dir)
 
     def _run(self, *arguments: str) -> tuple[int, str]:
         with tempfile.TemporaryFile("w+b") as out, Path(os.devnull).open("rb") as nothing:
@@ -168,10 +168,10 @@ class _Check:
             )
             code = self._forks.wait_for(pid)
             out.seek(0)
-            said = out.read().decode(errors="replace")
-        if "Traceback" in said or "MemoryError" in said:
-            self._complain(arguments[0], said[-500:])
-        return code, said[-500:]
+            output = out.read().decode(errors="replace")
+        if "Traceback" in output or "MemoryError" in output:
+            self._complain(arguments[0], output[-500:])
+        return code, output[-500:]
 
     # The server
 
@@ -186,7 +186,7 @@ class _Check:
         log = log_path(data_dir).read_text(errors="replace")
         if "Traceback" in log or "MemoryError" in log:
             self._complain(when, log[-500:])
-        self._check_beside(when, data_dir)
+        self._check_unharmed(when, data_dir)
 
     def _ask(self, when: str, port: int, talker: Talker, data_dir: Path) -> None:
         if self._case.part == "trash":
@@ -198,7 +198,7 @@ class _Check:
                 is_back = _is_here(data_dir, self._case.session_id)
                 if self._damaged.sound[self._case.session_id] and not is_back:
                     self._complain(when, f"it can't be restored from the trash: {reply.text}")
-        for session_id in {BESIDE, self._case.session_id}:
+        for session_id in {UNHARMED, self._case.session_id}:
             if not _is_here(data_dir, session_id):
                 continue  # it was left out of the copy, and named
             try:
@@ -221,17 +221,17 @@ class _Check:
 
     def _compare(self, when: str, session_id: str, found: set[int]) -> None:
         if missing := self._damaged.sound[session_id] - found:
-            whose = "beside" if session_id == BESIDE else "harmed"
+            whose = "beside" if session_id == UNHARMED else "harmed"
             self._complain(when, f"{whose}: sound entries are not there: {sorted(missing)}")
 
-    def _check_beside(self, when: str, data_dir: Path) -> None:
-        if not _is_here(data_dir, BESIDE):
+    def _check_unharmed(self, when: str, data_dir: Path) -> None:
+        if not _is_here(data_dir, UNHARMED):
             self._complain(when, "the conversation beside is gone")
-        elif _file_of(data_dir, BESIDE).read_bytes() != self._beside:
+        elif _file_of(data_dir, UNHARMED).read_bytes() != self._unharmed:
             self._complain(when, "the conversation beside is not as it was")
 
     def _complain(self, when: str, what: str) -> None:
-        self._said.append(f"{when}: {what.strip()}")
+        self._complaints.append(f"{when}: {what.strip()}")
 
 
 def _file_of(data_dir: Path, session_id: str) -> Path:

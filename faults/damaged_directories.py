@@ -32,7 +32,7 @@ from tests.storage.conversations import answer, chat, prompt
 from nplt_storage import JsonFileStore
 from nplt_storage.entries import Entry
 
-HARMED, BESIDE, DELETED = "a" * 32, "b" * 32, "c" * 32
+HARMED, UNHARMED, DELETED = "a" * 32, "b" * 32, "c" * 32
 _GIB = 1024**3
 _STRANGER = 65534
 _SECTOR = 512
@@ -109,7 +109,7 @@ def make_original(directory: Path) -> Original:
         session_id: dict(_objects(path.read_bytes()))
         for session_id, path in {
             HARMED: path,
-            BESIDE: _file_in(data_dir / "history", BESIDE),
+            UNHARMED: _file_in(data_dir / "history", UNHARMED),
             DELETED: _file_in(next((data_dir / "trash").glob("2*")), DELETED),
         }.items()
     }
@@ -122,7 +122,7 @@ async def _furnish(data_dir: Path) -> None:
     for number in range(4):
         more += [prompt(f"q{number}"), answer(f"q{number}")]
     await put(store, with_long_result(*more), HARMED, blobs=[LONG_RESULT])
-    await put(store, chat(5), BESIDE)
+    await put(store, chat(5), UNHARMED)
     await put(store, chat(5), DELETED)
     await store.delete(DELETED)
     await store.close()

@@ -32,18 +32,18 @@ _SILENT = 0.15
 
 
 @dataclass(slots=True, kw_only=True)
-class Heard:
+class ReceivedByClient:
     events: list[bytes] = field(default_factory=list)
     """But for who came and went: that is told to those who were there before."""
     decided: dict[str, str] = field(default_factory=dict)
-    told: list[tuple[str, str]] = field(default_factory=list)
+    decisions: list[tuple[str, str]] = field(default_factory=list)
     """What the server replied to an answer: the question, and what was decided."""
     twice: list[str] = field(default_factory=list)
 
 
 class Decider:
     def __init__(self, port: int, chance: random.Random, *, prompts: bool = False) -> None:
-        self.heard = Heard()
+        self.received = ReceivedByClient()
         self.ended = 0
         self._chance = chance
         self._prompts = prompts
@@ -64,7 +64,7 @@ class Decider:
         while self.ended < turns:
             frame = self._next()
             if frame.type == APPROVAL_REQUEST:
-                self._answer_perhaps(frame.json)
+                self._decide_perhaps(frame.json)
             if frame.type == TURN_FINISHED:
                 finished()
                 if self._prompts and self.ended < turns:
@@ -79,7 +79,7 @@ class Decider:
         found: dict[str, Any] = frame.json
         return found
 
-    def answer(self, approval_id: str) -> None:
+    def decide(self, approval_id: str) -> None:
         decision = self._chance.choice(["allow", "deny"])
         self._send(APPROVAL, {"approval_id": approval_id, "decision": decision})
 
@@ -91,31 +91,31 @@ class Decider:
         except Closed:
             pass
 
-    def _answer_perhaps(self, question: dict[str, Any]) -> None:
+    def _decide_perhaps(self, question: dict[str, Any]) -> None:
         if not self._prompts and self._chance.random() < _SILENT:
             return
         if self._chance.random() < 0.5:
             time.sleep(self._chance.uniform(0, _PAUSE_SECONDS_MAX))
-        self.answer(question["approval_id"])
+        self.decide(question["approval_id"])
 
     def _next(self) -> Frame:
         frame = self._wire.pushed.pop(0) if self._wire.pushed else self._wire.receive()
         if frame.type == APPROVAL:
-            self.heard.told.append((frame.json["approval_id"], frame.json["decision"]))
+            self.received.decisions.append((frame.json["approval_id"], frame.json["decision"]))
         elif frame.seq == 0:
-            self._hear(frame)
+            self._receive(frame)
         return frame
 
-    def _hear(self, frame: Frame) -> None:
+    def _receive(self, frame: Frame) -> None:
         self.ended += frame.type == TURN_FINISHED
-        said = frame.json if frame.type == SESSION_EVENT else {}
-        if said.get("event") == "presence":
+        event = frame.json if frame.type == SESSION_EVENT else {}
+        if event.get("event") == "presence":
             return
-        self.heard.events.append(frame.payload)
-        if said.get("event") == "approval":
-            if said["approval_id"] in self.heard.decided:
-                self.heard.twice.append(said["approval_id"])
-            self.heard.decided[said["approval_id"]] = said["decision"]
+        self.received.events.append(frame.payload)
+        if event.get("event") == "approval":
+            if event["approval_id"] in self.received.decided:
+                self.received.twice.append(event["approval_id"])
+            self.received.decided[event["approval_id"]] = event["decision"]
 
     def _send(self, type_: int, payload: dict[str, object]) -> None:
         self._wire.next_seq = self._wire.next_seq % 0xFFFF + 1

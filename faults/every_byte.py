@@ -44,8 +44,8 @@ def every_byte(plan: Plan, sample: Sample, directory: Path) -> Result:
     complaints: list[str] = []
     with ProcessPoolExecutor() as processes:
         try_share = partial(_try_share, sample, directory, plan.sabotage)
-        for share, said in zip(shares, processes.map(try_share, shares), strict=True):
-            complaints += said
+        for share, complaint in zip(shares, processes.map(try_share, shares), strict=True):
+            complaints += complaint
             for _ in share:
                 progress.step(f"{len(complaints)} complaints")
     progress.end()
@@ -65,7 +65,9 @@ def _try_share(sample: Sample, directory: Path, sabotage: bool, cuts: Sequence[i
         if sabotage and whole > 0:
             data = data[: sample.ends[whole - 1]] + data[sample.ends[whole] :]
         path.write_bytes(data)
-        complaints += [f"cut at byte {cut}: {said}" for said in _try_one(path, sample, cut)]
+        complaints += [
+            f"cut at byte {cut}: {complaint}" for complaint in _try_one(path, sample, cut)
+        ]
     return complaints
 
 

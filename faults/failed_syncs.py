@@ -4,9 +4,7 @@ others go on.
 
 strace fails the syncs of one file only. From the k-th on they all fail, so that
 the failure falls on a prompt, on an answer and on the mending in turn; then
-strace lets go, and the conversation must go on by itself. strace does not see the syncs
-that the kernel makes by itself, so threads make them here; what follows is the same, and
-`tests/storage/test_kernel_sync.py` fails those of the kernel.
+strace lets go, and the conversation must go on by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from faults.progress import Progress
 from faults.promises import Promises
 from faults.results import Promised, Result
 from faults.sabotage import take_out_a_line
-from faults.serving import THREAD_SYNCS, ServerProgram
+from faults.serving import ServerProgram
 from faults.stored import conversation_files, judge
 from faults.tracing import Attached, Injection, check_strace, injected
 
@@ -34,8 +32,8 @@ def failed_syncs(plan: Plan) -> list[Result]:
     progress = Progress("P5 failed syncs", len(places))
     for k in places:
         given = Promises()
-        said, failed = _fail_from(plan, k, given)
-        complaints += [f"from sync {k} on: {one}" for one in said]
+        complaint, failed = _fail_from(plan, k, given)
+        complaints += [f"from sync {k} on: {one}" for one in complaint]
         promises += len(given)
         failures += failed
         progress.step()
@@ -48,7 +46,7 @@ def _fail_from(plan: Plan, k: int, promises: Promises) -> tuple[list[str], int]:
     data_dir = plan.new_path("syncs") / "data"
     trace = data_dir.with_name("trace")
     complaints: list[str] = []
-    with ServerProgram(data_dir, module=THREAD_SYNCS) as server:
+    with ServerProgram(data_dir) as server:
         server.start()
         with Talker(server.port, promises) as unlucky, Talker(server.port, promises) as lucky:
             room = unlucky.create()
@@ -75,8 +73,8 @@ def _fail_from(plan: Plan, k: int, promises: Promises) -> tuple[list[str], int]:
 def _while_failing(unlucky: Talker, lucky: Talker, room: str, k: int) -> list[str]:
     complaints: list[str] = []
     # Two syncs a turn, so after k prompts the k-th sync is well behind us.
-    told = [unlucky.ask() for _ in range(k)]
-    for one in told:
+    outcome = [unlucky.ask() for _ in range(k)]
+    for one in outcome:
         if isinstance(one, Refused) and one.code not in _CLEAR_CODES:
             complaints.append(f"not a clear error: {one.code}: {one.message}")
     if _is_completed(unlucky.ask()):
@@ -88,5 +86,5 @@ def _while_failing(unlucky: Talker, lucky: Talker, room: str, k: int) -> list[st
     return complaints
 
 
-def _is_completed(told: Finished | Refused) -> bool:
-    return isinstance(told, Finished) and told.state == "completed"
+def _is_completed(outcome: Finished | Refused) -> bool:
+    return isinstance(outcome, Finished) and outcome.state == "completed"

@@ -75,12 +75,12 @@ def _talk_until_full(talker: Talker, complaints: list[str]) -> int:
     """Prompts until three in a row are refused: the disk is full for good."""
     refusals = in_a_row = 0
     for _ in range(1_000):
-        told = talker.ask(_PROMPT_CHARACTERS)
-        if isinstance(told, Refused):
+        outcome = talker.ask(_PROMPT_CHARACTERS)
+        if isinstance(outcome, Refused):
             refusals += 1
             in_a_row += 1
-            if told.code not in _CLEAR_CODES:
-                complaints.append(f"not a clear error: {told.code}: {told.message}")
+            if outcome.code not in _CLEAR_CODES:
+                complaints.append(f"not a clear error: {outcome.code}: {outcome.message}")
             if in_a_row == 3:
                 return refusals
         else:
@@ -101,11 +101,11 @@ def _reads(talker: Talker, room: str, promises: Promises) -> list[str]:
 def _resumes(talker: Talker) -> list[str]:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
-        told = talker.ask()
-        if isinstance(told, Finished) and told.state == "completed":
+        outcome = talker.ask()
+        if isinstance(outcome, Finished) and outcome.state == "completed":
             return []
         if time.monotonic() > deadline:
-            return [f"writing did not resume within {_PATIENCE_SECONDS:g} s: {told}"]
+            return [f"writing did not resume within {_PATIENCE_SECONDS:g} s: {outcome}"]
 
 
 def _refused_writes(plan: Plan) -> Result:
@@ -122,11 +122,11 @@ def _refused_writes(plan: Plan) -> Result:
             server.start()
             with Talker(server.port, given) as talker:
                 talker.create()
-                told = [talker.ask() for _ in range(prompts)]
-        refusals += sum(isinstance(one, Refused) for one in told)
+                outcome = [talker.ask() for _ in range(prompts)]
+        refusals += sum(isinstance(one, Refused) for one in outcome)
         complaints += [
             f"not a clear error: {one.code}: {one.message}"
-            for one in told
+            for one in outcome
             if isinstance(one, Refused) and one.code not in _CLEAR_CODES
         ]
         if plan.sabotage:

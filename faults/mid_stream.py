@@ -82,8 +82,8 @@ async def _stream_and_kill(
             for number in range(_CLIENTS)
         ]
         for _ in range(kills):
-            heard = streams.pieces
-            while streams.pieces == heard:
+            printed = streams.pieces
+            while streams.pieces == printed:
                 await asyncio.sleep(0.002)
             await asyncio.sleep(_moment(chance))
             await kill_and_start(server, road)

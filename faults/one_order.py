@@ -29,17 +29,17 @@ _BUSY_SECONDS = 0.02
 class Crowd:
     asked: list[str] = field(default_factory=list)
     answered: int = 0
-    heard: list[list[tuple[int, str]]] = field(default_factory=list)
+    received: list[list[tuple[int, str]]] = field(default_factory=list)
     """By each client: the number and the id of every entry, in the order they came."""
     refused: int = 0
     cuts: int = 0
     complaints: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        prompts = f"{len(self.asked):,} prompts of {len(self.heard)} clients"
+        prompts = f"{len(self.asked):,} prompts of {len(self.received)} clients"
         return (
             f"{prompts}, {self.answered:,} answered, "
-            f"{sum(map(len, self.heard)):,} entries heard; {self.cuts:,} cuts, "
+            f"{sum(map(len, self.received)):,} entries heard; {self.cuts:,} cuts, "
             f"{self.refused:,} times asked again because the queue was full"
         )
 
@@ -87,9 +87,9 @@ async def _talk(
             async with connect(road.url, reconnect=IMPATIENT) as client:
                 await client.attach(room)
                 feed = client.events()
-                heard: list[tuple[int, str]] = []
-                crowd.heard.append(heard)
-                listening = asyncio.create_task(_listen(feed, heard))
+                received: list[tuple[int, str]] = []
+                crowd.received.append(received)
+                listening = asyncio.create_task(_listen(feed, received))
                 for place in range(prompts_each):
                     await _ask(client, f"client {number} asks {place}", crowd)
                     progress.step()
@@ -97,7 +97,7 @@ async def _talk(
                     is_over.set()
                 await is_over.wait()
                 head = (await host.attach(room)).head_seq
-                while not heard or heard[-1][0] < head:
+                while not received or received[-1][0] < head:
                     await asyncio.sleep(0.01)
                 listening.cancel()
 
@@ -106,10 +106,10 @@ async def _talk(
     progress.end()
 
 
-async def _listen(feed: EventFeed, heard: list[tuple[int, str]]) -> None:
+async def _listen(feed: EventFeed, received: list[tuple[int, str]]) -> None:
     async for event in feed:
         if isinstance(event, EntryAdded):
-            heard.append((int(str(event.entry["seq"])), str(event.entry["id"])))
+            received.append((int(str(event.entry["seq"])), str(event.entry["id"])))
 
 
 async def _ask(client: Client, text: str, crowd: Crowd) -> None:
@@ -132,7 +132,9 @@ def _judge(crowd: Crowd, record: list[dict[str, Any]]) -> None:
     crowd.complaints += [f"lost: {text!r}" for text in crowd.asked if not prompts[text]]
     crowd.complaints += [f"{text!r} is there twice" for text in prompts if prompts[text] > 1]
     order = [(entry["seq"], entry["id"]) for entry in record]
-    for number, heard in enumerate(crowd.heard):
-        if heard != order[len(order) - len(heard) :]:
-            first = next(a for a, b in zip(heard, order[-len(heard) :], strict=False) if a != b)
+    for number, received in enumerate(crowd.received):
+        if received != order[len(order) - len(received) :]:
+            first = next(
+                a for a, b in zip(received, order[-len(received) :], strict=False) if a != b
+            )
             crowd.complaints.append(f"client {number} heard another order, from entry {first}")

@@ -24,6 +24,8 @@ class Plan:
     quick: bool = False
     sabotage: bool = False
     """An acknowledged line is taken out after each fault: every check must fail."""
+    plots: Path | None = None
+    """Where a check draws its curve."""
 
     def chance(self, *names: object) -> random.Random:
         return random.Random("/".join(map(str, (self.seed, *names))))
@@ -37,15 +39,6 @@ class Plan:
                 continue
             return path
         raise AssertionError
-
-
-@contextmanager
-def scratch_directory(chosen: Path | None) -> Iterator[Path]:
-    """On a real disk if possible: many systems keep /tmp in memory."""
-    usual = Path("/var/tmp")
-    parent = chosen or (usual if os.access(usual, os.W_OK) else None)
-    with tempfile.TemporaryDirectory(prefix="nplt-faults-", dir=parent) as path:
-        yield Path(path)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from faults.progress import Progress
 from faults.promises import Promises
 from faults.restarts import LIVES_PER_GENERATION, Deaths, Tally, live_and_die
 from faults.results import Promised, Result
-from faults.serving import THREAD_SYNCS, ForkedServer, ServerProgram, clean_environment
+from faults.serving import ForkedServer, ServerProgram, clean_environment
 from faults.tracing import Injection, check_strace, through_strace
 
 _CONTROL_CUTS = 5
@@ -51,7 +51,7 @@ def _with_lying_syncs(plan: Plan) -> Result:
     progress = Progress("P2 control", _CONTROL_CUTS)
     tally = _cut(
         plan,
-        lambda path: ServerProgram(path, through=through_strace(lie, log), module=THREAD_SYNCS),
+        lambda path: ServerProgram(path, through=through_strace(lie, log)),
         _CONTROL_CUTS,
         progress,
     )

@@ -106,10 +106,10 @@ def heavy(plan: Plan) -> list[Result]:
         begun = time.monotonic()
         _context(asking[0])
         context = time.monotonic() - begun
-        answered = [0] * _ASKING
+        replied = [0] * _ASKING
         is_over = threading.Event()
         threads = [
-            threading.Thread(target=_ask_on, args=(client, answered, place, is_over))
+            threading.Thread(target=_ask_on, args=(client, replied, place, is_over))
             for place, client in enumerate(asking)
         ]
         for thread in threads:
@@ -117,7 +117,7 @@ def heavy(plan: Plan) -> list[Result]:
         progress = Progress("HEAVY turns", turns)
         waits: list[float] = []
         try:
-            while len(waits) < turns or (not sum(answered) and sum(waits) < PATIENCE_SECONDS):
+            while len(waits) < turns or (not sum(replied) and sum(waits) < PATIENCE_SECONDS):
                 waits.append(_turn_seconds(bob))
                 progress.step()
         except TimeoutError:
@@ -133,10 +133,10 @@ def heavy(plan: Plan) -> list[Result]:
     longest = max(10 * alone, _WAITING_MAX * context * _ASKING)
     if typical > longest:
         complaints.append(f"a turn took {typical:.2f} s, at most {longest:.2f} s were expected")
-    if not sum(answered):
+    if not sum(replied):
         complaints.append("no context was answered: there was no load")
     today = (
-        f"{_ASKING} connections, {sum(answered)} contexts of {entries:,} entries "
+        f"{_ASKING} connections, {sum(replied)} contexts of {entries:,} entries "
         f"({context * 1e3:.0f} ms each): another user's turn {alone * 1e3:.0f} ms alone, "
         f"{typical * 1e3:.0f} ms then, at most {max(waits) * 1e3:.0f} ms"
     )
@@ -149,11 +149,11 @@ def _context(client: RawClient) -> None:
         raise ValueError(reply.text)
 
 
-def _ask_on(client: RawClient, answered: list[int], place: int, is_over: threading.Event) -> None:
+def _ask_on(client: RawClient, replied: list[int], place: int, is_over: threading.Event) -> None:
     with suppress(OSError, Closed):
         while not is_over.is_set():
             _context(client)
-            answered[place] += 1
+            replied[place] += 1
 
 
 # QUOTA

@@ -12,7 +12,7 @@ from typing import Any
 
 from faults.comparison import Acked, Promise, PromiseKind
 
-_THE_STORAGE_SAID_NO = ("unavailable", "read_only")
+_STORAGE_REFUSED = ("unavailable", "read_only")
 
 
 class Promises:
@@ -90,7 +90,7 @@ class Promises:
     def finished(self, event: dict[str, Any]) -> None:
         """Everyone in the conversation hears it; it is one promise. A turn that
         failed because its end can't be written promises nothing that is on disk."""
-        if (event.get("error") or {}).get("code") in _THE_STORAGE_SAID_NO:
+        if (event.get("error") or {}).get("code") in _STORAGE_REFUSED:
             return
         with self._changed:
             prompt = self._turns.get(event["turn_id"])

@@ -87,7 +87,7 @@ def ask_over_faulty_network(plan: Plan, server: Restartable, *, prompts: int, ki
     in_the_files, unreadable = records_in_the_files(server.data_dir)
     resent.complaints += [*refused, *unreadable]
     for where, records in (("on the wire", on_the_wire), ("in the files", in_the_files)):
-        resent.complaints += [f"{where}: {said}" for said in _judge(resent, records)]
+        resent.complaints += [f"{where}: {complaint}" for complaint in _judge(resent, records)]
     return resent
 
 

@@ -38,7 +38,9 @@ class Tally:
     def complain(self, complaints: Iterable[str]) -> None:
         """What is lost stays lost: it is said once, not after every further death."""
         known = set(self.complaints)
-        self.complaints += [said for said in dict.fromkeys(complaints) if said not in known]
+        self.complaints += [
+            complaint for complaint in dict.fromkeys(complaints) if complaint not in known
+        ]
 
     def __str__(self) -> str:
         return f"{self.promises:,} promises, {len(self.complaints)} broken"

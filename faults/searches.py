@@ -52,16 +52,16 @@ class Searches:
 
 def searches(plan: Plan) -> list[Result]:
     with ServerProgram(plan.new_path("search") / "data") as server:
-        promises, beside = Promises(), Searches()
+        promises, search_load = Promises(), Searches()
         server.start()
         _fill(server.port, promises, prompts=40 if plan.quick else 400)
-        _search_beside(server.port, promises, beside, rounds=10 if plan.quick else 100)
+        _search_meanwhile(server.port, promises, search_load, rounds=10 if plan.quick else 100)
         harmed = _harm(plan, server, promises)
     held_up = Promised(number="SEARCH", what="heavy searches beside lists, pages and prompts")
     survives = Promised(number="SEARCH", what="a catalogue that is cut, overwritten and locked")
-    slowest = f"slowest other request {beside.slowest * 1000:.0f} ms"
+    slowest = f"slowest other request {search_load.slowest * 1000:.0f} ms"
     return [
-        held_up.judged(beside.complaints, f"{beside.done} searches, {slowest}"),
+        held_up.judged(search_load.complaints, f"{search_load.done} searches, {slowest}"),
         survives.judged(harmed, f"{len(_HARMS)} kinds of harm, {len(promises):,} promises"),
     ]
 
@@ -78,10 +78,10 @@ def _fill(port: int, promises: Promises, *, prompts: int) -> None:
     progress.end()
 
 
-def _search_beside(port: int, promises: Promises, beside: Searches, *, rounds: int) -> None:
+def _search_meanwhile(port: int, promises: Promises, search_load: Searches, *, rounds: int) -> None:
     is_over = threading.Event()
     threads = [
-        threading.Thread(target=_keep_searching, args=(port, is_over, beside))
+        threading.Thread(target=_keep_searching, args=(port, is_over, search_load))
         for _ in range(_SEARCHERS)
     ]
     for thread in threads:
@@ -97,22 +97,24 @@ def _search_beside(port: int, promises: Promises, beside: Searches, *, rounds: i
                 ):
                     begun = time.monotonic()
                     if client.request(type_, asked).type == ERROR:
-                        beside.complaints.append(f"request {type_:#x} was refused")
-                    beside.slowest = max(beside.slowest, time.monotonic() - begun)
+                        search_load.complaints.append(f"request {type_:#x} was refused")
+                    search_load.slowest = max(search_load.slowest, time.monotonic() - begun)
                 begun = time.monotonic()
                 talker.ask()
-                beside.slowest = max(beside.slowest, time.monotonic() - begun)
+                search_load.slowest = max(search_load.slowest, time.monotonic() - begun)
     finally:
         is_over.set()
         for thread in threads:
             thread.join()
-    if beside.slowest > _WAIT_SECONDS_MAX:
-        beside.complaints.append(f"somebody waited {beside.slowest:.1f} s beside searches")
-    if not beside.done:
-        beside.complaints.append("no search was answered: nothing was tried")
+    if search_load.slowest > _WAIT_SECONDS_MAX:
+        search_load.complaints.append(
+            f"somebody waited {search_load.slowest:.1f} s beside searches"
+        )
+    if not search_load.done:
+        search_load.complaints.append("no search was answered: nothing was tried")
 
 
-def _keep_searching(port: int, is_over: threading.Event, beside: Searches) -> None:
+def _keep_searching(port: int, is_over: threading.Event, search_load: Searches) -> None:
     with (
         suppress(Closed, OSError),
         RawClient(port, timeout=PATIENCE_SECONDS) as client,
@@ -120,7 +122,7 @@ def _keep_searching(port: int, is_over: threading.Event, beside: Searches) -> No
         client.hello()
         while not is_over.is_set():
             client.request(SEARCH, {"query": f"{_WORDS} w", "limit": 100})
-            beside.done += 1
+            search_load.done += 1
 
 
 def _harm(plan: Plan, server: ServerProgram, promises: Promises) -> list[str]:
@@ -148,7 +150,7 @@ def _harm(plan: Plan, server: ServerProgram, promises: Promises) -> list[str]:
     wait_for_lists(server.port, acked)
     # What the talkers of the filling said is not written down: only what is lost counts.
     lost = judge(server.port, server.data_dir, acked)
-    return complaints + [said for said in lost if "never sent" not in said]
+    return complaints + [complaint for complaint in lost if "never sent" not in complaint]
 
 
 def _do_harm(harm: str, path: Path) -> None:

@@ -20,8 +20,6 @@ from typing import Protocol
 from tests.support.fork_server import ForkServer
 
 PATIENCE_SECONDS = 60.0
-THREAD_SYNCS = "faults.thread_syncs"
-"""The module of a server whose syncs strace can see."""
 _SETTINGS: Mapping[str, object] = {
     "providers": [{"id": "offline", "type": "offline", "words_per_second": 0}],
     "log_level": "error",
@@ -52,7 +50,7 @@ class Server(Protocol):
 
 class ServerProgram:
     """`nplt-server`, as anyone would start it; `through` is a command that runs it, `module`
-    what is run instead, `settings` are other ones than the usual."""
+    one that is run in its place, `settings` are other ones than the usual."""
 
     def __init__(
         self,
@@ -129,7 +127,7 @@ class ForkedServer:
         self.port = 0
         self._fork_server = fork_server
         self._pid: int | None = None
-        self._said: int | None = None
+        self._ready: int | None = None
 
     def __enter__(self) -> ForkedServer:
         return self
@@ -143,15 +141,15 @@ class ForkedServer:
         pipe = self.data_dir.with_name(f"{self.data_dir.name}.said")
         if not pipe.exists():
             os.mkfifo(pipe)
-        self._said = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # does not wait for a writer
+        self._ready = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # does not wait for a writer
         arguments = flags(self.data_dir)
-        self._pid = self._fork_server.start(arguments, said=pipe, log=log_path(self.data_dir))
+        self._pid = self._fork_server.start(arguments, ready=pipe, log=log_path(self.data_dir))
 
     def start(self) -> None:
         self.spawn()
-        assert self._said is not None
-        ready, _, _ = select.select([self._said], [], [], PATIENCE_SECONDS)
-        line = os.read(self._said, 1_000).decode() if ready else "nothing"
+        assert self._ready is not None
+        ready, _, _ = select.select([self._ready], [], [], PATIENCE_SECONDS)
+        line = os.read(self._ready, 1_000).decode() if ready else "nothing"
         if not line.startswith("listening on "):
             self.kill()
             raise DidNotStart(f"{line!r}; {newest_log(self.data_dir)}")
@@ -162,9 +160,9 @@ class ForkedServer:
         if pid is not None:
             os.kill(pid, signal.SIGKILL)  # gone already: nobody has waited for it yet
             self._fork_server.wait_for(pid)
-        if self._said is not None:
-            os.close(self._said)
-            self._said = None
+        if self._ready is not None:
+            os.close(self._ready)
+            self._ready = None
 
 
 def flags(data_dir: Path, settings: Mapping[str, object] = _SETTINGS) -> list[str]:

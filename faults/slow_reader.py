@@ -64,7 +64,7 @@ async def _let_it_sleep(server: ServerProgram, lag: Lag, seconds: float, *, sabo
     async with connect(url) as talker, connect(url) as other:
         room = (await talker.new()).session_id
         await other.attach(room)
-        awake = asyncio.create_task(_hear(other.events(), lag))
+        awake = asyncio.create_task(_receive(other.events(), lag))
         sleeper = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "faults.slow_reader", str(server.port), room),
             stdout=subprocess.PIPE,
@@ -81,15 +81,15 @@ async def _let_it_sleep(server: ServerProgram, lag: Lag, seconds: float, *, sabo
         watch.cancel()
         os.kill(sleeper.pid, signal.SIGCONT)
         await talker.ask_text(_GOOD_MORNING)
-        told = await asyncio.wait_for(sleeper.stdout.readline(), PATIENCE_SECONDS)
+        line = await asyncio.wait_for(sleeper.stdout.readline(), PATIENCE_SECONDS)
         await sleeper.wait()
-        heard = await asyncio.wait_for(awake, PATIENCE_SECONDS)
+        received = await asyncio.wait_for(awake, PATIENCE_SECONDS)
     records, unreadable = records_in_the_files(server.data_dir)
     lag.complaints += unreadable
-    stored = [entry["id"] for entry in records[room] if _is_said(entry)][1 if sabotage else 0 :]
-    if heard != stored:
+    stored = [entry["id"] for entry in records[room] if _is_message(entry)][1 if sabotage else 0 :]
+    if received != stored:
         lag.complaints.append("the one who was awake did not hear the record")
-    if json.loads(told) != stored:
+    if json.loads(line) != stored:
         lag.complaints.append("the one who slept does not hold the record")
     if lag.memory_bytes > _MEMORY_BYTES_MAX:
         lag.complaints.append(f"the server grew by {lag.memory_bytes / 1024 / 1024:.1f} MiB")
@@ -103,21 +103,21 @@ async def _talk(client: Client, seconds: float, lag: Lag) -> None:
         lag.seconds = time.monotonic() - begun
 
 
-async def _hear(feed: EventFeed, lag: Lag) -> list[str]:
+async def _receive(feed: EventFeed, lag: Lag) -> list[str]:
     """The ids of all entries, until good morning is answered."""
-    heard: list[str] = []
+    received: list[str] = []
     async for event in feed:
         lag.events += 1
         if isinstance(event, SessionEvent) and event.event == "lagged":
             lag.complaints.append("the one who was awake lagged")
-        if isinstance(event, EntryAdded) and _is_said(event.entry):
-            heard.append(str(event.entry["id"]))
+        if isinstance(event, EntryAdded) and _is_message(event.entry):
+            received.append(str(event.entry["id"]))
             if _is_last(event.entry):
                 break
-    return heard
+    return received
 
 
-def _is_said(entry: Mapping[str, object]) -> bool:
+def _is_message(entry: Mapping[str, object]) -> bool:
     return entry["role"] in ("user", "assistant")
 
 
@@ -144,7 +144,7 @@ async def _be_slow(port: int, room: str) -> None:
         async for event in feed:
             if isinstance(event, SessionEvent) and event.event == "lagged":
                 await held.read_on(client)
-            elif isinstance(event, EntryAdded) and _is_said(event.entry):
+            elif isinstance(event, EntryAdded) and _is_message(event.entry):
                 held.take(event.entry)
             if held.is_complete:
                 break

@@ -26,8 +26,8 @@ def judge(port: int, data_dir: Path, acked: Acked) -> list[str]:
     return [
         *complaints,
         *unreadable,
-        *(f"on the wire: {said}" for said in verdict(acked, on_the_wire)),
-        *(f"in the files: {said}" for said in verdict(acked, in_the_files)),
+        *(f"on the wire: {complaint}" for complaint in verdict(acked, on_the_wire)),
+        *(f"in the files: {complaint}" for complaint in verdict(acked, in_the_files)),
     ]
 
 

@@ -85,16 +85,16 @@ def _switch(port: int, places: list[tuple[str, str]], count: int) -> Switches:
             client.next_seq = client.next_seq % 0xFFFF + 1
             client.send(ATTACH, client.next_seq, {"session_id": there, **place})
             while (frame := client.receive()).seq != client.next_seq:
-                _hear(frame, here, held, done)
+                _receive(frame, here, held, done)
             here = believed
             done.count += 1
-            heard = done.deltas
-            while done.deltas < heard + _DELTAS_EACH and frame.json["active_turn"]:
-                _hear(client.receive(), here, held, done)
+            received = done.deltas
+            while done.deltas < received + _DELTAS_EACH and frame.json["active_turn"]:
+                _receive(client.receive(), here, held, done)
     return done
 
 
-def _hear(frame: Frame, here: str, held: dict[str, tuple[str, int]], done: Switches) -> None:
+def _receive(frame: Frame, here: str, held: dict[str, tuple[str, int]], done: Switches) -> None:
     event = json.loads(frame.payload)
     if event["session_id"] != here:
         done.complaints.append(f"in {here}, and heard of {event['session_id']}")

@@ -36,13 +36,11 @@ CALLS = (
     ("write",),
     ("fsync",),
     ("fdatasync",),
-    ("io_submit",),
-    ("io_getevents",),
     ("rename", "renameat", "renameat2"),
     ("ftruncate",),
     ("unlink", "unlinkat"),
 )
-_NEEDED = ("openat", "pwrite64", "fsync", "fdatasync", "io_submit", "rename", "ftruncate")
+_NEEDED = ("openat", "pwrite64", "fsync", "fdatasync", "rename", "ftruncate")
 """If a commit does without one of them, this check looks in the wrong place."""
 _QUICK_STRIDE = 4
 
@@ -114,12 +112,16 @@ def _die_at(
     at = f"at {injection.calls[0]} {injection.when}: "
     with ForkedServer(fork_server, data_dir) as server:
         server.start()
-        tally.complain(at + said for said in judge(server.port, data_dir, promises.acked()))
+        tally.complain(
+            at + complaint for complaint in judge(server.port, data_dir, promises.acked())
+        )
         with Talker(server.port, promises) as talker:
             talker.attach(beginning.session_id)
             if isinstance(talker.ask(), Refused):
                 tally.complain([f"{at}the conversation does not go on"])
-        tally.complain(at + said for said in judge(server.port, data_dir, promises.acked()))
+        tally.complain(
+            at + complaint for complaint in judge(server.port, data_dir, promises.acked())
+        )
     tally.deaths += 1
     tally.promises += len(promises)
     shutil.rmtree(data_dir.parent)

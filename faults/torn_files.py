@@ -53,8 +53,8 @@ def _cut_files(plan: Plan, sample: Sample, directory: Path) -> Result:
     progress = Progress("P6 cut files", len(cuts))
     with ThreadPoolExecutor(_LANES) as lanes:
         try_one = partial(_lane, plan, sample, directory, progress)
-        said = lanes.map(try_one, (batches[lane::_LANES] for lane in range(_LANES)))
-        complaints = [one for lane in said for one in lane]
+        found_faults = lanes.map(try_one, (batches[lane::_LANES] for lane in range(_LANES)))
+        complaints = [one for lane in found_faults for one in lane]
     progress.end()
     promised = Promised(number="P6", what="a file cut anywhere")
     return promised.judged(complaints, f"{len(cuts):,} cuts of {len(sample.data):,} bytes")
@@ -116,10 +116,10 @@ def _try_all(
     complaints = talker.rows_missing(len(batch))
     for cut in batch:
         try:
-            said = _try_one(talker, sample, data_dir, cut)
+            found_faults = _try_one(talker, sample, data_dir, cut)
         except NotGranted as refusal:
-            said = [f"can't be used: {refusal}"]
-        complaints += [f"cut at byte {cut}: {one}" for one in said]
+            found_faults = [f"can't be used: {refusal}"]
+        complaints += [f"cut at byte {cut}: {one}" for one in found_faults]
         progress.step(f"{len(complaints)} complaints in this batch")
     return complaints + talker.rows_missing(len(batch))
 
@@ -161,17 +161,17 @@ def _is_made_whole(path: Path, kept: bytes) -> list[str]:
         return ["what follows the last whole line makes no document of it"]
     # A turn whose answer was cut off is ended as interrupted, as soon as someone comes.
     kinds = [entry["kind"] for entry in added]
-    return [] if kinds in ([], ["fault"]) else [f"nobody said what was added: {kinds}"]
+    return [] if kinds in ([], ["fault"]) else [f"entries were added that no client sent: {kinds}"]
 
 
 def _goes_on(talker: Talker, session_id: str, path: Path, kept: bytes) -> list[str]:
     talker.attach(session_id)
-    told = talker.ask()
-    if not isinstance(told, Finished) or told.state != "completed":
-        return [f"it does not go on: {told}"]
+    outcome = talker.ask()
+    if not isinstance(outcome, Finished) or outcome.state != "completed":
+        return [f"it does not go on: {outcome}"]
     now = settled_bytes(path)
     messages = json.loads(now)["messages"]
-    said = [message for message in messages if message.get("turn_id") == told.turn_id]
-    if not now.startswith(kept) or len(said) != 2:
+    found_faults = [message for message in messages if message.get("turn_id") == outcome.turn_id]
+    if not now.startswith(kept) or len(found_faults) != 2:
         return ["what was said next is not where it should be"]
     return []

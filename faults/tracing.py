@@ -58,11 +58,11 @@ class Attached:
             self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         assert self._process.stderr is not None
-        said = self._process.stderr.readline()
-        if "attached" not in said:
+        line = self._process.stderr.readline()
+        if "attached" not in line:
             self._process.kill()
             self._process.wait()
-            raise CannotBeDone(f"strace can't attach: {said.strip()}")
+            raise CannotBeDone(f"strace can't attach: {line.strip()}")
         return self
 
     def __exit__(

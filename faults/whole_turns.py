@@ -22,7 +22,7 @@ _SAID = ("model_input", "model_output", "tool_results", "fault")
 
 
 @dataclass(slots=True, kw_only=True)
-class ToldTurn:
+class ClientTurn:
     """A prompt that was accepted, and every end of it that was heard."""
 
     session_id: str
@@ -33,13 +33,13 @@ class ToldTurn:
     """State and number of each TURN_FINISHED."""
 
 
-def broken_turns(told: Sequence[ToldTurn], records: Mapping[str, _Entries]) -> Iterator[str]:
+def broken_turns(turns: Sequence[ClientTurn], records: Mapping[str, _Entries]) -> Iterator[str]:
     """What is wrong, a sentence each."""
     yield from broken_record(records)
     found = _turns(records)
-    for turn in told:
-        yield from _as_told(turn, found.get(turn.turn_id, []))
-    for turn_id in found.keys() - {turn.turn_id for turn in told}:
+    for turn in turns:
+        yield from _as_received(turn, found.get(turn.turn_id, []))
+    for turn_id in found.keys() - {turn.turn_id for turn in turns}:
         yield f"turn {turn_id} is there, and nobody was told of it"
 
 
@@ -47,7 +47,7 @@ def broken_record(records: Mapping[str, _Entries]) -> Iterator[str]:
     """What is wrong in the record, whatever anybody was told."""
     yield from _numbers(records)
     for turn_id, entries in _turns(records).items():
-        yield from (f"turn {turn_id}: {said}" for said in _within(entries))
+        yield from (f"turn {turn_id}: {complaint}" for complaint in _within(entries))
 
 
 def _turns(records: Mapping[str, _Entries]) -> dict[str, list[Mapping[str, Any]]]:
@@ -58,8 +58,8 @@ def _turns(records: Mapping[str, _Entries]) -> dict[str, list[Mapping[str, Any]]
     }
 
 
-def unheard(told: Sequence[ToldTurn]) -> Iterator[str]:
-    for turn in told:
+def unended(turns: Sequence[ClientTurn]) -> Iterator[str]:
+    for turn in turns:
         if len(turn.ends) != 1:
             yield f"turn {turn.turn_id} had {len(turn.ends)} TURN_FINISHED"
 
@@ -85,15 +85,15 @@ def _numbers(records: Mapping[str, _Entries]) -> Iterator[str]:
 
 
 def _by_turn(entries: _Entries) -> dict[str, list[Mapping[str, Any]]]:
-    said = [entry for entry in entries if entry.get("turn_id") and entry["kind"] in _SAID]
-    said.sort(key=lambda entry: str(entry["turn_id"]))  # stable: their order stays
+    complaint = [entry for entry in entries if entry.get("turn_id") and entry["kind"] in _SAID]
+    complaint.sort(key=lambda entry: str(entry["turn_id"]))  # stable: their order stays
     return {
         turn_id: list(of_turn)
-        for turn_id, of_turn in groupby(said, key=lambda entry: str(entry["turn_id"]))
+        for turn_id, of_turn in groupby(complaint, key=lambda entry: str(entry["turn_id"]))
     }
 
 
-def _as_told(turn: ToldTurn, entries: _Entries) -> Iterator[str]:
+def _as_received(turn: ClientTurn, entries: _Entries) -> Iterator[str]:
     name = f"turn {turn.turn_id} ({turn.text[:24]!r})"
     prompts = [(e["seq"], e["content"]) for e in entries if e["kind"] == "model_input"]
     if prompts != [(turn.seq, turn.text)]:

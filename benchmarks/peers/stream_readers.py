@@ -28,8 +28,8 @@ class Reading:
     def take(self, text: str) -> None:
         if not self._length and ":" in text:
             now = time.perf_counter_ns()
-            got, said = map(int, text.split()[0].split(":"))
-            self._times = got - self._asked, now - said
+            got, received = map(int, text.split()[0].split(":"))
+            self._times = got - self._asked, now - received
         self._length += len(text)
 
     def __str__(self) -> str:

@@ -24,7 +24,7 @@ WORD = "word "
 
 def events(count: int) -> list[bytes]:
     """As they go over the wire, the last one too."""
-    told = {
+    event_json = {
         "id": "chatcmpl-0123456789abcdefghijklmnop",
         "object": "chat.completion.chunk",
         "created": 1_760_000_000,
@@ -43,10 +43,10 @@ def events(count: int) -> list[bytes]:
         "prompt_tokens_details": {"cached_tokens": 0},
     }
     chunks: list[dict[str, object]] = [
-        {**told, "choices": [choice({"role": "assistant", "content": "", "refusal": None})]},
-        *[{**told, "choices": [choice({"content": WORD})], "usage": None}] * count,
-        {**told, "choices": [choice({}, "stop")], "usage": None},
-        {**told, "choices": [], "usage": usage},
+        {**event_json, "choices": [choice({"role": "assistant", "content": "", "refusal": None})]},
+        *[{**event_json, "choices": [choice({"content": WORD})], "usage": None}] * count,
+        {**event_json, "choices": [choice({}, "stop")], "usage": None},
+        {**event_json, "choices": [], "usage": usage},
     ]
     texts = [json.dumps(chunk, separators=(",", ":")) for chunk in chunks]
     return [f"data: {text}\n\n".encode() for text in (*texts, "[DONE]")]
@@ -57,7 +57,7 @@ def _with_times(event: bytes, got: int) -> bytes:
 
 
 async def answer(
-    said: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    raw_events: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     stamped = events(STAMPED_WORDS)
     try:
@@ -70,13 +70,13 @@ async def answer(
                 b"transfer-encoding: chunked\r\n\r\n"
             )
             is_stamped = asked["model"] == "stamped"
-            for number, event in enumerate(stamped if is_stamped else said):
+            for number, event in enumerate(stamped if is_stamped else raw_events):
                 if is_stamped and number == 1:
                     await asyncio.sleep(THINKING_SECONDS)
-                    told = _with_times(event, got)
+                    event_json = _with_times(event, got)
                 else:
-                    told = event
-                writer.write(b"%x\r\n%b\r\n" % (len(told), told))
+                    event_json = event
+                writer.write(b"%x\r\n%b\r\n" % (len(event_json), event_json))
                 await writer.drain()
                 if asked["model"] != "burst":
                     await asyncio.sleep(PAUSE_SECONDS)

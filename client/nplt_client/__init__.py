@@ -65,14 +65,61 @@ if TYPE_CHECKING:
         Welcome,
     )
 
-_HOMES = (
-    "nplt_client.errors",
-    "nplt_protocol.messages",
-    "nplt_client.wire.transport",
-    "nplt_client.wire.reconnect_policy",
-    "nplt_client.client",
-)
-"""The modules that define the names below; each imports those before it anyway."""
+_NAMES_OF = {
+    "nplt_client.client": ("Client", "PromptFields", "Turn", "connect"),
+    "nplt_client.errors": (
+        "AuthenticationFailed",
+        "CannotConnect",
+        "ConfigurationError",
+        "ConnectionLost",
+        "LimitExceeded",
+        "MovedElsewhere",
+        "NpltError",
+        "ProtocolViolation",
+        "ProviderFailed",
+        "RequestRefused",
+        "TimedOut",
+        "TurnInterrupted",
+    ),
+    "nplt_client.wire.reconnect_policy": (
+        "ConnectionState",
+        "Offline",
+        "Online",
+        "Patience",
+        "Reconnecting",
+    ),
+    "nplt_client.wire.transport": ("EventFeed",),
+    "nplt_protocol.messages": (
+        "AgentThought",
+        "ApprovalRequest",
+        "Attached",
+        "ContextAccount",
+        "EntryAdded",
+        "EpochBegun",
+        "ErrorReport",
+        "Event",
+        "FileStored",
+        "HistoryPage",
+        "ModelChoice",
+        "Receipt",
+        "RolledBack",
+        "SessionCreated",
+        "SessionDeleted",
+        "SessionEvent",
+        "SessionRow",
+        "Status",
+        "TextDelta",
+        "ToolFinished",
+        "ToolList",
+        "ToolStarted",
+        "TurnFinished",
+        "TurnStarted",
+        "UsageAccount",
+        "Welcome",
+    ),
+}
+"""The module that defines each name; it is imported when the name is first used."""
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 __all__ = [
     "AgentThought",
@@ -129,12 +176,10 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name == "sync":
         return import_module("nplt_client.sync")
-    if name in __all__:
-        for home in map(import_module, _HOMES):
-            if name in vars(home):
-                value: object = vars(home)[name]
-                globals()[name] = value
-                return value
+    if (module := _MODULE_OF.get(name)) is not None:
+        value: object = getattr(import_module(module), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -6,7 +6,7 @@
         CannotConnect               5   nothing listens there, or the server refused us
         ConnectionLost              5   the connection ended
         ProviderFailed              6   the model's provider refused or failed
-        TimedOut                    7   no answer in the time that was allowed
+        TimedOut                    7   no reply in the time that was allowed
         ProtocolViolation           8   the server does not follow the protocol
         LimitExceeded               9   too large, too many, too fast
         RequestRefused              2   the server refused a valid request: `code` says why
@@ -58,7 +58,7 @@ class AuthenticationFailed(NpltError):
 
 class CannotConnect(NpltError):
     exit_code = 5
-    nobody_listens = False
+    nothing_listens = False
     """Whether no program listens at the address, as opposed to one that refused us."""
 
 

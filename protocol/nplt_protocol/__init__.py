@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         decode_plain_request,
         decode_reply,
         decode_request,
+        dump_json,
         encode_error,
         encode_event,
         encode_plain_request,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     )
     from nplt_protocol.codes import (
         MORE,
-        PLAIN_ANSWERS,
+        PLAIN_REPLIES,
         PLAIN_REQUESTS,
         RETRYABLE,
         ErrorCode,
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
         Dialect,
         ErrorReceived,
         EventReceived,
-        Heard,
         Received,
+        ReceivedByClient,
         ReplyReceived,
         RequestReceived,
         RequestRefused,
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     )
     from nplt_protocol.json_text import JsonObject, JsonValue
     from nplt_protocol.messages import REPLY_TYPES
-    from nplt_protocol.payloads import dump_json, load_json
+    from nplt_protocol.payloads import load_json
     from nplt_protocol.server_connection import ServerConnection
 
 PROTOCOL_VERSION = 3
@@ -84,7 +85,7 @@ __all__ = [
     "HEADER",
     "HEARTBEAT",
     "MORE",
-    "PLAIN_ANSWERS",
+    "PLAIN_REPLIES",
     "PLAIN_REQUESTS",
     "PROTOCOL_VERSION",
     "REPLY_CODES",
@@ -101,7 +102,6 @@ __all__ = [
     "FragmentJoiner",
     "Frame",
     "FrameDecoder",
-    "Heard",
     "Joined",
     "JsonObject",
     "JsonValue",
@@ -109,6 +109,7 @@ __all__ = [
     "MessageType",
     "ProtocolError",
     "Received",
+    "ReceivedByClient",
     "RemoteProtocolError",
     "ReplyReceived",
     "RequestError",
@@ -137,30 +138,80 @@ __all__ = [
     "to_object",
 ]
 
-_HOMES = (
-    "json_text",
-    "errors",
-    "codes",
-    "frames",
-    "payloads",
-    "codec",
-    "connection",
-    "client_connection",
-    "server_connection",
-)
-"""The modules of these names; each imports those before it, or little."""
+_NAMES_OF = {
+    "nplt_protocol.client_connection": ("ClientConnection",),
+    "nplt_protocol.codec": (
+        "HEARTBEAT",
+        "REPLY_CODES",
+        "decode_event",
+        "decode_plain_request",
+        "decode_reply",
+        "decode_request",
+        "dump_json",
+        "encode_error",
+        "encode_event",
+        "encode_plain_request",
+        "encode_reply",
+        "encode_request",
+        "from_object",
+        "to_object",
+    ),
+    "nplt_protocol.codes": (
+        "ErrorCode",
+        "MORE",
+        "MessageType",
+        "PLAIN_REPLIES",
+        "PLAIN_REQUESTS",
+        "RETRYABLE",
+    ),
+    "nplt_protocol.connection": (
+        "ConnectionRefused",
+        "Dialect",
+        "ErrorReceived",
+        "EventReceived",
+        "Received",
+        "ReceivedByClient",
+        "ReplyReceived",
+        "RequestReceived",
+        "RequestRefused",
+        "State",
+        "TextReceived",
+        "ThoughtReceived",
+    ),
+    "nplt_protocol.errors": (
+        "LocalProtocolError",
+        "ProtocolError",
+        "RemoteProtocolError",
+        "RequestError",
+    ),
+    "nplt_protocol.frames": (
+        "BrokenMessage",
+        "FRAME_PAYLOAD_BYTES_MAX",
+        "FragmentJoiner",
+        "Frame",
+        "FrameDecoder",
+        "HEADER",
+        "Joined",
+        "WireLimits",
+        "encode_frame",
+        "encode_message",
+    ),
+    "nplt_protocol.json_text": ("JsonObject", "JsonValue"),
+    "nplt_protocol.messages": ("REPLY_TYPES",),
+    "nplt_protocol.payloads": ("load_json",),
+    "nplt_protocol.server_connection": ("ServerConnection",),
+}
+"""The module that defines each name; it is imported when the name is first used."""
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
     if name == "messages":
         return import_module("nplt_protocol.messages")
-    if name in __all__:
-        for home in _HOMES:
-            found = vars(import_module(f"nplt_protocol.{home}"))
-            if name in found:
-                value: object = found[name]
-                globals()[name] = value
-                return value
+    if (module := _MODULE_OF.get(name)) is not None:
+        value: object = getattr(import_module(module), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

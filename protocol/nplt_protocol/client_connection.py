@@ -24,7 +24,7 @@ from nplt_protocol.connection import (
     Dialect,
     ErrorReceived,
     EventReceived,
-    Heard,
+    ReceivedByClient,
     ReplyReceived,
     State,
     Step,
@@ -73,7 +73,7 @@ class ClientConnection(Connection):
         self._seq = 0
 
     @property
-    def unanswered(self) -> int:
+    def open_requests(self) -> int:
         return len(self._waiting)
 
     # Sending.
@@ -81,7 +81,7 @@ class ClientConnection(Connection):
     def send_hello(self, hello: Hello = Hello()) -> bytes:  # noqa: B008 (frozen)
         """Sends HELLO, or another one, with another token, after one that was refused."""
         if MessageType.HELLO in self._waiting.values():
-            raise LocalProtocolError("HELLO can't be sent while another is unanswered")
+            raise LocalProtocolError("HELLO can't be sent while another has no reply yet")
         self.state = self.after(Step.SEND_HELLO)
         seq = self._next_seq()
         data = encode_request(hello, seq, message_bytes_max=FRAME_PAYLOAD_BYTES_MAX)
@@ -121,7 +121,7 @@ class ClientConnection(Connection):
 
     def _next_seq(self) -> int:
         if len(self._waiting) >= _SEQ_MAX:
-            raise LocalProtocolError("every seq belongs to a request that is still unanswered")
+            raise LocalProtocolError("every seq belongs to a request that has no reply yet")
         seq = self._seq % _SEQ_MAX + 1
         while seq in self._waiting:
             seq = seq % _SEQ_MAX + 1
@@ -130,68 +130,70 @@ class ClientConnection(Connection):
 
     # Receiving.
 
-    def receive_data(self, data: bytes) -> list[Heard]:
+    def receive_data(self, data: bytes) -> list[ReceivedByClient]:
         if self._input_ended:
             return []
-        heard: list[Heard] = []
+        received: list[ReceivedByClient] = []
         for frame in self._decoder.receive_data(data):
             if self.state is State.PLAIN:
-                self._receive_plain(frame, heard)
+                self._receive_plain(frame, received)
             elif self._joiner.is_open or frame.type & MORE:
                 for joined in self._joiner.receive_frame(frame):
                     if isinstance(joined, Frame):
-                        self._receive_message(joined, heard)
+                        self._receive_message(joined, received)
                     else:
-                        self._unreadable(joined.seq, joined.error, heard)
+                        self._unreadable(joined.seq, joined.error, received)
             else:
-                self._receive_message(frame, heard)
+                self._receive_message(frame, received)
         if self._decoder.error is not None:
             self._input_ended = True
-            heard.append(
+            received.append(
                 ConnectionRefused(reason=f"The bytes can't be framed: {self._decoder.error}.")
             )
-        return heard
+        return received
 
-    def _receive_plain(self, frame: Frame, heard: list[Heard]) -> None:
+    def _receive_plain(self, frame: Frame, received: list[ReceivedByClient]) -> None:
         match frame.type:
             case MessageType.CHAT_TEXT if frame.payload != HEARTBEAT:
-                heard.append(TextReceived(text=frame.payload.decode(errors="replace")))
+                received.append(TextReceived(text=frame.payload.decode(errors="replace")))
             case MessageType.AGENT_THOUGHT:
                 try:
-                    heard.append(ThoughtReceived(payload=load_json(frame.payload, self._limits)))
+                    received.append(ThoughtReceived(payload=load_json(frame.payload, self._limits)))
                 except RequestError:
                     # Old servers also send bare text.
                     text = frame.payload.decode(errors="replace")
-                    heard.append(ThoughtReceived(payload={"type": "thinking", "content": text}))
+                    received.append(ThoughtReceived(payload={"type": "thinking", "content": text}))
 
-    def _receive_message(self, message: Frame, heard: list[Heard]) -> None:
+    def _receive_message(self, message: Frame, received: list[ReceivedByClient]) -> None:
         type_, seq, payload = message
         allowed = CLIENT_STATES[self.state]
         if Step.RECEIVE_REPLY not in allowed and _BEFORE_WELCOME.get(type_) not in allowed:
             return
         if type_ == MessageType.PING:
-            self._answers.append(encode_message(MessageType.PONG, seq, payload))
+            self._pongs.append(encode_message(MessageType.PONG, seq, payload))
             return
         if type_ == MessageType.CHAT_TEXT and Step.RECEIVE_TEXT in allowed:
             self.greeting = payload.decode(errors="replace")
-            heard.append(TextReceived(text=self.greeting))
+            received.append(TextReceived(text=self.greeting))
             return
         try:
             if seq != 0:
-                self._receive_reply(type_, seq, payload, heard)
+                self._receive_reply(type_, seq, payload, received)
             elif (event := decode_event(type_, payload)) is not None:
-                heard.append(EventReceived(event=event))
+                received.append(EventReceived(event=event))
         except RequestError as error:
-            self._unreadable(seq, error, heard)
+            self._unreadable(seq, error, received)
 
-    def _receive_reply(self, type_: int, seq: int, payload: bytes, heard: list[Heard]) -> None:
+    def _receive_reply(
+        self, type_: int, seq: int, payload: bytes, received: list[ReceivedByClient]
+    ) -> None:
         request_type = self._waiting.get(seq)
         if request_type is None:
             return
         reply = decode_reply(request_type, type_, payload)
         del self._waiting[seq]
         if isinstance(reply, ErrorReport):
-            heard.append(ErrorReceived(seq=seq, report=reply))
+            received.append(ErrorReceived(seq=seq, report=reply))
             return
         if isinstance(reply, Welcome):
             self.state = self.after(Step.RECEIVE_WELCOME)
@@ -200,15 +202,15 @@ class ClientConnection(Connection):
             if isinstance(bytes_max, int) and bytes_max > 0:
                 self.message_bytes_max = min(bytes_max, _MESSAGE_BYTES_CEILING)
                 self._joiner.message_bytes_max = self.message_bytes_max
-        heard.append(ReplyReceived(seq=seq, request_type=request_type, reply=reply))
+        received.append(ReplyReceived(seq=seq, request_type=request_type, reply=reply))
 
-    def _unreadable(self, seq: int, error: RequestError, heard: list[Heard]) -> None:
+    def _unreadable(self, seq: int, error: RequestError, received: list[ReceivedByClient]) -> None:
         report = ErrorReport(
             code=ErrorCode.MALFORMED,
             message=f"What the server sent can't be read: {error.message}",
             field=error.field,
         )
         if self._waiting.pop(seq, None) is not None:
-            heard.append(ErrorReceived(seq=seq, report=report))
+            received.append(ErrorReceived(seq=seq, report=report))
         else:
-            heard.append(EventReceived(event=report))
+            received.append(EventReceived(event=report))

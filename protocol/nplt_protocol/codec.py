@@ -50,12 +50,14 @@ from nplt_protocol.messages import (
     SessionEvent,
     SessionUpdate,
 )
-from nplt_protocol.payloads import decode_text, dump_json, load_json
+from nplt_protocol.payloads import decode_text, load_json
 
 M = TypeVar("M", bound=Message)
 
 MESSAGE_BYTES_MAX = WireLimits().message_bytes_max
 METADATA_BYTES_MAX = 2_048
+
+_encode_json = msgspec.json.Encoder().encode
 
 FROM_SERVER = WireLimits(json_depth_max=128, json_keys_max=1_000_000)
 """The limits for replies and events: a long page has more keys than any request."""
@@ -140,6 +142,14 @@ def encode_error(seq: int, error: RequestError, session_id: str | None = None) -
     return _encode(MessageType.ERROR, seq, _payload(report), MESSAGE_BYTES_MAX)
 
 
+def dump_json(value: JsonObject | msgspec.Struct) -> bytes:
+    try:
+        return _encode_json(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        # The value holds a lone surrogate, or an object that JSON can't represent.
+        raise LocalProtocolError(f"a value can't be written as JSON: {error}") from None
+
+
 def _encode(code: MessageType, seq: int, payload: bytes, message_bytes_max: int) -> bytes:
     size = len(payload)
     if size > message_bytes_max:
@@ -165,7 +175,7 @@ def _raw(message: Ping | FileData | messages.Pong | messages.FilePiece) -> bytes
     return message.data
 
 
-def _details_beside(message: ErrorReport | SessionEvent) -> bytes:
+def _with_details(message: ErrorReport | SessionEvent) -> bytes:
     fields: JsonObject = msgspec.to_builtins(message)
     fields.pop("details", None)
     for name, value in (message.details or {}).items():
@@ -178,8 +188,8 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     FileData: _raw,
     messages.Pong: _raw,
     messages.FilePiece: _raw,
-    ErrorReport: _details_beside,
-    SessionEvent: _details_beside,
+    ErrorReport: _with_details,
+    SessionEvent: _with_details,
 }
 """Encoders of the messages whose payload is not simply their fields as JSON."""
 
@@ -240,7 +250,7 @@ def decode_reply(
     if type != REPLY_CODES.get(request_type, request_type):
         raise RequestError(
             ErrorCode.MALFORMED,
-            f"A reply of type 0x{type:02X} can't answer {request_type.name}.",
+            f"A reply of type 0x{type:02X} is no reply to {request_type.name}.",
         )
     if shape is messages.Pong:
         return messages.Pong(data=payload)

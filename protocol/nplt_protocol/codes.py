@@ -80,7 +80,7 @@ PLAIN_REQUESTS = frozenset(
 )
 """All types that a version 2 client sends."""
 
-PLAIN_ANSWERS = frozenset(
+PLAIN_REPLIES = frozenset(
     {MessageType.CHAT_TEXT, MessageType.AGENT_THOUGHT, MessageType.DOWNLOAD_OFFER}
 )
 """All types that may be sent to a version 2 client, which disconnects at any other."""

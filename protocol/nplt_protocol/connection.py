@@ -23,7 +23,7 @@ its client has sent HELLO to another server.
 
 After HELLO the server is AWAITING_WELCOME. Requests may follow without
 waiting; they are received in order. Until WELCOME only an error or a greeting
-can be sent, since a client drops everything else. A HELLO that was answered by
+can be sent, since a client drops everything else. A HELLO that was refused by
 an error may be followed by another. WELCOME makes the connection STRUCTURED. A
 first plain frame makes it PLAIN at once. Neither dialect turns into the other.
 
@@ -38,8 +38,8 @@ may still send the reason, and closes. The owner sends something that can't be
 sent in this state: LocalProtocolError, and no bytes.
 
 A request of the structured dialect carries a number that the client chooses.
-The connection keeps the numbers of unanswered requests, so that none is used
-twice at a time and none is answered twice. A PING is answered here, at once,
+The connection keeps the numbers of the requests without a reply, so that none is used
+twice at a time and none gets two replies. A PING gets its PONG here, at once,
 whatever its number. FILE_DATA carries the number of its upload. Events carry
 no number; they are encoded once for all clients, outside the connection.
 """
@@ -90,7 +90,7 @@ class Step(Enum):
     RECEIVE_ERROR = "receives an error"
     SEND_EVENT = "sends an event"
     RECEIVE_EVENT = "receives an event"
-    ANSWER_PING = "receives PING, sends PONG"
+    REPLY_TO_PING = "receives PING, sends PONG"
     SEND_TEXT = "sends a text"
     RECEIVE_TEXT = "receives a text"
     SEND_THOUGHT = "sends a thought"
@@ -119,7 +119,7 @@ SERVER_STATES: Transitions = {
     },
     State.STRUCTURED: {
         Step.RECEIVE_REQUEST: State.STRUCTURED,
-        Step.ANSWER_PING: State.STRUCTURED,
+        Step.REPLY_TO_PING: State.STRUCTURED,
         Step.SEND_REPLY: State.STRUCTURED,
         Step.SEND_ERROR: State.STRUCTURED,
         Step.SEND_EVENT: State.STRUCTURED,
@@ -147,7 +147,7 @@ CLIENT_STATES: Transitions = {
     },
     State.STRUCTURED: {
         Step.SEND_REQUEST: State.STRUCTURED,
-        Step.ANSWER_PING: State.STRUCTURED,
+        Step.REPLY_TO_PING: State.STRUCTURED,
         Step.RECEIVE_REPLY: State.STRUCTURED,
         Step.RECEIVE_ERROR: State.STRUCTURED,
         Step.RECEIVE_EVENT: State.STRUCTURED,
@@ -167,14 +167,14 @@ class Connection:
     transitions: ClassVar[Transitions] = {State.STRUCTURED: {}, State.CLOSED: {}}
     """A link has one state while it is open."""
 
-    __slots__ = ("_answers", "_decoder", "_input_ended", "_joiner", "_limits", "state")
+    __slots__ = ("_decoder", "_input_ended", "_joiner", "_limits", "_pongs", "state")
 
     def __init__(self, state: State, limits: WireLimits) -> None:
         self.state = state
         self._limits = limits
         self._decoder = FrameDecoder(limits.frame_bytes_max)
         self._joiner = FragmentJoiner(limits.message_bytes_max)
-        self._answers: list[bytes] = []
+        self._pongs: list[bytes] = []
         self._input_ended = False
 
     def allows(self, step: Step) -> bool:
@@ -195,15 +195,15 @@ class Connection:
 
     def data_to_send(self) -> bytes:
         """Returns the replies that need no decision by the owner: PONGs."""
-        if not self._answers:
+        if not self._pongs:
             return b""
-        answers = b"".join(self._answers)
-        self._answers.clear()
-        return answers
+        pongs = b"".join(self._pongs)
+        self._pongs.clear()
+        return pongs
 
     def close(self) -> None:
         self.end_input()
-        self._answers.clear()
+        self._pongs.clear()
         self.state = State.CLOSED
 
     def end_input(self) -> None:
@@ -264,7 +264,7 @@ class ThoughtReceived(Struct, frozen=True, kw_only=True):
     payload: JsonObject
 
 
-Heard: TypeAlias = (
+ReceivedByClient: TypeAlias = (
     ReplyReceived
     | ErrorReceived
     | EventReceived

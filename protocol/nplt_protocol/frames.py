@@ -153,13 +153,11 @@ Joined: TypeAlias = Frame | BrokenMessage
 class ByteBudget:
     """Limits the bytes that are held, together with the parent budget if it has one."""
 
-    __slots__ = ("_part_of", "bytes_max", "given_back", "used")
+    __slots__ = ("_part_of", "bytes_max", "used")
 
     def __init__(self, bytes_max: int, part_of: ByteBudget | None = None) -> None:
         self.bytes_max = bytes_max
         self.used = 0
-        self.given_back = 0
-        """The total of all bytes that were given back so far."""
         self._part_of = part_of
 
     def take(self, size: int) -> bool:
@@ -179,7 +177,6 @@ class ByteBudget:
 
     def give_back(self, size: int) -> None:
         self.used -= size
-        self.given_back += size
         if self._part_of is not None:
             self._part_of.give_back(size)
 

@@ -63,7 +63,7 @@ class ChannelOpen(Struct, frozen=True, kw_only=True):
     user: str
     client: str = ""
     can_decide: bool = True
-    """Whether the client can answer approval requests."""
+    """Whether the client can decide approval requests."""
 
 
 class ChannelClose(Struct, frozen=True, kw_only=True):
@@ -143,7 +143,7 @@ def split_messages(frames: bytes) -> list[Enclosed]:
 
 
 class LinkConnection(Connection):
-    """Decodes the messages of a link, and answers PINGs. `take`, if given, is called with each
+    """Decodes the messages of a link, and sends PONGs. `take`, if given, is called with each
     message; otherwise `receive_data` returns them."""
 
     __slots__ = ("_take",)
@@ -161,7 +161,7 @@ class LinkConnection(Connection):
                         raise RemoteProtocolError(joined.error.message)
                     received.append(joined)
             elif frame.type == MessageType.PING:
-                self._answers.append(encode_message(MessageType.PONG, frame.seq, frame.payload))
+                self._pongs.append(encode_message(MessageType.PONG, frame.seq, frame.payload))
             elif frame.type != MessageType.PONG:
                 received.append(frame)
         if self._take is None:

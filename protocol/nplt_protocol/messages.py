@@ -567,7 +567,7 @@ _EXCHANGES: dict[MessageType, tuple[type[Request] | None, type[Reply] | None]] =
     MessageType.FILE_DATA: (FileData, None),
     MessageType.FILE_METADATA: (FileMetadata, FileStored),
     MessageType.MODEL_SWITCH: (ModelSwitch, ModelChoice),
-    # A request with `seq` is answered by a MessageRange instead.
+    # A request with `seq` gets a MessageRange instead.
     MessageType.HISTORY_REQUEST: (HistoryRequest, HistoryPage),
     MessageType.CLEAR_REQUEST: (ClearRequest, Cleared),
     MessageType.SESSION_LIST: (SessionList, SessionRows),

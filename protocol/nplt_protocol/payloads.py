@@ -1,4 +1,4 @@
-"""Decodes payloads to JSON objects or text, within limits, and encodes them.
+"""Decodes payloads to JSON objects or text, within limits.
 
 A received object is refused if it is not valid JSON (bad UTF-8, lone surrogates
 and NaN included), is nested too deeply, or has too many keys and list elements,
@@ -10,14 +10,13 @@ from __future__ import annotations
 import msgspec
 
 from nplt_protocol.codes import ErrorCode
-from nplt_protocol.errors import LocalProtocolError, RequestError
+from nplt_protocol.errors import RequestError
 from nplt_protocol.frames import WireLimits
 from nplt_protocol.json_text import JsonObject, JsonValue, kind
 
 INT_MIN, INT_MAX, FLOAT_MAX = -(2**63), 2**64 - 1, 2.0**63
 
 _decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
 
 
 def load_json(payload: bytes, limits: WireLimits) -> JsonObject:
@@ -41,14 +40,6 @@ def load_json(payload: bytes, limits: WireLimits) -> JsonObject:
         raise _malformed(f"The payload must be a JSON object, not {kind(value)}.")
     _check_within(value, limits)
     return value
-
-
-def dump_json(value: JsonObject | msgspec.Struct) -> bytes:
-    try:
-        return _encode(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        # The value holds a lone surrogate, or an object that JSON can't represent.
-        raise LocalProtocolError(f"a value can't be written as JSON: {error}") from None
 
 
 def decode_text(payload: bytes) -> str:

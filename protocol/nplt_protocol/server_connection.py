@@ -1,8 +1,8 @@
 """The server's end of a connection: bytes to requests, replies to bytes.
 
 `connection` holds the states and the rules. Nothing here waits, or reads a
-clock or a socket. PINGs of the structured dialect are answered here, and many in
-a row are answered without decoding each frame.
+clock or a socket. PINGs of the structured dialect get their PONGs here, many in a
+row without decoding each frame.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from nplt_protocol.codec import (
     MESSAGE_TYPES,
     decode_plain_request,
     decode_request,
+    dump_json,
     encode_error,
     encode_reply,
 )
@@ -39,7 +40,6 @@ from nplt_protocol.frames import (
 )
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import Reply, Welcome
-from nplt_protocol.payloads import dump_json
 
 HELLO, PING, PONG = int(MessageType.HELLO), int(MessageType.PING), int(MessageType.PONG)
 
@@ -54,12 +54,12 @@ HELLO_IN_PIECES = "HELLO is never fragmented."
 class ServerConnection(Connection):
     transitions = SERVER_STATES
 
-    __slots__ = ("_hello_seq", "_text_seq", "_unanswered", "dialect")
+    __slots__ = ("_hello_seq", "_open_requests", "_text_seq", "dialect")
 
     def __init__(self, limits: WireLimits = WireLimits()) -> None:  # noqa: B008 (frozen)
         super().__init__(State.UNDECIDED, limits)
         self.dialect: Dialect | None = None
-        self._unanswered: set[int] = set()
+        self._open_requests: set[int] = set()
         self._hello_seq: int | None = None
         self._text_seq = 0
 
@@ -77,8 +77,8 @@ class ServerConnection(Connection):
         self._joiner.move_to(budget)
 
     @property
-    def unanswered(self) -> int:
-        return len(self._unanswered)
+    def open_requests(self) -> int:
+        return len(self._open_requests)
 
     def skip_handshake(self) -> None:
         """Begins STRUCTURED, for a channel of a link: its client sent HELLO to another server."""
@@ -89,9 +89,9 @@ class ServerConnection(Connection):
     def receive_data(self, data: bytes) -> list[Received]:
         if self._input_ended or not data:
             return []
-        if data[0] == PING and self.allows(Step.ANSWER_PING) and not self.has_partial:
+        if data[0] == PING and self.allows(Step.REPLY_TO_PING) and not self.has_partial:
             pongs = _pongs_for(data, self.frame_bytes_max)
-            self._answers.append(pongs)
+            self._pongs.append(pongs)
             if len(pongs) == len(data):
                 return []
             data = data[len(pongs) :]
@@ -138,7 +138,7 @@ class ServerConnection(Connection):
 
     def _receive_structured(self, frames: list[Frame]) -> list[Received]:
         received: list[Received] = []
-        answers_pings = self.allows(Step.ANSWER_PING)
+        sends_pongs = self.allows(Step.REPLY_TO_PING)
         for frame in frames:
             type_, seq, payload = frame
             if type_ & MORE or self._joiner.is_open:
@@ -147,10 +147,10 @@ class ServerConnection(Connection):
                         self._receive_message(joined, received)
                     else:
                         type_, seq, error = joined.type, joined.seq, joined.error
-                        answer_to = seq if self._claim(seq) else 0
-                        received.append(RequestRefused(type=type_, seq=answer_to, error=error))
-            elif type_ == PING and answers_pings:
-                self._answers.append(HEADER.pack(PONG, seq, len(payload)) + payload)
+                        reply_to = seq if self._claim(seq) else 0
+                        received.append(RequestRefused(type=type_, seq=reply_to, error=error))
+            elif type_ == PING and sends_pongs:
+                self._pongs.append(HEADER.pack(PONG, seq, len(payload)) + payload)
             else:
                 self._receive_message(frame, received)
         return received
@@ -159,8 +159,8 @@ class ServerConnection(Connection):
         type_, seq, payload = message
         if type_ == PONG:
             return
-        if type_ == PING and self.allows(Step.ANSWER_PING):
-            self._answers.append(encode_message(PONG, seq, payload))
+        if type_ == PING and self.allows(Step.REPLY_TO_PING):
+            self._pongs.append(encode_message(PONG, seq, payload))
             return
         refused = None
         if type_ == HELLO:
@@ -179,10 +179,10 @@ class ServerConnection(Connection):
             received.append(RequestReceived(type=MESSAGE_TYPES[type_], seq=seq, request=request))
 
     def _claim(self, seq: int) -> bool:
-        """Marks the number as unanswered; False if it can't be used now."""
-        if seq == 0 or seq in self._unanswered:
+        """Marks the number as open; False if it can't be used now."""
+        if seq == 0 or seq in self._open_requests:
             return False
-        self._unanswered.add(seq)
+        self._open_requests.add(seq)
         return True
 
     def _claim_hello(self, seq: int) -> RequestRefused | None:
@@ -218,31 +218,31 @@ class ServerConnection(Connection):
         bytes_max = self._limits.message_bytes_max
         data = encode_reply(MessageType.HELLO, seq, welcome, message_bytes_max=bytes_max)
         self.state = welcomed
-        self._answered(seq)
+        self._mark_replied(seq)
         return data
 
     def send_reply(self, type: MessageType, seq: int, reply: Reply | JsonObject) -> bytes:  # noqa: A002
         """`type` is the type of the request."""
         self.state = self.after(Step.SEND_REPLY)
-        if type != MessageType.PING and seq not in self._unanswered:
+        if type != MessageType.PING and seq not in self._open_requests:
             raise LocalProtocolError(f"no request #{seq} waits for a reply")
         data = encode_reply(type, seq, reply, message_bytes_max=self._limits.message_bytes_max)
-        self._answered(seq)
+        self._mark_replied(seq)
         return data
 
     def send_error(self, seq: int, error: RequestError, session_id: str | None = None) -> bytes:
         """Answers the request with that seq; an error with seq 0 belongs to no request."""
         self.state = self.after(Step.SEND_ERROR)
         data = encode_error(seq, error, session_id)
-        self._answered(seq)
+        self._mark_replied(seq)
         return data
 
     def close(self) -> None:
-        self._unanswered.clear()
+        self._open_requests.clear()
         super().close()
 
-    def _answered(self, seq: int) -> None:
-        self._unanswered.discard(seq)
+    def _mark_replied(self, seq: int) -> None:
+        self._open_requests.discard(seq)
         if seq == self._hello_seq:
             self._hello_seq = None
 
@@ -256,7 +256,7 @@ def _bad_number(seq: int) -> RequestError:
     sentence = (
         "A request needs a seq from 1 to 65535."
         if seq == 0
-        else f"Seq {seq} belongs to a request that is still unanswered."
+        else f"Seq {seq} belongs to a request that has no reply yet."
     )
     return RequestError(ErrorCode.MALFORMED, sentence, field="seq")
 

@@ -250,7 +250,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
 
     def _decode_backlog(self) -> None:
         """Decodes until the inbox is full or too many replies are unread by the peer."""
-        data, done, progress, answered = self._backlog, 0, False, False
+        data, done, progress, has_replied = self._backlog, 0, False, False
         # Reading pauses when the inbox is full, so while we read there is room.
         full = self._is_full() if self._read_paused or self.eof else False
         while done < len(data) and not full:
@@ -260,7 +260,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             automatic = self.connection.data_to_send()
             self._partial_bytes += len(piece)
             if automatic:
-                answered = True
+                has_replied = True
                 self._partial_bytes = 0  # a PING puts no item into the inbox
                 self._writer.add_automatic_reply(automatic)
                 if self._log is not None:
@@ -273,7 +273,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             progress = progress or bool(batch or automatic)
             full = self._is_full()
         self._backlog = b"" if self._input_ended else data[done:]
-        if answered:
+        if has_replied:
             self._writer.flush()
         if self._inbox:
             self._changed.notify()

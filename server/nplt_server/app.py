@@ -49,6 +49,7 @@ from nplt_server.extensions import check_tool_names, load_extensions
 from nplt_server.histories import Histories, utc_now
 from nplt_server.logs import transcript_for
 from nplt_server.masking import SecretMask, secrets_among
+from nplt_server.providers import ModelCatalog
 from nplt_server.providers.credentials import known_keys
 from nplt_server.providers.models import KnownModels
 from nplt_server.providers.router import ProviderRouter, build_router
@@ -78,7 +79,6 @@ _PROVIDERS_SECONDS_MAX = 2.0
 _RESUME_ATTEMPTS = 5
 _RESUME_SECONDS = 5.0
 _BACK_OFF_SECONDS = (0.01, 1.0)
-_FREED_BYTES_MIN = 16 * 1024 * 1024
 _HOW_TO_GET_MORE = (
     "set OPENAI_API_KEY or ANTHROPIC_API_KEY where the server starts, "
     "or list providers in its settings"
@@ -97,7 +97,7 @@ def build_parts(
         counting=TokenCounting(own.token_counter),
         widgets=cache(lambda: (*default_widgets(), *own.widgets)),
         on_compression=own.on_compression or begin_epoch_and_summarize,
-        models=known,
+        models=ModelCatalog(known),
         rules=settings.context,
         summarizer=settings.roles.summarizer,
         namer=settings.roles.summarizer,
@@ -177,8 +177,6 @@ class Server(ServerState):
     _tools: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _stopping: anyio.Event = field(default_factory=anyio.Event)
     _drain_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    _trimmed_at: int = 0
-    """The value of `unfinished.given_back` when memory was last returned to the system."""
 
     def stop(self) -> None:
         """Begins a graceful shutdown: running turns get time to finish. A second call interrupts
@@ -346,13 +344,6 @@ class Server(ServerState):
             session.check_timeouts(now)
         self.admission.forgive(now)
         await self.session_manager.close_unused()
-        if self.admission.unfinished.given_back - self._trimmed_at >= _FREED_BYTES_MIN:
-            self._trimmed_at = self.admission.unfinished.given_back
-            import ctypes  # rarely needed
-
-            # The C library does not return freed memory to the system by itself.
-            with suppress(AttributeError, OSError):
-                await anyio.to_thread.run_sync(ctypes.CDLL(None).malloc_trim, 0)
 
     async def _drain(self) -> None:
         self.services.draining = True

@@ -32,7 +32,8 @@ from nplt_server import __version__
 from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
 
 if TYPE_CHECKING:  # slow to load, and only some commands need it
-    from nplt_storage.maintenance.migrate import Imported, Place
+    from nplt_storage.maintenance.importing import Imported
+    from nplt_storage.maintenance.migrate import Place
     from nplt_storage.store import ConversationStore
 
 
@@ -362,7 +363,7 @@ def repair(wanted: str, data_dir: Path | None, user: str | None, dry_run: bool) 
     repair does the same.
     """
     from nplt_storage.files.format import by_session_id, session_id_of
-    from nplt_storage.files.repair import nobody_else_uses, repair_file
+    from nplt_storage.files.repair import exclusive_use, repair_file
     from nplt_storage.files.salvage import CannotRepair, KnownElsewhere
     from nplt_storage.ids import new_entry_id
     from nplt_storage.maintenance.doctor import forget_row, known_to_index
@@ -373,8 +374,8 @@ def repair(wanted: str, data_dir: Path | None, user: str | None, dry_run: bool) 
     if session_id is None:
         fail(f"{file} is not named like a conversation's file (session_YYYYMMDD_<id>.json)")
     data_dir = path.parent.parent
-    beside = f", or: nplt repair {session_id}"
-    with reporting_storage_errors(or_else=beside), nobody_else_uses(data_dir):
+    new_file = f", or: nplt repair {session_id}"
+    with reporting_storage_errors(or_else=new_file), exclusive_use(data_dir):
         names = sorted(each.name for each in path.parent.iterdir() if each.name != path.name)
         if others := by_session_id(names).get(session_id):
             # The conversation would stay unusable even after a repair of one of them.
@@ -474,21 +475,22 @@ def _export_to(directory: Path, session_id: str, output: Path | None) -> list[st
         missing = anyio.run(_write, directory, session_id, sys.stdout.buffer)
         sys.stdout.buffer.flush()
         return missing
-    beside = output.with_name(f".{output.name}.new")
+    new_file = output.with_name(f".{output.name}.new")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with os.fdopen(os.open(beside, flags, 0o600), "wb") as file:
+        with os.fdopen(os.open(new_file, flags, 0o600), "wb") as file:
             missing = anyio.run(_write, directory, session_id, file)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(output)
+        new_file.replace(output)
     finally:
-        beside.unlink(missing_ok=True)
+        new_file.unlink(missing_ok=True)
     return missing
 
 
 async def _write(directory: Path, session_id: str, out: BinaryIO) -> list[str]:
-    from nplt_storage.maintenance.migrate import DirectoryPlace, export_document
+    from nplt_storage.maintenance.export import export_document
+    from nplt_storage.maintenance.migrate import DirectoryPlace
 
     missing, place = list[str](), DirectoryPlace(directory)
     session_id = _meant(session_id, place.ids())
@@ -523,7 +525,7 @@ def import_files(files: tuple[Path, ...], data_dir: Path | None, user: str | Non
 
 async def _import_all(directory: str, files: tuple[Path, ...], user: str | None) -> int:
     from nplt_storage.errors import StorageError
-    from nplt_storage.maintenance.migrate import import_file
+    from nplt_storage.maintenance.importing import import_file
 
     failed = 0
     async with _store(directory) as (store, attachments):
@@ -571,12 +573,12 @@ def migrate(source: str, target: str) -> None:
     """
     import anyio
 
-    from nplt_storage.files.repair import nobody_else_uses
+    from nplt_storage.files.repair import exclusive_use
     from nplt_storage.redis.address import is_redis_url
 
     _refuse_confusion(source, target)
     # No server may write to the source while it is copied.
-    alone = nullcontext() if is_redis_url(source) else nobody_else_uses(Path(source))
+    alone = nullcontext() if is_redis_url(source) else exclusive_use(Path(source))
     with reporting_storage_errors(), alone:
         counted = anyio.run(_migrate, source, target)
     copied, there, left = (counted[outcome] for outcome in ("copied", "there", "left"))

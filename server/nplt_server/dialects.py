@@ -317,7 +317,7 @@ class PlainPresenter(Presenter):
             return
         self.send_text(sanitized(reply_text(reply)))
         if not isinstance(reply, messages.FileStored):
-            self._answered()
+            self._mark_replied()
 
     def refuse(self, message_type: int, seq: int, error: RequestError) -> None:
         if message_type == MessageType.CHAT_TEXT:
@@ -327,7 +327,7 @@ class PlainPresenter(Presenter):
             return
         self.send_text(sanitized(f"Error: {error.message}"))
         if message_type not in _SILENT:
-            self._answered()
+            self._mark_replied()
 
     def send_event(self, event: BroadcastEvent) -> bool:
         if self._chat is not None and self._chat.send(event.event):
@@ -355,9 +355,9 @@ class PlainPresenter(Presenter):
 
     def _end_chat(self) -> None:
         self._chat = None
-        self._answered()
+        self._mark_replied()
 
-    def _answered(self) -> None:
+    def _mark_replied(self) -> None:
         self._waiting = max(0, self._waiting - 1)
         if not self._waiting:
             self._settled.set()

@@ -196,10 +196,14 @@ class AnswerRejected(ProviderError):
         self.code = code
 
 
+@dataclass(eq=False, repr=False)
 class WindowTooSmall(ProviderError):
-    """The system instruction and the tools alone exceed the model's window."""
+    """The system instruction and the tools alone exceed the model's window. The user has to
+    choose a model with a larger window, or offer fewer tools."""
 
     code = ErrorCode.TOO_LARGE
+
+    needed_tokens: int = 0
 
 
 _CODES: dict[type[StorageError], ErrorCode] = {

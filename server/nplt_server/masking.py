@@ -146,5 +146,5 @@ NO_SECRETS: Final = SecretMask()
 def secrets_among(named: Mapping[str, str]) -> list[str]:
     """The values of the variables or headers whose names say that they are secret; of
     `Bearer XYZ` the last word."""
-    said = [value.split() for name, value in named.items() if re.search(_SAYS_SECRET, name)]
-    return [words[-1] for words in said if words]
+    secrets = [value.split() for name, value in named.items() if re.search(_SAYS_SECRET, name)]
+    return [words[-1] for words in secrets if words]

@@ -491,8 +491,9 @@ class Limits(Part):
     tool_result_bytes_max: Annotated[int, Field(ge=1_024)] = 32 * 1024
     tools_at_once_max: PositiveInt = 4
     tool_calls_per_step_max: PositiveInt = 8
-    steps_max: PositiveInt = 10
+    calls_max: PositiveInt = 10
     search_seconds_max: PositiveFloat = 5.0
+    idle_conversation_seconds_max: Annotated[float, Field(ge=1)] = 60.0
     drain_seconds_max: Annotated[float, Field(ge=0)] = 8.0
 
 

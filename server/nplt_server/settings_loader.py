@@ -6,6 +6,7 @@ set. Mistakes in providers and model names are found before anything is built.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -44,6 +45,8 @@ from nplt_server.settings import (
     known_vendors,
     user_dir,
 )
+
+log = logging.getLogger(__name__)
 
 Place: TypeAlias = tuple[str | int, ...]
 
@@ -122,6 +125,8 @@ Tree = dict[str, Any]
 
 _NOT_OURS = {"SERVER", "TOKEN", "TOKEN_FILE", "DEBUG"}
 """NPLT_* variables that belong to the client or are no settings."""
+_RENAMED = {("limits", "steps_max"): "calls_max"}
+"""Older keys, which are still read, and the names they have now."""
 _WORDS = {"tuple_type": "expected a list", "model_type": "expected keys and values"}
 
 
@@ -142,6 +147,7 @@ def load_settings(
     ]
     merged: Tree = {}
     for layer in layers:
+        _rename_older_keys(layer)
         _merge(merged, layer.values)
     try:
         settings = Settings.model_validate(merged)
@@ -214,6 +220,16 @@ def _read_environment(environ: Mapping[str, str]) -> Tree:
             with suppress(orjson.JSONDecodeError):
                 place[path[-1]] = orjson.loads(value)
     return tree
+
+
+def _rename_older_keys(layer: Layer) -> None:
+    for (group, older), newer in _RENAMED.items():
+        values = layer.values.get(group)
+        if isinstance(values, dict) and older in values:
+            where = _describe_place((group, older), [layer])
+            log.warning("%s: this key is called %s now; the older name is still read", where, newer)
+            value = values.pop(older)
+            values.setdefault(newer, value)
 
 
 def _merge(below: Tree, above: Tree) -> None:

@@ -32,7 +32,7 @@ _CANCEL_AGAIN_SECONDS: Final = 0.5
 class BackgroundTasks:
     """The server's tasks: one per connection, one per running turn. Leaving the block cancels the
     remaining ones and waits for them. They are plain asyncio tasks, because a task in an anyio
-    group costs an idle connection two kilobytes more."""
+    group costs an idle connection three kilobytes more (B9: 10.5 instead of 7.2 KiB)."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

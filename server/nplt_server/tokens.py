@@ -303,6 +303,10 @@ class TokenCounting:
         assert self._counter is not None
         return self._counter
 
+    def learn(self, model: str, *, counted: int, real: int, at_once: bool = False) -> None:
+        """Learns from the number of input tokens that a provider reports."""
+        self.correction = self.correction.observe(model, counted, real, at_once=at_once)
+
     def estimate(self, text: str) -> int:
         """Counts a long text by its beginning."""
         counted = text[:_COUNTED_CHARACTERS_MAX]

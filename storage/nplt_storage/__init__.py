@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from nplt_storage.files.append import Durability
     from nplt_storage.files.directory import FileSettings
     from nplt_storage.files.store import JsonFileStore
-    from nplt_storage.history import ConversationHistory, HistorySnapshot, NotInReach, SentBefore
+    from nplt_storage.history import ConversationHistory, HistorySnapshot, NotInReach
     from nplt_storage.memory import MemoryStore
     from nplt_storage.messages import ChatMessage, ToolCall
     from nplt_storage.opening import BadStoreConfig, StoreConfig, StoreContext, open_store
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from nplt_storage.redis.store import RedisStore
     from nplt_storage.rows import BadCursor, ConversationRow, RowPage, RowQuery
     from nplt_storage.search import SearchHit, SearchPage, SearchQuery
+    from nplt_storage.sent_before import SentBefore
     from nplt_storage.store import (
         Builder,
         ConversationStore,
@@ -117,6 +118,7 @@ _HOMES = (
     "nplt_storage.rows",
     "nplt_storage.messages",
     "nplt_storage.history",
+    "nplt_storage.sent_before",
     "nplt_storage.pages",
     "nplt_storage.search",
     "nplt_storage.store",

@@ -125,13 +125,13 @@ def decode_verified(line: bytes) -> Entry:
         entry: Entry = _DECODER.decode(line)
     except _NOT_READ:
         return _decode_unknown(line)
-    if entry.timestamp is UNSTAMPED or not entry.id or wrong_reference(entry):
+    if entry.timestamp is UNSTAMPED or not entry.id:
         return _decode_unknown(line)
     match entry:
         case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry():
             return _from_layout(entry, line)
         case _:
-            return entry
+            return _decode_unknown(line) if wrong_reference(entry) else entry
 
 
 def _decode_unknown(line: bytes) -> UnknownEntry:
@@ -243,7 +243,7 @@ def _as_object(entry: Entry) -> dict[str, Any]:
             if entry.parts:
                 own["parts"] = [part if part[2] is not None else part[:2] for part in own["parts"]]
         case ToolResultsEntry():
-            own["tool_calls"] = [_answered(result) for result in own["tool_calls"]]
+            own["tool_calls"] = [_result_layout(result) for result in own["tool_calls"]]
         case _ if "expires_at" in own:
             own["expires_at"] = time_as_text(own["expires_at"])
         case _:
@@ -270,16 +270,16 @@ def _asked(call: dict[str, Any], at: str) -> dict[str, Any]:
     }
 
 
-def _answered(result: dict[str, Any]) -> dict[str, Any]:
+def _result_layout(result: dict[str, Any]) -> dict[str, Any]:
     result["timestamp"] = time_as_text(result["timestamp"])
     if "sections" in result:
         result["sections"] = _short_sections(result["sections"], result["result"])
     return {"tool_name": result.pop("tool_name"), "arguments": {}, **result}
 
 
-def _short_sections(sections: dict[str, Any], said: str) -> dict[str, Any]:
+def _short_sections(sections: dict[str, Any], content: str) -> dict[str, Any]:
     return {
-        level: [[name] if text == said else [name, text] for name, text in named]
+        level: [[name] if text == content else [name, text] for name, text in named]
         for level, named in sections.items()
     }
 
@@ -311,12 +311,12 @@ def _from_layout(
 
 
 def _whole_sections(
-    sections: LevelOfDetailSections | None, said: str
+    sections: LevelOfDetailSections | None, content: str
 ) -> LevelOfDetailSections | None:
     """Raises `ValueError` for a section that is not a name and perhaps a text."""
 
     def whole(level: Iterable[tuple[str, ...]]) -> Sections:
-        pairs = (section if len(section) == 2 else (*section, said) for section in level)
+        pairs = (section if len(section) == 2 else (*section, content) for section in level)
         return tuple((name, text) for name, text in pairs)
 
     return sections and LevelOfDetailSections(

@@ -3,13 +3,15 @@
 Works for every store, because it only uses the `ConversationStore` interface:
 entries come in batches, blobs are copied along, and the copy appears in one step.
 A fork is a copy of the first entries and one more entry that says so; afterwards
-the two conversations are independent.
+the two conversations are independent. Attachments are brought along where the target has a
+directory for them, and a copy can be compared with its source entry by entry.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,7 @@ import anyio.to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nplt_storage.attachments import end_copy, link_attachments
+from nplt_storage.attachments import end_copy, link_attachments, mark_copy
 from nplt_storage.entries import (
     ArchivedEntry,
     AttachmentEntry,
@@ -35,7 +37,9 @@ from nplt_storage.entries import (
     ToolCallResult,
     ToolResultsEntry,
 )
-from nplt_storage.errors import BadEntry, ConversationNotFound
+from nplt_storage.errors import BadEntry, ConversationNotFound, StorageUnavailable
+from nplt_storage.file_system import Disk, write_new_file
+from nplt_storage.ids import is_file_id
 from nplt_storage.json_values import JsonObject
 from nplt_storage.rows import Checkpoint, read_checkpoint
 from nplt_storage.store import Builder, ConversationStore, Origin
@@ -54,7 +58,7 @@ def stand_ins(first: Entry) -> list[Entry]:
     checkpoint = read_checkpoint(first) if isinstance(first, CheckpointEntry) else None
     if checkpoint is None:
         raise BadEntry(f"it begins with entry {first.seq}, and nothing says what was before")
-    at_place = {entry.seq: entry for entry in checkpoint.told}
+    at_place = {entry.seq: entry for entry in checkpoint.state_entries}
     anywhere = _anywhere(checkpoint)
     entries: list[Entry] = []
     for seq in range(1, first.seq + 1):
@@ -232,3 +236,94 @@ async def read_blob_whole(source: Source, session_id: str, blob: BlobReference) 
         return None
     is_same = len(data) == blob.size and hashlib.sha256(data).hexdigest() == blob.sha256
     return data if is_same else None
+
+
+async def difference(
+    source: Source, target: Source, session_id: str, *, origin: Origin | None = None
+) -> str | None:
+    """The first difference, or `None`; the target may have grown since. `origin` is the expected
+    origin of the target, if not the source's."""
+    before, after = origin or await source.origin(session_id), await target.origin(session_id)
+    if before != after:
+        return "its user, the time it began or what was said of it differ"
+    copies: AsyncIterator[Entry] | None = None
+    async for entry in _singly(source, session_id, after=0):
+        if copies is None:
+            if isinstance(entry, CheckpointEntry) and entry.seq > 1:
+                # It stands for what was trimmed; the target may say that in its own way.
+                copies = _singly(target, session_id, after=entry.seq)
+                continue
+            copies = _singly(target, session_id, after=0)
+        copy = await anext(copies, None)
+        if copy is None or _comparable(copy) != _comparable(entry):
+            return f"entry {entry.seq} differs" if copy else f"entry {entry.seq} is not there"
+    return None
+
+
+async def _singly(source: Source, session_id: str, *, after: int) -> AsyncIterator[Entry]:
+    async for batch in source.entries(session_id, after=after):
+        for entry in batch:
+            yield entry
+
+
+def _comparable(entry: Entry) -> Entry:
+    """The entry without blob ids, which each store chooses itself."""
+    if not isinstance(entry, ToolResultsEntry):
+        return entry
+    results = (
+        result if result.blob is None else replace(result, blob=replace(result.blob, blob_id=""))
+        for result in entry.results
+    )
+    return replace(entry, results=tuple(results))
+
+
+ReadAttachment: TypeAlias = Callable[[AttachmentEntry], Awaitable[bytes | None]]
+
+
+@asynccontextmanager
+async def bringing_into(
+    files: Path | None, new_id: str, read: ReadAttachment | None
+) -> AsyncIterator[BringAttachments | None]:
+    """Brings attachments to `files`, the target's directory of them, if it has one. The body of the
+    `with` block makes the copy; if that fails, they are removed again."""
+    if files is None or read is None:
+        yield None
+        return
+    folder, disk = files / new_id, Disk(files.parent)
+    brought: list[Path] = []
+
+    def keep(file_id: str, data: bytes) -> None:
+        path = folder / file_id
+        try:
+            mark_copy(files, new_id)
+            disk.make_directory(folder)
+            if disk.find(path) is None:  # else it is not ours to remove again
+                brought.append(path)
+            write_new_file(disk, path, data)
+        except OSError as error:
+            raise StorageUnavailable(f"an attachment can't be kept: {error.strerror}") from error
+
+    async def bring(entries: Sequence[AttachmentEntry]) -> Sequence[str]:
+        missing: list[str] = []
+        for entry in entries:
+            data = await read(entry) if is_file_id(entry.file_id) else None
+            if data is None:
+                missing.append(entry.file_id)
+            else:
+                await anyio.to_thread.run_sync(keep, entry.file_id, data)
+        return missing
+
+    def remove() -> None:
+        with suppress(OSError):  # whoever failed before has more to say
+            for path in brought:
+                disk.remove(path)
+            disk.remove_directory(folder)  # if nothing else is in it
+
+    try:
+        yield bring
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(remove)
+        raise
+    finally:
+        end_copy(files, new_id, is_there=True)  # what was brought, and only that, is removed

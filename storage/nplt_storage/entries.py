@@ -51,7 +51,7 @@ OutputState: TypeAlias = Literal["completed", "interrupted", "failed"]
 PartKind: TypeAlias = Literal["text", "reasoning", "call", "opaque"]
 FaultState: TypeAlias = Literal["interrupted", "failed"]
 ApprovalState: TypeAlias = Literal["asked", "allowed", "denied"]
-ToolStatus: TypeAlias = Literal["success", "failed", "skipped"]
+ToolExecutionStatus: TypeAlias = Literal["success", "failed", "skipped"]
 LevelOfDetail: TypeAlias = Literal["live", "summary", "gist"]
 
 Moment: TypeAlias = Annotated[datetime, Meta(tz=True)]
@@ -149,7 +149,7 @@ class ToolCallResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     tool_name: str
     result: str
-    status: ToolStatus
+    status: ToolExecutionStatus
     duration: int | float
     timestamp: Moment
     tool_call_id: str
@@ -499,8 +499,8 @@ def _wrong_reach(entry: EpochEntry) -> str | None:
 
 
 def _wrong_state(entry: RollbackEntry) -> str | None:
-    told = (entry.system_seq, entry.notebook_seq, entry.compaction_seq)
-    landmarks = (entry.message_count, *told, *(seq for _, seq in entry.widget_seqs))
+    state_seqs = (entry.system_seq, entry.notebook_seq, entry.compaction_seq)
+    landmarks = (entry.message_count, *state_seqs, *(seq for _, seq in entry.widget_seqs))
     if min(landmarks) < 0 or max(landmarks) > entry.to_seq:
         return f"entry {entry.to_seq} can't have been left with {landmarks} before it"
     through = 0

@@ -315,18 +315,18 @@ def read_beginning(files: FileOperations, path: Path, length: int) -> bytes:
 def write_new_file(files: FileOperations, path: Path, data: bytes | Iterable[bytes]) -> None:
     """Writes a file completely or not at all: under a temporary name, synced, then renamed. An
     existing file is replaced."""
-    beside = path.with_name(f".{path.name}.new")
-    files.remove(beside)  # left by a crash
-    descriptor = files.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    new_file = path.with_name(f".{path.name}.new")
+    files.remove(new_file)  # left by a crash
+    descriptor = files.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         try:
             write_blocks(files, descriptor, [data] if isinstance(data, bytes) else data)
             files.sync(descriptor)
         finally:
             files.close(descriptor)
-        files.rename(beside, path)
+        files.rename(new_file, path)
     except Exception:
-        files.remove(beside)
+        files.remove(new_file)
         raise
     files.sync_directory(path.parent)
 

@@ -6,9 +6,8 @@ state that `add` keeps up to date, never by going through the entries again; onl
 rollback rebuilds that state.
 
 An entry is *active* unless a rollback has taken it back; the ranges of numbers that are
-taken back are called `hidden`, as in the files. A *state entry* says what holds until
-another of its key does: the instruction, the notebook, a widget's state. *Held* entries are
-those that are loaded.
+taken back are called `hidden`, as in the files (`active_entries`). *Held* entries are those that
+are loaded.
 
 A history may be given only the newest entries, and the conversation's row for the
 rest. It then answers for what it has loaded and raises `NotInReach` where that is not
@@ -18,21 +17,30 @@ enough. What it returns is a copy or immutable. No I/O, no clock.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import islice, pairwise, takewhile
-from typing import Final, TypeAlias, TypeVar, overload
+from itertools import pairwise, takewhile
+from typing import Final, TypeAlias, TypeVar
 
 import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nplt_storage.codec import check_time
+from nplt_storage.active_entries import (
+    ActiveEntries,
+    EntriesSoFar,
+    as_ranges,
+    hidden_in,
+    is_in,
+    place_after,
+    ranges_without,
+    reach,
+    skip_hidden,
+)
 from nplt_storage.entries import (
     ArchivedEntry,
     CheckpointEntry,
-    ClearEntry,
     CompactionEntry,
     Entry,
     EpochEntry,
@@ -54,7 +62,7 @@ from nplt_storage.entries import (
 )
 from nplt_storage.errors import BadEntry, StorageError
 from nplt_storage.json_values import JsonObject, JsonValue, check_object
-from nplt_storage.messages import ChatMessage, MessageEntry, ResultsByCall, chat_message
+from nplt_storage.messages import ChatMessage, MessageEntry, chat_message
 from nplt_storage.rows import (
     COMPACTION,
     INSTRUCTION,
@@ -69,182 +77,13 @@ from nplt_storage.rows import (
     preview_of,
     read_checkpoint,
     row_from_entries,
-    state_key_of,
     state_seqs_of,
     through,
     widget_key,
 )
-from nplt_storage.turns import ContextEntry, Turn, TurnState, check_step
+from nplt_storage.turns import Turn, TurnState, check_step
 
 __all__ = ["ConversationHistory", "HistorySnapshot", "NotInReach", "Ranges"]
-
-
-class EntriesSoFar(Sequence[Entry]):
-    """The entries up to the moment of the call: a view that neither copies nor changes them."""
-
-    __slots__ = ("_entries", "_length")
-
-    def __init__(self, entries: list[Entry]) -> None:
-        self._entries = entries
-        self._length = len(entries)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[Entry]:
-        return islice(self._entries, self._length)
-
-    def __reversed__(self) -> Iterator[Entry]:
-        # The list only grows, and the iterator begins at its end of this moment.
-        return islice(reversed(self._entries), len(self._entries) - self._length, None)
-
-    @overload
-    def __getitem__(self, index: int) -> Entry: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Entry]: ...
-    def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
-        places = range(self._length)[index]
-        if isinstance(places, range):
-            return [self._entries[place] for place in places]
-        return self._entries[places]
-
-
-class ActiveEntries:
-    """The active entries and the state that follows from them. An entry is added in constant time.
-    After a rollback a new object is built, so that holders of the old one see no change."""
-
-    def __init__(self, entries: Iterable[Entry] = (), hidden: Ranges = ()) -> None:
-        """Adds the entries that are not hidden. A turn that was running where a hidden range begins
-        ends there."""
-        self.entries: list[Entry] = []
-        self.turns: dict[str | None, Turn] = {}
-        self.shown: list[Turn] = []
-        """The ended turns that no clear has hidden, by number. The list object stays the same while
-        it only grows at its end, and is replaced by another one on any other change, so a reader
-        can tell whether to continue from where it stopped."""
-        self.unfinished: dict[str | None, ModelInputEntry] = {}
-        self.spoken: list[ModelInputEntry | ModelOutputEntry] = []
-        self.results: ResultsByCall = {}
-        self.state_entries: dict[StateKey, list[StateEntry]] = {}
-        self.quarantined: dict[int, QuarantineEntry] = {}
-        self.epoch: EpochEntry | None = None
-        gaps = iter(hidden)
-        gap = next(gaps, None)
-        for entry in entries:
-            while gap is not None and gap[1] < entry.seq:
-                self.abandon_unfinished()
-                gap = next(gaps, None)
-            if gap is None or entry.seq < gap[0]:
-                self.add(entry)
-        if gap is not None:
-            self.abandon_unfinished()
-
-    def abandon_unfinished(self) -> None:
-        """Turns without an end are over: models do not see them, and they are not resumed."""
-        for turn_id in self.unfinished:
-            self.turns[turn_id].abandoned = True
-        self.unfinished.clear()
-
-    def add(self, entry: Entry) -> None:
-        self.entries.append(entry)
-        match entry:
-            case ModelInputEntry() | ModelOutputEntry():
-                self.spoken.append(entry)
-                self._add_to_turn(entry)
-            case ToolResultsEntry():
-                self.results[entry.turn_id, entry.call] = entry
-                self._add_to_turn(entry)
-            case FaultEntry():
-                self._add_to_turn(entry)
-            case ForkedEntry():
-                self.abandon_unfinished()
-            case EpochEntry():
-                self.epoch = entry
-            case QuarantineEntry(lifted=True):
-                self.quarantined.pop(entry.target_seq, None)
-            case QuarantineEntry():
-                self.quarantined[entry.target_seq] = entry
-            case _ if isinstance(entry, StateEntry):
-                self.state_entries.setdefault(state_key_of(entry), []).append(entry)
-                if isinstance(entry, ClearEntry):
-                    self.shown = []
-            case _:
-                pass
-
-    def _add_to_turn(self, entry: ContextEntry | FaultEntry) -> None:
-        if entry.turn_id is None:
-            return
-        turn = self.turns.get(entry.turn_id)
-        if turn is None:
-            turn = self.turns[entry.turn_id] = Turn(number=entry.seq)
-        if not isinstance(entry, FaultEntry):
-            turn.entries.append(entry)
-        match entry:
-            case ModelInputEntry():
-                if turn.prompt is None:
-                    turn.prompt = entry
-                    if turn.end is None:
-                        turn.number = entry.seq
-                        self.unfinished[entry.turn_id] = entry
-            case ModelOutputEntry():
-                turn.last_call = entry.call
-                turn.unanswered = entry if entry.tool_calls else None
-                if entry.ends_turn:
-                    self._end(turn, entry)
-            case ToolResultsEntry():
-                turn.unanswered = None
-            case FaultEntry():
-                self._end(turn, entry)
-
-    def _end(self, turn: Turn, end: ModelOutputEntry | FaultEntry) -> None:
-        if turn.end is not None:
-            return
-        turn.end = end
-        self.unfinished.pop(end.turn_id, None)
-        if turn.never_began:
-            return
-        if not self.shown or self.shown[-1].number < turn.number:
-            self.shown.append(turn)
-        else:
-            place = bisect_left(self.shown, turn.number, key=lambda shown: shown.number)
-            self.shown = [*self.shown[:place], turn, *self.shown[place:]]
-
-
-def place_after(entries: Sequence[Entry], seq: int) -> int:
-    """The number of entries up to `seq`; the entries are in order."""
-    return bisect_right(entries, seq, key=lambda entry: entry.seq)
-
-
-def is_in(ranges: Ranges, seq: int) -> bool:
-    place = bisect_right(ranges, seq, key=lambda range_: range_[0]) - 1
-    return place >= 0 and seq <= ranges[place][1]
-
-
-def _minus(ranges: Ranges, others: Ranges) -> list[tuple[int, int]]:
-    """The parts of the ranges that are in none of the others."""
-    left: list[tuple[int, int]] = []
-    for first, last in ranges:
-        place = max(0, bisect_right(others, first, key=lambda range_: range_[0]) - 1)
-        while first <= last and place < len(others) and others[place][0] <= last:
-            if others[place][1] >= first:
-                if others[place][0] > first:
-                    left.append((first, others[place][0] - 1))
-                first = others[place][1] + 1
-            place += 1
-        if first <= last:
-            left.append((first, last))
-    return left
-
-
-def _as_ranges(seqs: Iterable[int]) -> list[tuple[int, int]]:
-    """Joins sorted numbers into ranges."""
-    ranges: list[tuple[int, int]] = []
-    for seq in seqs:
-        if ranges and ranges[-1][1] == seq - 1:
-            ranges[-1] = (ranges[-1][0], seq)
-        else:
-            ranges.append((seq, seq))
-    return ranges
 
 
 class NotInReach(StorageError):
@@ -277,42 +116,6 @@ class UnloadedPart(Struct, frozen=True, kw_only=True):
         return self.state_seqs.get(key, 0 if self.is_known else None)
 
 
-def _hidden_in(entries: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
-    """The hidden ranges as of the last entry; `hidden` are those before the first."""
-    ranges = list(hidden)
-    for entry in entries:
-        if isinstance(entry, RollbackEntry):
-            if entry.hidden is not None:
-                ranges = list(entry.hidden)
-            while ranges and ranges[-1][1] > entry.to_seq:
-                ranges.pop()
-            ranges.append((entry.to_seq + 1, entry.seq))
-    return tuple(ranges)
-
-
-def _reach(held: list[Entry], hidden: Ranges, head_seq: int) -> int:
-    """The number from which on every active entry is loaded."""
-    if held and held[-1].seq == head_seq:
-        first = held[0].seq
-        if first + len(held) == head_seq + 1 and not (hidden and first > 1):
-            return first  # nothing is missing between them
-    due = head_seq
-    ranges = list(hidden)
-    for entry in reversed(held):
-        due = _skip_hidden(due, ranges)
-        if entry.seq < due:
-            break
-        due = min(due, entry.seq - 1)
-    return _skip_hidden(due, ranges) + 1
-
-
-def _skip_hidden(seq: int, ranges: list[tuple[int, int]]) -> int:
-    """The next lower number that is not hidden; ranges above it are dropped."""
-    while ranges and seq <= ranges[-1][1]:
-        seq = min(seq, ranges.pop()[0] - 1)
-    return seq
-
-
 def check_next(entry: Entry, active: ActiveEntries, head_seq: int) -> None:
     """Raises `BadEntry` if the entry must not follow. It is called before an entry gets its number,
     so that a record never holds a result without its call, an answer without a prompt, or output
@@ -324,34 +127,36 @@ def check_next(entry: Entry, active: ActiveEntries, head_seq: int) -> None:
         case RenamedEntry():
             if not entry.name.strip():
                 raise BadEntry("a name is not blank")
-        case RollbackEntry():
+        case RollbackEntry(to_seq=seq):
+            _check_reference(entry, seq, head_seq)
             _check_rollback(entry, active, head_seq)
         case (
             CompactionEntry(through_seq=seq)
             | QuarantineEntry(target_seq=seq)
             | ForkedEntry(at_seq=seq)
         ):
-            _check_there(entry, seq, head_seq)
+            _check_reference(entry, seq, head_seq)
         case UnknownEntry():
             raise BadEntry(f"this version does not know entries of kind {entry.kind!r}")
         case _:
-            if isinstance(entry, EpochEntry) and entry.summary_through:
-                _check_there(entry, entry.summary_through, head_seq)
+            if isinstance(entry, EpochEntry):
+                _check_reference(entry, entry.summary_through, head_seq)
             if turn is not None and turn.is_over:
                 raise BadEntry(f"turn {entry.turn_id} has ended")
 
 
 def _check_rollback(entry: RollbackEntry, active: ActiveEntries, head_seq: int) -> None:
-    if entry.to_seq:  # 0: to before the first entry
-        _check_there(entry, entry.to_seq, head_seq)
     if entry.to_seq == head_seq and not entry.turns:
         raise BadEntry(f"there is nothing after entry {head_seq} to take back")
     if active.unfinished:
         raise BadEntry("an answer is still running: nothing can be taken back until it has ended")
 
 
-def _check_there(entry: Entry, seq: int, head_seq: int) -> None:
-    if not 1 <= seq <= head_seq:
+def _check_reference(entry: Entry, seq: int, head_seq: int) -> None:
+    """`seq`: the highest number that the entry names; 0 where that means none."""
+    if wrong := wrong_reference(entry):
+        raise BadEntry(wrong)
+    if seq > head_seq:
         raise BadEntry(f"a {entry.kind} can't name entry {seq}: there are 1 to {head_seq}")
 
 
@@ -426,12 +231,12 @@ class ConversationHistory:
         if row is not None:
             self.head_seq, self.hidden = row.head_seq, row.hidden
         else:
-            self.head_seq, self.hidden = held[-1].seq if held else 0, _hidden_in(held)
+            self.head_seq, self.hidden = held[-1].seq if held else 0, hidden_in(held)
         self.changed_seq = self.head_seq
         """The newest entry other than a prompt, an output or results. While it stays the same, so
         do the instruction, state, epoch, quarantines and hidden ranges."""
         self._active = ActiveEntries(held, self.hidden)
-        first_seq = _reach(held, self.hidden, self.head_seq)
+        first_seq = reach(held, self.hidden, self.head_seq)
         self._before = UnloadedPart(first_seq=first_seq, is_known=first_seq == 1)
         if row is not None and first_seq > 1:
             # Where the first that is held is a checkpoint, it has the number of the last
@@ -617,19 +422,20 @@ class ConversationHistory:
         return self._messages(self._all_active.spoken[-n:] if n > 0 else [])
 
     def by_role(self, role: Role) -> list[ChatMessage]:
-        said = (entry for entry in self._all_active.entries if isinstance(entry, MessageEntry))
-        return self._messages(entry for entry in said if entry.role == role)
+        messages = (entry for entry in self._all_active.entries if isinstance(entry, MessageEntry))
+        return self._messages(entry for entry in messages if entry.role == role)
 
     # Growing
 
-    def stamp(self, draft: _E, *, id: str, timestamp: datetime) -> _E:  # noqa: A002
+    def check(self, draft: Entry) -> None:
+        """Raises `BadEntry` if the draft must not follow."""
         check_metadata(draft.metadata)
-        if wrong := wrong_reference(draft):
-            raise BadEntry(wrong)
-        check_time(timestamp, "timestamp")
+        check_next(draft, self._active, self.head_seq)
+
+    def stamp(self, draft: _E, *, id: str, timestamp: datetime) -> _E:  # noqa: A002
+        self.check(draft)
         if not id:
             raise BadEntry("an entry needs an id")
-        check_next(draft, self._active, self.head_seq)
         entry = replace(draft, seq=self.head_seq + 1, id=id, timestamp=timestamp)
         # What follows from the record is known better here than to who asks.
         if isinstance(entry, ToolResultsEntry):
@@ -745,7 +551,7 @@ class ConversationHistory:
             case CheckpointEntry():
                 checkpoint = read_checkpoint(entry)
                 if checkpoint is not None:
-                    self._quoted |= {entry.seq: entry for entry in checkpoint.told}
+                    self._quoted |= {entry.seq: entry for entry in checkpoint.state_entries}
             case _:
                 pass
 
@@ -764,8 +570,8 @@ class ConversationHistory:
             in_full = in_full or is_in(self.hidden, draft.to_seq)
             hidden = self._hidden_at(draft.to_seq)
         is_implied = hidden == through(self.hidden, draft.to_seq)
-        said = None if is_implied and not in_full else hidden
-        return replace(self._left_by(draft, hidden)[0], hidden=said)
+        named = None if is_implied and not in_full else hidden
+        return replace(self._left_by(draft, hidden)[0], hidden=named)
 
     def _without_turns(self, draft: _Rollback) -> tuple[_Rollback, Ranges]:
         """The draft with `to_seq` for its turns, and the ranges up to `to_seq` that it hides."""
@@ -773,9 +579,9 @@ class ConversationHistory:
         taken = self._entries_of(draft.turns)
         taken_seqs = [entry.seq for entry in taken]
         if [entry.seq for entry in entries[-len(taken) :]] == taken_seqs:
-            to_seq = _skip_hidden(taken_seqs[0] - 1, list(self.hidden))
+            to_seq = skip_hidden(taken_seqs[0] - 1, list(self.hidden))
             return replace(draft, to_seq=to_seq), through(self.hidden, to_seq)
-        hidden = tuple(sorted([*self.hidden, *_as_ranges(taken_seqs)]))
+        hidden = tuple(sorted([*self.hidden, *as_ranges(taken_seqs)]))
         return replace(draft, to_seq=self.head_seq), hidden
 
     def _entries_of(self, turns: Sequence[str]) -> list[Entry]:
@@ -835,7 +641,7 @@ class ConversationHistory:
                 raise NotInReach(seq)
             first, hidden = 0, ()
         places = range(place_after(self._held, first), place_after(self._held, seq))
-        return _hidden_in((self._held[place] for place in places), hidden)
+        return hidden_in((self._held[place] for place in places), hidden)
 
     def _left_by(self, draft: _Rollback, hidden: Ranges) -> tuple[_Rollback, ActiveEntries]:
         """The draft with the fields that describe the remaining entries, and these entries.
@@ -872,13 +678,13 @@ class ConversationHistory:
     def _check_changes(self, after: Ranges, to_seq: int) -> None:
         """Raises unless every entry that becomes active or hidden with these ranges is loaded."""
         first_seq, held = self._before.first_seq, self._held
-        for first, last in _minus(self.hidden, after):
+        for first, last in ranges_without(self.hidden, after):
             if first <= self._before.trimmed_through:
                 raise BadEntry(f"entry {first} is no longer kept")
             found = place_after(held, last) - place_after(held, first - 1)
             if first < first_seq or found != last - first + 1:
                 raise NotInReach(to_seq)
-        if any(first < first_seq for first, _ in _minus(after, self.hidden)):
+        if any(first < first_seq for first, _ in ranges_without(after, self.hidden)):
             raise NotInReach(to_seq)
 
     # Inside
@@ -889,8 +695,8 @@ class ConversationHistory:
             raise NotInReach(self._lost_at)
         return self._active
 
-    def _messages(self, said: Iterable[MessageEntry]) -> list[ChatMessage]:
-        return [chat_message(entry, self._active.results).copy() for entry in said]
+    def _messages(self, messages: Iterable[MessageEntry]) -> list[ChatMessage]:
+        return [chat_message(entry, self._active.results).copy() for entry in messages]
 
     def _state_keys(self) -> Iterable[StateKey]:
         return self._before.state_seqs.keys() | self._active.state_entries.keys()
@@ -905,39 +711,3 @@ class ConversationHistory:
         if quoted is None and earlier_seq and not self.is_in_reach:
             raise NotInReach(earlier_seq)
         return quoted
-
-
-class SentBefore(Struct, frozen=True, kw_only=True):
-    """A prompt that is sent again. It runs once, however long ago the first was, also if it was
-    taken back. The sender gets the state of its turn, which is found by reading on from the prompt
-    until the turn ends."""
-
-    seq: int
-    turn_id: str
-    state: TurnState
-    text: str | None
-    """`None` if it was trimmed."""
-
-
-def sent_before(
-    entries: Iterable[Entry], *, message_id: str | None = None, hidden: Ranges = ()
-) -> SentBefore | None:
-    """The prompt that the entries begin with, and the state of its turn; `None` if they begin with
-    another entry or its message id differs."""
-    following = iter(entries)
-    prompt = next(following, None)
-    if not isinstance(prompt, ModelInputEntry) or message_id not in (None, prompt.message_id):
-        return None
-    read = ActiveEntries([prompt])
-    turn = read.turns.get(prompt.turn_id)
-    state: TurnState = "completed"
-    if turn is not None:
-        for entry in following:
-            read.add(entry)
-            if turn.is_over:
-                break
-        state = turn.state
-        if turn.end and is_in(hidden, turn.end.seq) and not is_in(hidden, prompt.seq):
-            state = "interrupted"  # someone went back to where it had not ended
-    turn_id = prompt.turn_id or ""
-    return SentBefore(seq=prompt.seq, turn_id=turn_id, state=state, text=prompt.content)

@@ -34,8 +34,9 @@ from nplt_storage.entries import (
     RollbackEntry,
 )
 from nplt_storage.errors import StorageError
-from nplt_storage.files.foreign import NotForeign, read_foreign
+from nplt_storage.files.foreign import read_foreign
 from nplt_storage.files.format import LOCAL_USER
+from nplt_storage.files.json_document import NotForeign
 from nplt_storage.ids import is_session_id, new_entry_id
 from nplt_storage.memory import EntryList, MemoryRecord, MemoryStore, StoredConversation
 from nplt_storage.messages import LevelMaker, no_levels
@@ -105,12 +106,12 @@ class HistoryBackendRecord(MemoryRecord):
             await self._store.append_message(self.session_id, *message)
         row = await super().append(entry)
         if isinstance(entry, ClearEntry | RollbackEntry):
-            await self._store.write_anew(self.session_id, kept)
+            await self._store.write_kept(self.session_id, kept)
         return row
 
     async def redact(self, seq: int, *, at: datetime) -> Entry:
         tombstone = await super().redact(seq, at=at)
-        await self._store.write_anew(self.session_id, self._writable())
+        await self._store.write_kept(self.session_id, self._writable())
         return tombstone
 
 
@@ -152,7 +153,7 @@ class HistoryBackendStore(MemoryStore):
         with self._our_errors("clear_history"):
             await self._backend.clear_history(session_id)
 
-    async def write_anew(self, session_id: str, kept: StoredConversation) -> None:
+    async def write_kept(self, session_id: str, kept: StoredConversation) -> None:
         """Replaces the backend's messages by the active ones since the last clear, turn by turn in
         the order of their prompts."""
         turns: dict[str, list[tuple[str, str]]] = {}
@@ -202,7 +203,7 @@ class HistoryBackendStore(MemoryStore):
     async def build(self, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
         async with super().build(session_id, origin) as builder:
             yield builder
-        await self.write_anew(session_id, self._kept[session_id])
+        await self.write_kept(session_id, self._kept[session_id])
 
     async def delete(self, session_id: str) -> None:
         await super().delete(session_id)
@@ -210,4 +211,4 @@ class HistoryBackendStore(MemoryStore):
 
     async def undelete(self, session_id: str, *, user: str | None = None) -> None:
         await super().undelete(session_id, user=user)
-        await self.write_anew(session_id, self._kept[session_id])
+        await self.write_kept(session_id, self._kept[session_id])

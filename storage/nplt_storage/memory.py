@@ -22,7 +22,7 @@ from nplt_storage.errors import (
     ConversationNotFound,
     ConversationReadOnly,
 )
-from nplt_storage.history import ConversationHistory, SentBefore, sent_before
+from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import is_session_id
 from nplt_storage.json_values import check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
@@ -30,6 +30,7 @@ from nplt_storage.pages import MessagePage, PageQuery, read_page
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery, fold, fold_all, new_row, page_of
 from nplt_storage.search import SearchPage, SearchQuery, search_entries
+from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import (
     Builder,
     DeletedConversation,
@@ -56,7 +57,7 @@ class StoredConversation(Struct):
     row: ConversationRow
     entries: list[Entry] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
-    said: list[Piece] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     writer: MemoryRecord | None = None
 
     @classmethod
@@ -88,16 +89,16 @@ class MemoryRecord:
     async def append(self, entry: Entry) -> ConversationRow:
         kept = self._writable()
         kept.add(entry)
-        if kept.said and outdates(entry, *kept.said[0][:2]):
-            kept.said.clear()
+        if kept.pieces and outdates(entry, *kept.pieces[0][:2]):
+            kept.pieces.clear()
         return kept.row
 
     def journal_delta(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> None:
         kept = self._kept
         if kept.writer is self:
-            if kept.said and kept.said[0][:2] != (turn_id, call):
-                kept.said.clear()
-            kept.said.append((turn_id, call, kind, text))
+            if kept.pieces and kept.pieces[0][:2] != (turn_id, call):
+                kept.pieces.clear()
+            kept.pieces.append((turn_id, call, kind, text))
 
     async def keep_blob(self, data: bytes) -> BlobReference:
         return self._writable().keep_blob(data)
@@ -193,7 +194,7 @@ class MemoryStore:
             record=kept.writer,
             history=ConversationHistory(session_id, kept.entries, turns_max=self._turns_max),
             row=kept.row,
-            partial_answer=not_yet_an_entry(joined(kept.said), kept.row, kept.entries),
+            partial_answer=not_yet_an_entry(joined(kept.pieces), kept.row, kept.entries),
         )
 
     async def page(self, session_id: str, query: PageQuery) -> MessagePage:

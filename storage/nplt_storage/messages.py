@@ -32,8 +32,8 @@ from nplt_storage.entries import (
     Role,
     SystemInstructionEntry,
     ToolCallResult,
+    ToolExecutionStatus,
     ToolResultsEntry,
-    ToolStatus,
 )
 from nplt_storage.json_values import JsonObject, JsonValue
 
@@ -46,7 +46,7 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     tool_call_id: str
     arguments: Mapping[str, JsonValue]
     result: str
-    status: ToolStatus | Literal["pending"]
+    status: ToolExecutionStatus | Literal["pending"]
     duration: float
     timestamp: datetime
     blob: BlobReference | None = None
@@ -105,7 +105,7 @@ LevelMaker: TypeAlias = Callable[[str | ToolCallResult], LevelOfDetailSections |
 if it is short enough to be shown whole."""
 
 
-def no_levels(said: str | ToolCallResult) -> None:
+def no_levels(content: str | ToolCallResult) -> None:
     """The level maker for entries that are shown whole, or whose levels are recorded."""
 
 
@@ -123,8 +123,8 @@ def chat_message(
         case ModelOutputEntry():
             model = model_name(entry.invocation) if entry.invocation else None
             usage, state, sections = entry.usage, entry.state, entry.sections
-            answer = results.get((entry.turn_id, entry.call))
-            tool_calls = _joined(entry, answer, detail, levels)
+            results_entry = results.get((entry.turn_id, entry.call))
+            tool_calls = _joined(entry, results_entry, detail, levels)
         case FaultEntry():
             state = entry.state
         case SystemInstructionEntry():
@@ -155,27 +155,27 @@ def model_name(invocation: ModelInvocationDescriptor) -> str:
 
 
 def text_at_level(
-    said: str | ToolCallResult,
+    content: str | ToolCallResult,
     sections: LevelOfDetailSections | None,
     level: LevelOfDetail,
     levels: LevelMaker,
 ) -> str:
     """The text without the live screen. A level that is not recorded is derived."""
-    text = said if isinstance(said, str) else said.result
+    text = content if isinstance(content, str) else content.result
     recorded = None if sections is None else sections.without_live_screen()[0]
     if recorded is not None and (level == "live" or recorded.holds(level)):
         return recorded.to_plain_text(level) or text
-    made = None if level == "live" else levels(said)
+    made = None if level == "live" else levels(content)
     return text if made is None else made.to_plain_text(level)
 
 
 def _joined(
     entry: ModelOutputEntry,
-    answer: ToolResultsEntry | None,
+    results_entry: ToolResultsEntry | None,
     detail: LevelOfDetail,
     levels: LevelMaker,
 ) -> tuple[ToolCall, ...]:
-    results: list[ToolCallResult | None] = list(answer.results) if answer else []
+    results: list[ToolCallResult | None] = list(results_entry.results) if results_entry else []
     results += [None] * (len(entry.tool_calls) - len(results))
     return tuple(
         ToolCall(

@@ -154,7 +154,7 @@ async def _open_files(options: Options, context: StoreContext) -> ConversationSt
     from nplt_storage.files.directory import FREE_BYTES_MIN, FileSettings
     from nplt_storage.files.format import LOCAL_USER
     from nplt_storage.files.store import JsonFileStore
-    from nplt_storage.rows import NOBODY
+    from nplt_storage.rows import UNKNOWN_USER
 
     settings = FileSettings(
         durability=Durability(
@@ -163,7 +163,7 @@ async def _open_files(options: Options, context: StoreContext) -> ConversationSt
         ),
         turns_max=options.get("max_turns"),
         free_bytes_min=options.get("free_bytes_min", FREE_BYTES_MIN),
-        unknown_user=NOBODY if context.has_users else LOCAL_USER,
+        unknown_user=UNKNOWN_USER if context.has_users else LOCAL_USER,
     )
     return await JsonFileStore.open_directory(
         context.data_dir, clock=context.clock, settings=settings, levels=context.levels

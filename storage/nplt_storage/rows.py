@@ -127,12 +127,12 @@ def _bill_again(values: dict[str, Any], state: Mapping[str, JsonValue]) -> None:
 
 
 def _add_billed(values: dict[str, Any], name: str, model: str, counts: list[int]) -> None:
-    known = {before: told for before, *told in values[name]}
+    known = {before: state_entries for before, *state_entries in values[name]}
     if model not in known and len(known) >= MODELS_MAX:
         model = OTHERS
     sums = map(sum, zip(known.get(model, [0] * len(counts)), counts, strict=True))
     known[model] = [min(count, _COUNTED_MAX) for count in sums]
-    values[name] = tuple((before, *told) for before, told in known.items())
+    values[name] = tuple((before, *state_entries) for before, state_entries in known.items())
 
 
 def _count(value: object) -> int:
@@ -196,13 +196,13 @@ _NUMBERED = {
     ClearEntry.kind: "compaction_seq",
     EpochEntry.kind: "epoch_seq",
 }
-_SAID_BY_ROLLBACKS = (
+_FROM_ROLLBACKS = (
     *("message_count", "preview", "system_seq", "notebook_seq", "compaction_seq", "widget_seqs"),
 )
 _ELSEWHERE: Final[Mapping[str, Any]] = {"unfinished": (), "billed": (), "billed_details": ()}
 
 
-NOBODY: Final = ""
+UNKNOWN_USER: Final = ""
 """The user of conversations without a known owner; no user has that name."""
 
 
@@ -251,7 +251,7 @@ def _take_in(values: dict[str, Any], entry: Entry) -> None:
             widgets = dict(values["widget_seqs"]) | {entry.widget: entry.seq}
             values["widget_seqs"] = tuple(sorted(widgets.items()))
         case RollbackEntry():
-            values |= {name: getattr(entry, name) for name in _SAID_BY_ROLLBACKS}
+            values |= {name: getattr(entry, name) for name in _FROM_ROLLBACKS}
             values |= {"hidden": hidden_after(values["hidden"], entry)}
             values |= {"epoch_seq": 0, "unfinished": ()}
         case ForkedEntry():
@@ -435,7 +435,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     """The state at an entry, for when older entries are trimmed."""
 
     row: ConversationRow
-    told: tuple[StateEntry, ...] = ()
+    state_entries: tuple[StateEntry, ...] = ()
     """The state entries in force at the checkpoint, with their seqs; only their content is
     kept."""
 
@@ -443,7 +443,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 def checkpoint_state(checkpoint: Checkpoint) -> JsonObject:
     state: JsonObject = {"row": orjson.loads(row_as_bytes(checkpoint.row))}
     widgets: JsonObject = {}
-    for entry in checkpoint.told:
+    for entry in checkpoint.state_entries:
         match entry:
             case SystemInstructionEntry() | NotebookEntry():
                 state[entry.kind] = entry.content
@@ -474,17 +474,19 @@ def read_checkpoint(entry: CheckpointEntry) -> Checkpoint | None:
     except ValueError:
         return None
     row = state.row
-    told: list[StateEntry] = []
+    state_entries: list[StateEntry] = []
     if state.system_instruction is not None:
-        told.append(SystemInstructionEntry(seq=row.system_seq, content=state.system_instruction))
+        state_entries.append(
+            SystemInstructionEntry(seq=row.system_seq, content=state.system_instruction)
+        )
     if state.notebook is not None:
-        told.append(NotebookEntry(seq=row.notebook_seq, content=state.notebook))
+        state_entries.append(NotebookEntry(seq=row.notebook_seq, content=state.notebook))
     if state.compaction is not None:
-        told.append(replace(state.compaction, seq=row.compaction_seq))
+        state_entries.append(replace(state.compaction, seq=row.compaction_seq))
     for name, seq in row.widget_seqs:
         if name in state.widgets:
-            told.append(WidgetEntry(seq=seq, widget=name, state=state.widgets[name]))
-    return Checkpoint(row=row, told=tuple(told))
+            state_entries.append(WidgetEntry(seq=seq, widget=name, state=state.widgets[name]))
+    return Checkpoint(row=row, state_entries=tuple(state_entries))
 
 
 def row_from_entries(entries: Sequence[Entry]) -> ConversationRow | None:

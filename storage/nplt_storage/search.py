@@ -135,8 +135,8 @@ def query_words(text: str) -> Wanted:
 
 
 def matches(wanted: Wanted, text: str) -> bool:
-    said = _joined(words(text))
-    return bool(wanted) and all(one in said for one in wanted)
+    found_words = _joined(words(text))
+    return bool(wanted) and all(one in found_words for one in wanted)
 
 
 def snippet(text: str, wanted: Wanted, characters: int = SNIPPET_CHARACTERS) -> str:
@@ -169,8 +169,8 @@ def _first_hit(text: str, wanted: Wanted) -> int:
         # Cut at blanks, where no word is.
         for found in re.compile(rf"(?s).{{1,{size}}}\S*").finditer(text, begin, end):
             block = found.span()
-            said = _joined(words(text[slice(*block)]))
-            if any(one in said for one in wanted):
+            found_words = _joined(words(text[slice(*block)]))
+            if any(one in found_words for one in wanted):
                 begin, end = block
                 break
         else:
@@ -182,9 +182,9 @@ def _place_in(text: str, begin: int, end: int, wanted: Wanted) -> int:
     starts: list[int] = []
     found: list[str] = []
     for run in re.compile(_RUNS).finditer(text, begin, end):
-        said = words(run.group())
-        found += said
-        starts += [run.start()] * len(said)
+        found_words = words(run.group())
+        found += found_words
+        starts += [run.start()] * len(found_words)
     joined = _joined(found)
     hits = [place for one in wanted if (place := joined.find(one)) != -1]
     if not hits:
@@ -315,17 +315,19 @@ def took_too_long(query: SearchQuery) -> StorageUnavailable:
     )
 
 
-def search_entries(said: Iterable[tuple[ConversationRow, Entry]], query: SearchQuery) -> SearchPage:
+def search_entries(
+    found_words: Iterable[tuple[ConversationRow, Entry]], query: SearchQuery
+) -> SearchPage:
     """Searches the entries of a user's conversations, given in any order, for stores without an
     index. At most one page of hits is held in memory."""
     wanted = query_words(query.text)
     if query.ranked:
-        return _ranked(said, wanted, query)
+        return _ranked(found_words, wanted, query)
     before = None if query.cursor is None else read_search_cursor(query.cursor)
     # The newest so far, the oldest of them first; one more than fits if there is more.
     newest: list[FoundMessage] = []
     until = monotonic() + query.seconds_max
-    for row, entry in said:
+    for row, entry in found_words:
         if monotonic() > until:
             raise took_too_long(query)
         text = searched_text(entry)

@@ -20,11 +20,12 @@ from msgspec import Struct, field
 
 from nplt_storage.entries import BlobReference, Entry, FaultEntry, ModelOutputEntry
 from nplt_storage.errors import BadEntry, ConversationHeld
-from nplt_storage.history import ConversationHistory, SentBefore
+from nplt_storage.history import ConversationHistory
 from nplt_storage.json_values import JsonValue
 from nplt_storage.pages import MessagePage, PageQuery
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery
 from nplt_storage.search import SearchPage, SearchQuery
+from nplt_storage.sent_before import SentBefore
 
 
 class StoreDescription(Struct, frozen=True, kw_only=True):
@@ -326,18 +327,18 @@ Piece: TypeAlias = tuple[str, int, DeltaKind, str]
 
 
 def joined(pieces: Iterable[Piece]) -> PartialAnswer | None:
-    said: tuple[str, int] | None = None
+    partial: tuple[str, int] | None = None
     parts: dict[str, list[str]] = {}
     for turn_id, call, kind, text in pieces:
-        if said != (turn_id, call):
-            said = (turn_id, call)
+        if partial != (turn_id, call):
+            partial = (turn_id, call)
             parts = {"text": [], "reasoning": []}
         parts[kind].append(text)
-    if said is None:
+    if partial is None:
         return None
     return PartialAnswer(
-        turn_id=said[0],
-        call=said[1],
+        turn_id=partial[0],
+        call=partial[1],
         text="".join(parts["text"]),
         reasoning="".join(parts["reasoning"]),
     )
@@ -353,11 +354,11 @@ def outdates(entry: Entry, turn_id: str, call: int) -> bool:
 
 
 def not_yet_an_entry(
-    said: PartialAnswer | None, row: ConversationRow, entries: Iterable[Entry]
+    partial: PartialAnswer | None, row: ConversationRow, entries: Iterable[Entry]
 ) -> PartialAnswer | None:
     """`said`, or `None` if that call has an entry or its turn has ended."""
-    if said is None or said.turn_id not in dict(row.unfinished):
+    if partial is None or partial.turn_id not in dict(row.unfinished):
         return None
-    if any(outdates(entry, said.turn_id, said.call) for entry in entries):
+    if any(outdates(entry, partial.turn_id, partial.call) for entry in entries):
         return None
-    return said
+    return partial

@@ -87,7 +87,7 @@ class Turn(Struct, kw_only=True, gc=False):
     prompt: ModelInputEntry | None = None
     entries: list[ContextEntry] = field(default_factory=list)
     end: ModelOutputEntry | FaultEntry | None = None
-    unanswered: ModelOutputEntry | None = None
+    awaiting_results: ModelOutputEntry | None = None
     """The latest output, while its calls have no results."""
     last_call: int = -1
     abandoned: bool = False
@@ -99,7 +99,7 @@ class Turn(Struct, kw_only=True, gc=False):
             return _S.OVER
         if self.prompt is None:
             return _S.WITHOUT_PROMPT
-        if self.unanswered is not None:
+        if self.awaiting_results is not None:
             return _S.IN_TOOLS
         return _S.BETWEEN_CALLS if len(self.entries) > 1 else _S.WAITING
 
@@ -123,9 +123,9 @@ class Turn(Struct, kw_only=True, gc=False):
 
     @property
     def open_tool_calls(self) -> tuple[ToolCallRequest, ...]:
-        if self.is_over or self.unanswered is None:
+        if self.is_over or self.awaiting_results is None:
             return ()
-        return self.unanswered.tool_calls
+        return self.awaiting_results.tool_calls
 
 
 def step_of(entry: ContextEntry | FaultEntry) -> StoredTurnStep:

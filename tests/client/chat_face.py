@@ -24,7 +24,7 @@ class RecordingFace(ChatDisplay):
 
     def __init__(self, session: ChatSession) -> None:
         self.session = session
-        self.told: list[str] = []
+        self.notices: list[str] = []
         """Texts, remarks and notices, in order."""
         self.texts: dict[str, str] = {}
         """The answers, by turn."""
@@ -49,7 +49,7 @@ class RecordingFace(ChatDisplay):
             if holds():
                 return
             await asyncio.sleep(0.005)
-        raise AssertionError(f"{holds} never came true; told: {self.told}")
+        raise AssertionError(f"{holds} never came true; told: {self.notices}")
 
     async def says(self, prompt: str) -> None:
         """Asks, and waits for the end of the answer."""
@@ -60,7 +60,7 @@ class RecordingFace(ChatDisplay):
 
     async def show(self, turns: Turns, *, has_moved: bool) -> None:
         self.shown, self.texts = turns, {}
-        self.told.append("moved" if has_moved else "entered")
+        self.notices.append("moved" if has_moved else "entered")
 
     async def show_again(self, turns: Turns) -> None:
         self.shown = turns
@@ -75,9 +75,9 @@ class RecordingFace(ChatDisplay):
             case TextReplaced():
                 self.texts[change.turn_id] = change.text
             case NoticeShown():
-                self.told.append(change.text)
+                self.notices.append(change.text)
             case TurnEnded() if change.error:
-                self.told.append(change.error)
+                self.notices.append(change.error)
             case _:
                 pass
 
@@ -99,10 +99,10 @@ class RecordingFace(ChatDisplay):
         self.is_raw = is_raw
 
     async def show_text(self, text: str) -> None:
-        self.told.append(text)
+        self.notices.append(text)
 
     def remark(self, text: str) -> None:
-        self.told.append(text)
+        self.notices.append(text)
 
     async def ask(self, text: str) -> None:
         await self.session.send(text, uuid4().hex)
@@ -113,17 +113,17 @@ class RecordingFace(ChatDisplay):
     async def choose(
         self, title: str, choices: Sequence[str], marked: str | None = None
     ) -> str | None:
-        self.told.append(f"{title}: {', '.join(choices)}")
+        self.notices.append(f"{title}: {', '.join(choices)}")
         return choices[-1]
 
     async def show_sessions(self, wanted: str) -> None:
-        self.told.append(f"sessions {wanted}")
+        self.notices.append(f"sessions {wanted}")
 
     async def show_history(self, count: int | None) -> None:
-        self.told.append(f"history {count}")
+        self.notices.append(f"history {count}")
 
     async def search(self, wanted: str) -> None:
-        self.told.append(f"search {wanted}")
+        self.notices.append(f"search {wanted}")
 
     def set_theme(self, name: str) -> None:
         self.theme = name

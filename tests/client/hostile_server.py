@@ -41,7 +41,7 @@ def foreign_bytes(shown: str) -> list[str]:
     return _OBEYED.findall(_MEANT.sub("", shown))
 
 
-def said(name: str) -> str:
+def example(name: str) -> str:
     """Each field is hostile in the same way every time: ids stay the same."""
     return f"{name.removesuffix('_id').removeprefix('current_')}{ATTACK}"
 
@@ -54,21 +54,21 @@ def anything(role: str = "assistant") -> JsonObject:
         *("code", "message", "user", "client", "class", "policy", "description", "currency"),
         *("source", "counter", "expires_at", "status", "result", "reasoning", "arguments"),
     )
-    one: JsonObject = {word: said(word) for word in words}
+    one: JsonObject = {word: example(word) for word in words}
     numbers: JsonObject = dict.fromkeys(("input_tokens", "output_tokens", "tokens", "calls"), 1)
-    call: JsonObject = {**one, "arguments": {said("key"): said("value")}}
+    call: JsonObject = {**one, "arguments": {example("key"): example("value")}}
     return {
         **one,
         **numbers,
         "seq": 1,
         "role": role,
         "turn_id": TURN,
-        "message_id": said("message_id"),
-        "content": said("content"),
+        "message_id": example("message_id"),
+        "content": example("content"),
         "state": "completed",
-        "amount": said("amount"),
+        "amount": example("amount"),
         "percent": 1.0,
-        said("key"): said("value"),
+        example("key"): example("value"),
         "tool_calls": [call],
         "attachments": [one],
         "results": [one],
@@ -87,10 +87,10 @@ def made(kind: inspect.Type, name: str = "") -> Any:
             }
             return kind.cls(**fields)
         case inspect.StrType():
-            return "idle" if name == "state" else said(name)
+            return "idle" if name == "state" else example(name)
         case inspect.VarTupleType():
             if isinstance(kind.item_type, inspect.DictType):
-                return tuple(anything(role) for role in ("user", "assistant", said("role")))
+                return tuple(anything(role) for role in ("user", "assistant", example("role")))
             return tuple(made(kind.item_type, name) for _ in range(2))
         case inspect.TupleType():
             return tuple(made(one, name) for one in kind.item_types)
@@ -113,18 +113,23 @@ def hostile(shape: type[Reply] | type[Event]) -> Any:
 def hostile_turn() -> Sequence[Event]:
     """One of every kind of event, and of every session event that is shown."""
     reasoning = messages.AgentThought(
-        session_id=SESSION, turn_id=TURN, type="reasoning", call=0, offset=0, text=said("reasoning")
+        session_id=SESSION,
+        turn_id=TURN,
+        type="reasoning",
+        call=0,
+        offset=0,
+        text=example("reasoning"),
     )
     prompt = messages.EntryAdded(session_id=SESSION, turn_id=TURN, entry=anything("user"))
     answer = {**anything(), "tool_calls": []}
-    known = ("renamed", "model", "presence", "approval", "deleted", "quarantined", said("event"))
+    known = ("renamed", "model", "presence", "approval", "deleted", "quarantined", example("event"))
     notices = (
         messages.SessionEvent(session_id=SESSION, event=event, details=anything())
         for event in known
     )
     started = hostile(messages.TurnStarted)
     text = messages.TextDelta(
-        session_id=SESSION, turn_id=TURN, call=0, offset=0, text=said("content")
+        session_id=SESSION, turn_id=TURN, call=0, offset=0, text=example("content")
     )
     whole = messages.EntryAdded(session_id=SESSION, turn_id=TURN, call=0, entry=answer)
     failed = messages.TurnFinished(
@@ -156,7 +161,7 @@ class HostileServer:
             self.failures.append(failure)
 
     def _talk(self, talk: Talk) -> None:
-        talk.greet(said("greeting"))
+        talk.greet(example("greeting"))
         seq, _ = talk.expect(messages.Hello)
         talk.send(talk.connection.send_welcome(seq, hostile(messages.Welcome)))
         while True:
@@ -175,7 +180,7 @@ class HostileServer:
 def _reply_to(request: Request) -> Reply:
     if isinstance(request, messages.HistoryRequest) and request.seq is not None:
         return messages.MessageRange(
-            session_id=SESSION, seq=request.seq, offset=0, content=said("content"), size=1
+            session_id=SESSION, seq=request.seq, offset=0, content=example("content"), size=1
         )
     if isinstance(request, messages.Ping):
         return messages.Pong(data=request.data)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.client.screen_stage import chat_on_stage, screen_text, until
 from tests.client.scripted_peer import SESSION, scripted_peer
-from tests.client.staged_server import Stage, said
+from tests.client.staged_server import Stage, message_json
 from textual.widgets import Input
 
 from nplt_client.chat.approvals import ApprovalWanted
@@ -63,9 +63,9 @@ def conversation() -> list[JsonObject]:
         "duration": 0.2,
     }
     return [
-        said(1, "user", "What time is it in Tokyo?"),
-        said(2, "assistant", "", tool_calls=[tool]),
-        said(
+        message_json(1, "user", "What time is it in Tokyo?"),
+        message_json(2, "assistant", "", tool_calls=[tool]),
+        message_json(
             3,
             "assistant",
             "Four minutes past noon.",
@@ -73,8 +73,8 @@ def conversation() -> list[JsonObject]:
             state="completed",
             model=MODEL,
         ),
-        said(4, "user", QUESTION, turn_id="turn-2"),
-        said(5, "assistant", ANSWER, turn_id="turn-2", state="completed", model=MODEL),
+        message_json(4, "user", QUESTION, turn_id="turn-2"),
+        message_json(5, "assistant", ANSWER, turn_id="turn-2", state="completed", model=MODEL),
     ]
 
 

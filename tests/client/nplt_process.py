@@ -52,9 +52,9 @@ def running_server(home: Path, *options: str) -> Iterator[str]:
             streams=(nothing.fileno(), writing, nothing.fileno()),
         )
     os.close(writing)
-    with os.fdopen(reading) as said:
+    with os.fdopen(reading) as stream:
         try:
-            line = said.readline()
+            line = stream.readline()
             assert line.startswith("listening on "), line
             yield f"nplt://{line.removeprefix('listening on ').strip()}"
         finally:
@@ -62,7 +62,7 @@ def running_server(home: Path, *options: str) -> Iterator[str]:
             fork_server().wait_for(pid)
 
 
-def hear_ctrl_c() -> None:
+def default_ctrl_c() -> None:
     """For `preexec_fn`: test runners ignore the signal, and children would inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

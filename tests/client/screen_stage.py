@@ -7,6 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.client.scripted_peer import scripted_peer
+from tests.client.staged_server import Stage
+
 import nplt_client
 
 if TYPE_CHECKING:
@@ -33,8 +36,18 @@ async def chat_on_stage(
             yield app, pilot
 
 
+@asynccontextmanager
+async def chat_with(
+    stage: Stage, folder: Path, *, resume: str | None = None, size: tuple[int, int] = (90, 30)
+) -> AsyncIterator[tuple[ChatApp, Pilot[bool]]]:
+    """The chat at a server that plays this stage."""
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, folder, resume=resume, size=size) as chat:
+            yield chat
+
+
 async def until(pilot: Pilot[bool], holds: Callable[[], bool]) -> None:
-    """As long as it takes, within reason."""
+    """Waits until it holds, for at most `TRIES_MAX` tries."""
     for _ in range(TRIES_MAX):
         if holds():
             return
@@ -43,7 +56,7 @@ async def until(pilot: Pilot[bool], holds: Callable[[], bool]) -> None:
 
 
 def screen_text(app: ChatApp) -> str:
-    """What stands on the screen, line by line."""
+    """The text of the screen, line by line."""
     width, height = app.size
     lines = app.screen._compositor.render_strips()
     return "\n".join(strip.text.rstrip() for strip in lines[:height]) + "\n" * (width == 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pexpect  # type: ignore[import-untyped]
 import pyte
-from tests.client.nplt_process import NPLT, SECONDS_MAX, hear_ctrl_c, private_environment
+from tests.client.nplt_process import NPLT, SECONDS_MAX, default_ctrl_c, private_environment
 from tests.client.terminal_user import end
 
 _READ_SECONDS = 0.05
@@ -40,7 +40,7 @@ class ScreenPerson:
     def sees_no(self, words: str) -> None:
         self._wait(lambda: words not in self.screen, f"not to see {words}")
 
-    def hears(self, sequence: bytes) -> None:
+    def receives(self, sequence: bytes) -> None:
         """Waits for what is not seen: a bell, a notification."""
         self._wait(lambda: sequence in self.raw, f"for {sequence!r}")
 
@@ -104,7 +104,7 @@ def at_screen(
         env=private_environment(home, COLORTERM="truecolor", **environ),
         timeout=SECONDS_MAX,
         dimensions=(rows, columns),
-        preexec_fn=hear_ctrl_c,
+        preexec_fn=default_ctrl_c,
         echo=False,
     )
     child.delaybeforesend = None

@@ -72,7 +72,7 @@ class Talk:
     def welcome(self, **changes: object) -> Hello:
         self.greet()
         seq, hello = self.expect(Hello)
-        said: dict[str, object] = {
+        welcome_json: dict[str, object] = {
             "version": 3,
             "server": "nplt/0.1.0",
             "user": "local",
@@ -82,7 +82,7 @@ class Talk:
             "limits": {"message_bytes_max": 1024 * 1024},
             **changes,
         }
-        self.send(self.connection.send_welcome(seq, Welcome(**said)))  # type: ignore[arg-type]
+        self.send(self.connection.send_welcome(seq, Welcome(**welcome_json)))  # type: ignore[arg-type]
         return hello
 
     def next_request(self) -> RequestReceived:
@@ -133,7 +133,7 @@ class Talk:
 
 
 def receipt(prompt: Prompt, turn_id: str = "turn-1", **changes: object) -> Receipt:
-    said: dict[str, object] = {
+    welcome_json: dict[str, object] = {
         "turn_id": turn_id,
         "session_id": prompt.session_id or SESSION,
         "seq": 1,
@@ -142,7 +142,7 @@ def receipt(prompt: Prompt, turn_id: str = "turn-1", **changes: object) -> Recei
         "state": "running",
         **changes,
     }
-    return Receipt(**said)  # type: ignore[arg-type]
+    return Receipt(**welcome_json)  # type: ignore[arg-type]
 
 
 def started(turn_id: str = "turn-1") -> TurnStarted:
@@ -180,7 +180,7 @@ def entry(
 
 
 def finished(turn_id: str = "turn-1", state: str = "completed", **changes: object) -> TurnFinished:
-    said: dict[str, object] = {
+    welcome_json: dict[str, object] = {
         "session_id": SESSION,
         "turn_id": turn_id,
         "state": state,
@@ -188,7 +188,7 @@ def finished(turn_id: str = "turn-1", state: str = "completed", **changes: objec
         "usage": {"input_tokens": 1, "output_tokens": 2},
         **changes,
     }
-    return TurnFinished(**said)  # type: ignore[arg-type]
+    return TurnFinished(**welcome_json)  # type: ignore[arg-type]
 
 
 def whole_turn(*pieces: str, turn_id: str = "turn-1", seq: int = 2) -> tuple[Event, ...]:

@@ -171,7 +171,7 @@ def _turn_of(events: Sequence[Event]) -> str:
     return next((turn_id for one in events if (turn_id := getattr(one, "turn_id", None))), "turn-1")
 
 
-def said(seq: int, role: str, content: str, **more: object) -> JsonObject:
+def message_json(seq: int, role: str, content: str, **more: object) -> JsonObject:
     message: JsonObject = {
         "seq": seq,
         "id": f"{seq:032x}",
@@ -188,6 +188,6 @@ def said(seq: int, role: str, content: str, **more: object) -> JsonObject:
 def talked(turns: int) -> list[JsonObject]:
     """So many questions, each with an answer."""
     return [
-        said(seq, "user" if seq % 2 else "assistant", f"message number {seq}")
+        message_json(seq, "user" if seq % 2 else "assistant", f"message number {seq}")
         for seq in range(1, 2 * turns + 1)
     ]

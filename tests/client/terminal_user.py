@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pexpect  # type: ignore[import-untyped]
-from tests.client.nplt_process import NPLT, SECONDS_MAX, hear_ctrl_c, private_environment
+from tests.client.nplt_process import NPLT, SECONDS_MAX, default_ctrl_c, private_environment
 
 PROMPT = "you ▸ "
 
@@ -63,7 +63,7 @@ def at_terminal(*arguments: str, home: Path, **environ: str) -> Iterator[Person]
         encoding="utf-8",
         timeout=SECONDS_MAX,
         dimensions=(40, 200),
-        preexec_fn=hear_ctrl_c,
+        preexec_fn=default_ctrl_c,
         echo=False,
     )
     child.delaybeforesend = None  # a person who waits for the prompt needs no pause

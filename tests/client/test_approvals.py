@@ -79,7 +79,7 @@ def test_ask_in_a_script_does_not_wait_for_an_approval(
 ) -> None:
     done = run_nplt("ask", "!tool now {}", server=url(asking_server), home=tmp_path)
     assert done.stdout == "not run: local said no to this call of now\n"
-    assert "nobody is here to be asked" in done.stderr
+    assert "no one is here to decide" in done.stderr
 
 
 def question(name: str = "write", **fields: object) -> ApprovalRequest:

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import orjson
 import pytest
-from tests.client.nplt_process import NPLT, SECONDS_MAX, hear_ctrl_c, private_environment, run_nplt
+from tests.client.nplt_process import (
+    NPLT,
+    SECONDS_MAX,
+    default_ctrl_c,
+    private_environment,
+    run_nplt,
+)
 from tests.client.scripted_peer import (
     SESSION,
     Script,
@@ -93,11 +99,11 @@ def test_json_lines_report_the_turn_event_by_event(server: str, tmp_path: Path) 
 def test_json_lines_report_tool_calls_and_their_results(server: str, tmp_path: Path) -> None:
     done = run_nplt("ask", "--jsonl", "!tool now {}", home=tmp_path, server=server)
     events = [orjson.loads(line) for line in done.stdout.splitlines()]
-    told = {event["event"]: event for event in events}
-    assert list(told) == ["init", "tool_use", "tool_result", "delta", "usage", "result"]
-    assert told["tool_use"]["tool_call_id"] == told["tool_result"]["tool_call_id"]
-    assert (told["tool_result"]["status"], told["tool_use"]["arguments"]) == ("success", {})
-    assert told["result"]["tool_calls"][0]["result"] == told["tool_result"]["result"]
+    by_event = {event["event"]: event for event in events}
+    assert list(by_event) == ["init", "tool_use", "tool_result", "delta", "usage", "result"]
+    assert by_event["tool_use"]["tool_call_id"] == by_event["tool_result"]["tool_call_id"]
+    assert (by_event["tool_result"]["status"], by_event["tool_use"]["arguments"]) == ("success", {})
+    assert by_event["result"]["tool_calls"][0]["result"] == by_event["tool_result"]["result"]
 
 
 def test_ask_continues_a_conversation_by_id_and_by_name(server: str, tmp_path: Path) -> None:
@@ -291,7 +297,7 @@ def test_an_interrupt_cancels_the_turn_on_the_server() -> None:
         scripted_peer(script) as peer,
         subprocess.Popen(
             [*NPLT, "ask", "--server", peer.url, "go on"],
-            preexec_fn=hear_ctrl_c,
+            preexec_fn=default_ctrl_c,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -320,7 +326,7 @@ def test_an_interrupt_before_the_receipt_still_cancels(tmp_path: Path) -> None:
         asking = subprocess.Popen(
             [*NPLT, "ask", "go"],
             env=private_environment(tmp_path, NPLT_SERVER=peer.url),
-            preexec_fn=hear_ctrl_c,
+            preexec_fn=default_ctrl_c,
             stdin=subprocess.DEVNULL,
         )
         assert asking.wait(timeout=SECONDS_MAX) == 130

@@ -24,7 +24,7 @@ def test_a_timeout_is_reported_as_a_json_object(server: str, tmp_path: Path) -> 
 
 
 def test_a_full_pipe_on_stdout_does_not_outlast_the_timeout(server: str, tmp_path: Path) -> None:
-    nobody_reads, stdout = os.pipe()
+    closed_reader, stdout = os.pipe()
     asking = subprocess.Popen(
         [*NPLT, "ask", "--timeout", "1", "x" * 100_000],
         env=private_environment(tmp_path, NPLT_SERVER=server),
@@ -36,7 +36,7 @@ def test_a_full_pipe_on_stdout_does_not_outlast_the_timeout(server: str, tmp_pat
     try:
         assert asking.wait(timeout=SECONDS_MAX) == 7
     finally:
-        os.close(nobody_reads)
+        os.close(closed_reader)
 
 
 def test_ask_resumes_an_answer_after_the_server_was_killed_and_restarted(
@@ -61,10 +61,10 @@ def test_ask_resumes_an_answer_after_the_server_was_killed_and_restarted(
         home.kill()
         road.target = home.start().port
         stdout, _ = asking.communicate(timeout=SECONDS_MAX)
-    told = orjson.loads(stdout)
-    assert (asking.returncode, told["state"]) == (130, "interrupted")
+    error_json = orjson.loads(stdout)
+    assert (asking.returncode, error_json["state"]) == (130, "interrupted")
     with RawClient(home.port) as reader:
         reader.hello()
-        page = reader.request(HISTORY_REQUEST, {"session_id": told["session_id"]}).json
-    assert [message["content"] for message in page["messages"]][1:] == [told["text"]]
-    assert told["text"].startswith("word0 ")
+        page = reader.request(HISTORY_REQUEST, {"session_id": error_json["session_id"]}).json
+    assert [message["content"] for message in page["messages"]][1:] == [error_json["text"]]
+    assert error_json["text"].startswith("word0 ")

@@ -175,10 +175,10 @@ def test_of_several_commands_at_once_exactly_one_starts_the_background_server(
         )
         for number in range(4)
     ]
-    said = [one.communicate(timeout=SECONDS_MAX) for one in asking]
-    assert [one.returncode for one in asking] == [0] * 4, said
-    assert [answer for answer, _ in said] == [f"number {number}\n" for number in range(4)]
-    assert sum("started nplt-server" in remarks for _, remarks in said) == 1
+    output = [one.communicate(timeout=SECONDS_MAX) for one in asking]
+    assert [one.returncode for one in asking] == [0] * 4, output
+    assert [answer for answer, _ in output] == [f"number {number}\n" for number in range(4)]
+    assert sum("started nplt-server" in remarks for _, remarks in output) == 1
 
 
 def test_a_background_server_that_dies_at_once_is_reported_with_its_last_log_lines(
@@ -382,9 +382,9 @@ def test_another_version_of_the_background_server_is_reported(household: Househo
         status = household.nplt("server", "status")
     assert (done.stdout, asked.stdout) == ("hi\n", "hi\n")
     assert "version  0.0.1" in status.stdout
-    for said in (done.stderr, asked.stderr, status.stderr):
-        assert "the server in the background is nplt 0.0.1" in said
-        assert "nplt server restart" in said
+    for output in (done.stderr, asked.stderr, status.stderr):
+        assert "the server in the background is nplt 0.0.1" in output
+        assert "nplt server restart" in output
 
 
 def test_the_last_lines_of_a_log_are_found(tmp_path: Path) -> None:

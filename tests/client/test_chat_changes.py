@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.hostile_bits import BITS, FORBIDDEN
 from tests.client.scripted_peer import SESSION, delta, finished, started
-from tests.client.staged_server import said
+from tests.client.staged_server import message_json
 
 from nplt_client.chat.approvals import ApprovalWanted
 from nplt_client.chat.changes import (
@@ -189,8 +189,8 @@ def test_no_event_brings_a_hostile_character_to_the_screen(text: str) -> None:
 def test_no_stored_message_brings_a_hostile_character_to_the_screen(text: str) -> None:
     call = {"tool_name": text, "tool_call_id": "1", "arguments": {text: text}, "result": text}
     messages = [
-        said(1, "user", text),
-        said(2, "assistant", text, reasoning=text, tool_calls=[call], state="failed"),
+        message_json(1, "user", text),
+        message_json(2, "assistant", text, reasoning=text, tool_calls=[call], state="failed"),
     ]
     for _, changes in changes_from_history(messages):
         for change in changes:
@@ -207,10 +207,10 @@ def test_tool_arguments_are_shown_exactly_with_control_characters_escaped() -> N
 
 def test_a_queued_prompt_is_shown_before_its_own_answer() -> None:
     page = [
-        said(1, "user", "first", turn_id="a"),
-        said(2, "user", "second", turn_id="b"),
-        said(3, "assistant", "to the first", turn_id="a"),
-        said(4, "assistant", "to the second", turn_id="b"),
+        message_json(1, "user", "first", turn_id="a"),
+        message_json(2, "user", "second", turn_id="b"),
+        message_json(3, "assistant", "to the first", turn_id="a"),
+        message_json(4, "assistant", "to the second", turn_id="b"),
     ]
     assert [
         (turn_id, [getattr(change, "text", None) for change in changes])

@@ -64,14 +64,14 @@ def test_the_last_theme_is_remembered(tmp_path: Path) -> None:
 async def do(face: RecordingFace, line: str) -> str:
     """The last it told then."""
     await run_command(face, line)
-    return face.told[-1] if face.told else ""
+    return face.notices[-1] if face.notices else ""
 
 
 async def messages(face: RecordingFace) -> list[str]:
     return [str(one["content"]) for one in (await face.session.client.history(50)).messages]
 
 
-async def test_commands_about_the_last_message(server: str) -> None:
+async def test_slash_commands_about_the_last_message(server: str) -> None:
     async with chat_with(server) as face:
         assert await do(face, "/undo") == "there is nothing to take back"
         with pytest.raises(RequestRefused, match="no message of yours"):
@@ -96,7 +96,9 @@ async def test_commands_about_the_last_message(server: str) -> None:
         for wrong in ("x", "0"):
             with pytest.raises(RequestRefused, match="takes a number"):
                 await run_command(face, f"/undo {wrong}")
-        assert not any("rolled back" in told for told in face.told), "we know that ourselves"
+        assert not any("rolled back" in notices for notices in face.notices), (
+            "we know that ourselves"
+        )
 
 
 async def test_edit_keeps_a_draft_that_was_typed_meanwhile(
@@ -108,7 +110,7 @@ async def test_edit_keeps_a_draft_that_was_typed_meanwhile(
         face.input = "/qui"
         await editing
         assert face.input == "/qui"
-        assert "you went on typing" in face.told[-1]
+        assert "you went on typing" in face.notices[-1]
         await face.says("two")
         assert await messages(face) == ["one", "one", "two", "two"], "nothing was replaced"
 
@@ -179,15 +181,15 @@ async def test_export_chooses_the_format_by_the_file_extension(server: str, tmp_
             await run_command(face, f"/export {tmp_path}/all.{ending}")
         texts = {file.suffix: file.read_text() for file in tmp_path.iterdir()}
         assert texts[".html"].startswith("<!doctype html>")
-        said = [message["content"] for message in json.loads(texts[".json"])["messages"]]
-        assert said == ["hello", "hello", long, long]
-        assert [json.loads(line)["content"] for line in texts[".jsonl"].splitlines()] == said
+        contents = [message["content"] for message in json.loads(texts[".json"])["messages"]]
+        assert contents == ["hello", "hello", long, long]
+        assert [json.loads(line)["content"] for line in texts[".jsonl"].splitlines()] == contents
         assert texts[".MD"].startswith("# hello\n\n## user")
         with pytest.raises(RequestRefused, match=r"end in \.md, \.json, \.jsonl, \.html"):
             await run_command(face, f"/export {tmp_path}/all.docx")
 
 
-async def test_commands_about_conversations(server: str, tmp_path: Path) -> None:
+async def test_slash_commands_about_conversations(server: str, tmp_path: Path) -> None:
     async with chat_with(server) as face:
         client = face.session.client
         assert await do(face, "/new my notes") == "moved"
@@ -202,12 +204,12 @@ async def test_commands_about_conversations(server: str, tmp_path: Path) -> None
         with pytest.raises(ConfigurationError, match="File exists"):
             await run_command(face, f"/export {tmp_path}/notes.md")
         assert await do(face, "/fork") == ("this is a copy of 'other notes', which stays as it is")
-        assert face.told[-2] == "moved"
+        assert face.notices[-2] == "moved"
         assert client.session_id != notes
         assert [turn for turn, _ in face.shown]
         copy = client.session_id
         assert f"nplt undelete {copy}" in await do(face, "/delete")
-        assert face.told[-2] == "moved", "what is told is in the conversation one sees then"
+        assert face.notices[-2] == "moved", "what is told is in the conversation one sees then"
         assert not face.session.is_stored
         assert f"'other notes' is in the trash; `nplt undelete {notes}`" in await do(
             face, f"/delete {notes}"
@@ -215,7 +217,7 @@ async def test_commands_about_conversations(server: str, tmp_path: Path) -> None
         assert client.session_id not in (notes, copy)
 
 
-async def test_commands_about_the_model_and_its_context(server: str) -> None:
+async def test_slash_commands_about_the_model_and_its_context(server: str) -> None:
     async with chat_with(server) as face:
         await run_command(face, "/new")
         assert await do(face, "/system") == "there is no system message"
@@ -228,14 +230,14 @@ async def test_commands_about_the_model_and_its_context(server: str) -> None:
         assert "now" in await do(face, "/tools")
         assert "uptime" in await do(face, "/status")
         await run_command(face, "/clear")
-        await face.until(lambda: face.told[-1].startswith("cleared"))
+        await face.until(lambda: face.notices[-1].startswith("cleared"))
         with pytest.raises(RequestRefused, match="No tool waits"):
             await run_command(face, "/allow always")
         with pytest.raises(RequestRefused, match="or always"):
             await run_command(face, "/deny perhaps")
 
 
-async def test_commands_of_the_chat_itself(server: str, tmp_path: Path) -> None:
+async def test_slash_commands_of_the_chat_itself(server: str, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("some notes")
     async with chat_with(server) as face:
         with pytest.raises(RequestRefused, match="no such answer"):

@@ -176,15 +176,15 @@ async def test_without_a_connection_cancel_and_commands_are_refused() -> None:
             await face.until(lambda: isinstance(face.session.client.connection, Reconnecting))
             assert not face.can_stop
             face.press_interrupt()
-            assert "while disconnected" in face.told[-1]
-            assert "once more leaves" in face.told[-1]
+            assert "while disconnected" in face.notices[-1]
+            assert "once more leaves" in face.notices[-1]
             assert face.has_left is None
             face.press_interrupt()
             assert face.has_left is False
             with pytest.raises(ConnectionLost, match="Not connected: /status"):
                 await run_command(face, "/status")
             await run_command(face, "/help")
-            assert "/status" in face.told[-1]
+            assert "/status" in face.notices[-1]
 
 
 async def test_waiting_for_the_end_of_a_turn_includes_drawing_it() -> None:
@@ -209,6 +209,6 @@ async def test_waiting_for_the_end_of_a_turn_includes_drawing_it() -> None:
     ],
 )
 def test_connection_refused_is_reported_with_the_systems_message(error: OSError) -> None:
-    told = connect_error(SOMEWHERE, error).message
+    notices = connect_error(SOMEWHERE, error).message
     hint = "is nplt-server running there?"
-    assert told == f"can't connect to {SOMEWHERE}: Connection refused; {hint}"
+    assert notices == f"can't connect to {SOMEWHERE}: Connection refused; {hint}"

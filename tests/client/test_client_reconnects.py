@@ -75,13 +75,13 @@ async def test_a_cancel_repeated_after_a_reconnect_names_its_turn() -> None:
         goes_in_mid_answer(talk)
         talk.expect(Cancel)
 
-    def is_told_which(talk: Talk) -> None:
+    def refuses_by_code(talk: Talk) -> None:
         back_attached(talk, running=RUNNING)
         seq, request = talk.expect(Cancel)
         talk.reply(MessageType.CANCEL, seq, Cancelled(cancelled=request.turn_id == "turn-1"))
         talk.wait_until_gone()
 
-    with scripted_peer(goes, is_told_which) as peer:
+    with scripted_peer(goes, refuses_by_code) as peer:
         async with nplt_client.connect(peer.url, reconnect=SOON) as client, client.ask("go"):
             assert await client.cancel()
 

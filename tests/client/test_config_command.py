@@ -56,7 +56,7 @@ def test_a_token_is_never_shown(environ: dict[str, str], tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error_text"),
     [
         ('servr = "x"', "did you mean 'server'?"),
         ("server = 7", "server is a text"),
@@ -67,12 +67,12 @@ def test_a_token_is_never_shown(environ: dict[str, str], tmp_path: Path) -> None
     ],
 )
 def test_every_mistake_in_the_config_file_is_a_sentence(
-    environ: dict[str, str], tmp_path: Path, text: str, told: str
+    environ: dict[str, str], tmp_path: Path, text: str, error_text: str
 ) -> None:
     write(environ, text)
     done = run_nplt("config", "check", home=tmp_path)
     assert done.returncode == 3
-    assert told in done.stderr
+    assert error_text in done.stderr
 
 
 def test_config_commands_print_path_settings_and_mistakes(

@@ -72,7 +72,7 @@ USAGE = UsageAccount(
 HOSTILE = st.lists(st.sampled_from(BITS) | st.text(max_size=4), max_size=8).map("".join)
 
 
-def test_a_context_is_a_table_that_can_be_read_at_a_glance() -> None:
+def test_a_context_report_is_printed_as_a_table() -> None:
     assert context_text(ACCOUNT).splitlines()[:-1] == [
         "ENTRY  WHO        DETAIL   TOKENS  WHY             WHAT",
         "-      tools      -           799",
@@ -85,7 +85,7 @@ def test_a_context_is_a_table_that_can_be_read_at_a_glance() -> None:
     ]
 
 
-def test_a_context_is_summed_up_in_one_line() -> None:
+def test_a_context_report_is_summed_up_in_one_line() -> None:
     totals = "offline/echo · 2,435 of 6,000 tokens (40.6 %) · tools 799 · 9 left out · "
     assert context_text(ACCOUNT).endswith(f"\n{totals}epoch of entry 18")
     full = replace(ACCOUNT, epoch=0, begins_epoch="budget")
@@ -120,7 +120,7 @@ def test_usage_keeps_billed_occupied_and_estimated_apart() -> None:
         "billed     4,470 tokens in, 849 out, 10 calls",
         "occupancy  1,716 of 4,096 tokens (41.9 %) in the last call, as the provider counts",
         "estimate   1,643 tokens in the next (o200k)",
-        "cost       unknown: nobody said what these models cost",
+        "cost       unknown: these models have no prices in the settings",
     ]
 
 
@@ -170,10 +170,10 @@ def test_context_and_usage_reports_are_sanitized(text: str) -> None:
     call: JsonObject = {"seq": 2, "tool_calls": [{"tool_name": text, "arguments": text}]}
     result: JsonObject = {"seq": 3, "results": [{"tool_name": text, "status": text}]}
     bill: JsonObject = {"models": [{"model": text}, {"model": text}]}
-    said: JsonObject = {"source": text, "counter": text, "amount": text, "currency": text}
+    output: JsonObject = {"source": text, "counter": text, "amount": text, "currency": text}
     tool: JsonObject = {"name": text, "class": text, "policy": text, "description": text}
     context = replace(ACCOUNT, model=text, entries=(row, call, result), begins_epoch=text)
-    usage = replace(USAGE, model=text, billed=bill, occupancy=said, estimate=said, cost=said)
+    usage = replace(USAGE, model=text, billed=bill, occupancy=output, estimate=output, cost=output)
     shown = [
         context_text(context),
         usage_text(usage),
@@ -192,8 +192,8 @@ def test_context_usage_and_tools_commands_print_text_and_json(server: str, tmp_p
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout == context_text(account) + "\n"
     assert "calls now {}" in shown.stdout
-    said = run_nplt("usage", session_id, "--json", home=tmp_path, server=server)
-    assert orjson.loads(said.stdout)["billed"] == usage.billed
+    output = run_nplt("usage", session_id, "--json", home=tmp_path, server=server)
+    assert orjson.loads(output.stdout)["billed"] == usage.billed
     listed = run_nplt("tools", home=tmp_path, server=server)
     assert listed.stdout == tools_text(tools) + "\n"
 
@@ -205,8 +205,8 @@ def test_an_unknown_conversation_is_wrong_usage(server: str, tmp_path: Path) -> 
 
 
 def test_a_chat_shows_its_context_and_undoes_turns(server: str, tmp_path: Path) -> None:
-    said = "/undo\noops\n/undo\none\ntwo\n/undo\n/context three\n/usage\n/tools\n/compact"
-    done = run_nplt("chat", home=tmp_path, server=server, stdin=said)
+    output = "/undo\noops\n/undo\none\ntwo\n/undo\n/context three\n/usage\n/tools\n/compact"
+    done = run_nplt("chat", home=tmp_path, server=server, stdin=output)
     assert (done.returncode, done.stdout) == (0, "oops\none\ntwo\n")
     nothing, first, taken, *rest = done.stderr.splitlines()
     assert nothing == "there is nothing to take back"

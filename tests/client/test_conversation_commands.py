@@ -13,7 +13,7 @@ from nplt_client import RequestRefused
 
 
 @pytest.fixture
-async def told(server: str) -> str:
+async def conversation_id(server: str) -> str:
     """The id of a conversation with something in it."""
     async with nplt_client.connect(server) as client:
         await client.ask_text("tell me about zebrafinches")
@@ -22,18 +22,18 @@ async def told(server: str) -> str:
 
 
 async def test_search_shows_the_place_and_the_snippet(
-    server: str, told: str, tmp_path: Path
+    server: str, conversation_id: str, tmp_path: Path
 ) -> None:
     found = run_nplt("search", "zebrafinches", "--limit", "300", home=tmp_path, server=server)
-    assert told[:8] in found.stdout
+    assert conversation_id[:8] in found.stdout
     assert "[1] user" in found.stdout
     assert "\x1b" not in found.stdout
 
 
-async def test_an_export_can_be_imported(server: str, told: str, tmp_path: Path) -> None:
+async def test_an_export_can_be_imported(server: str, conversation_id: str, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     done = run_nplt(
-        "export", told, "--format", "json", "-o", str(file), home=tmp_path, server=server
+        "export", conversation_id, "--format", "json", "-o", str(file), home=tmp_path, server=server
     )
     assert (done.returncode, done.stdout) == (0, "")
     broken = tmp_path / "broken.json"
@@ -45,33 +45,37 @@ async def test_an_export_can_be_imported(server: str, told: str, tmp_path: Path)
     assert "missing.json" in taken.stderr
     (new_id,) = taken.stdout.split()
     async with nplt_client.connect(server) as client:
-        before = (await client.history(session_id=told)).messages
+        before = (await client.history(session_id=conversation_id)).messages
         after = (await client.history(session_id=new_id)).messages
         assert [each["content"] for each in after] == [each["content"] for each in before]
 
 
-async def test_an_export_is_markdown_or_json_lines(server: str, told: str, tmp_path: Path) -> None:
-    shown = run_nplt("export", told[:12], home=tmp_path, server=server)
+async def test_an_export_is_markdown_or_json_lines(
+    server: str, conversation_id: str, tmp_path: Path
+) -> None:
+    shown = run_nplt("export", conversation_id[:12], home=tmp_path, server=server)
     assert "## user ·" in shown.stdout
     assert "zebrafinches" in shown.stdout
-    lines = run_nplt("export", told, "--format", "jsonl", home=tmp_path, server=server)
+    lines = run_nplt("export", conversation_id, "--format", "jsonl", home=tmp_path, server=server)
     assert [orjson.loads(line)["seq"] for line in lines.stdout.splitlines()] == [1, 2, 3, 4]
 
 
 async def test_an_export_has_the_format_of_the_file_extension(
-    server: str, told: str, tmp_path: Path
+    server: str, conversation_id: str, tmp_path: Path
 ) -> None:
     for name, begins in (("a.html", "<!doctype"), ("a.json", "{"), ("a.md", "#"), ("a", "#")):
         file = tmp_path / name
-        done = run_nplt("export", told, "-o", str(file), home=tmp_path, server=server)
+        done = run_nplt("export", conversation_id, "-o", str(file), home=tmp_path, server=server)
         assert done.returncode == 0
         assert file.read_text().startswith(begins)
 
 
 async def test_fork_prints_its_id_and_undelete_restores_a_conversation(
-    server: str, told: str, tmp_path: Path
+    server: str, conversation_id: str, tmp_path: Path
 ) -> None:
-    made = run_nplt("fork", told, "--at", "2", "--name", "tail", home=tmp_path, server=server)
+    made = run_nplt(
+        "fork", conversation_id, "--at", "2", "--name", "tail", home=tmp_path, server=server
+    )
     forked = made.stdout.strip()
     async with nplt_client.connect(server) as client:
         await client.delete(forked)
@@ -80,13 +84,18 @@ async def test_fork_prints_its_id_and_undelete_restores_a_conversation(
         assert (page.name, len(page.messages)) == ("tail", 2)
 
 
-async def test_redact_needs_a_confirmation(server: str, told: str, tmp_path: Path) -> None:
-    refused = run_nplt("redact", told, "1", home=tmp_path, server=server)
+async def test_redact_needs_a_confirmation(
+    server: str, conversation_id: str, tmp_path: Path
+) -> None:
+    refused = run_nplt("redact", conversation_id, "1", home=tmp_path, server=server)
     assert refused.returncode == 2
     assert "--yes" in refused.stderr
-    assert run_nplt("redact", told, "1", "--yes", home=tmp_path, server=server).returncode == 0
+    assert (
+        run_nplt("redact", conversation_id, "1", "--yes", home=tmp_path, server=server).returncode
+        == 0
+    )
     async with nplt_client.connect(server) as client:
-        page = await client.history(session_id=told)
+        page = await client.history(session_id=conversation_id)
         assert page.messages[0]["content"] == "[redacted]"
 
 

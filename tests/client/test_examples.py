@@ -28,8 +28,8 @@ def run(
 
 
 def test_the_bot_answers_each_person_in_order(server: str, tmp_path: Path) -> None:
-    said = "ada: hello\nbob: good morning\nnot for the bot\nada: !fail\nada: goodbye\n"
-    done = run("bot.py", server=server, home=tmp_path, stdin=said)
+    output = "ada: hello\nbob: good morning\nnot for the bot\nada: !fail\nada: goodbye\n"
+    done = run("bot.py", server=server, home=tmp_path, stdin=output)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert "@bob good morning" in lines

@@ -160,7 +160,7 @@ def goes_through_everything(person: ScreenPerson, home: Path, *, display: str) -
             person.sees_no(WINDOW)
         elif name == "edit":
             if display:
-                person.hears(b"sending this")
+                person.receives(b"sending this")
             else:
                 person.sees(IN_THE_INPUT)
             person.presses_ctrl("c")

@@ -33,8 +33,8 @@ def test_a_bracketed_paste_is_one_safe_text_and_no_key(pasted: str, cut: int) ->
 
 
 def test_pastes_in_a_row_and_keys_with_similar_sequences_are_parsed() -> None:
-    told = parsed(f"{BEGIN}a{END}{BEGIN}{END}\x1b[2~{BEGIN}b{END}\x1b[A", cut=4)
-    assert [one.text if isinstance(one, Paste) else getattr(one, "key", one) for one in told] == [
+    keys = parsed(f"{BEGIN}a{END}{BEGIN}{END}\x1b[2~{BEGIN}b{END}\x1b[A", cut=4)
+    assert [one.text if isinstance(one, Paste) else getattr(one, "key", one) for one in keys] == [
         "a",
         "",
         "insert",

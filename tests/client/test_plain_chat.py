@@ -13,7 +13,7 @@ from tests.client.hostile_bits import BITS, FORBIDDEN
 from tests.client.nplt_process import (
     NPLT,
     SECONDS_MAX,
-    hear_ctrl_c,
+    default_ctrl_c,
     private_environment,
     run_nplt,
     running_server,
@@ -96,7 +96,7 @@ def test_in_a_pipe_ctrl_c_stops_the_answer_and_then_the_chat(server: str, tmp_pa
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=hear_ctrl_c,
+        preexec_fn=default_ctrl_c,
     ) as chat:
         assert chat.stdin is not None
         assert chat.stdout is not None
@@ -349,12 +349,12 @@ def hostile_texts(count: int) -> list[str]:
 
 
 def test_ask_prints_on_a_terminal_how_to_continue_unless_quiet(server: str, tmp_path: Path) -> None:
-    for option, told in (("--no-stream", True), ("-q", False)):
+    for option, notices in (("--no-stream", True), ("-q", False)):
         with at_terminal("ask", option, "hi", "--server", server, home=tmp_path) as person:
             shown = person.sees_all()
             assert person.sees_it_end() == 0
         assert shown.startswith("hi\r\n")
-        assert ("go on with: nplt ask -s " in shown) is told
+        assert ("go on with: nplt ask -s " in shown) is notices
 
 
 def test_ten_thousand_hostile_strings_bring_no_escape_byte_to_a_terminal(tmp_path: Path) -> None:

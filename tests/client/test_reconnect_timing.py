@@ -119,11 +119,11 @@ def test_liveness_never_pings_a_server_that_sends_often_enough(pauses: list[floa
 
 
 @given(st.lists(st.floats(0, 100), max_size=30), st.floats(1, 60))
-def test_liveness_always_decides_at_its_due_time(heard: list[float], silence: float) -> None:
+def test_liveness_always_decides_at_its_due_time(receipts: list[float], silence: float) -> None:
     liveness = Liveness(silence, now=0)
-    for when in heard:
+    for when in receipts:
         liveness.bytes_received(when)
-    now = max([0.0, *heard])
+    now = max([0.0, *receipts])
     verdicts = []
     for _ in range(2):
         now = liveness.due

@@ -11,7 +11,7 @@ import pytest
 from tests.client.hostile_bits import FORBIDDEN
 from tests.client.screen_user import at_screen
 from tests.client.scripted_peer import scripted_peer, whole_turn
-from tests.client.staged_server import Stage, said
+from tests.client.staged_server import Stage, message_json
 from tests.client.terminal_user import at_terminal
 from tests.client.test_plain_chat import hostile_texts
 from tests.support.server_process import ServerProcess
@@ -76,8 +76,8 @@ def test_a_whole_session_of_the_full_screen_chat(server: str, tmp_path: Path) ->
         person.sees("after that", "· 京都 notes")
         person.presses_ctrl("d")
         assert person.sees_it_end() == 0
-        said = person.last_line
-        assert re.fullmatch(r"come back with: nplt chat --resume [0-9a-f]{32}", said)
+        farewell = person.last_line
+        assert re.fullmatch(r"come back with: nplt chat --resume [0-9a-f]{32}", farewell)
 
 
 def test_the_screen_shows_a_reconnect_and_the_resumed_answer(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_hostile_strings_bring_no_foreign_escape_byte(tmp_path: Path, short_path
     texts = hostile_texts(HOSTILE)
     stage = Stage(
         answers=lambda prompt: whole_turn(*texts, "\n\nthe end"),
-        messages=[said(1, "user", "".join(texts).replace("\x00", "") + "\nthe last word")],
+        messages=[message_json(1, "user", "".join(texts).replace("\x00", "") + "\nthe last word")],
         name="".join(texts[:20]),
     )
     (short_path / "aa \x1b]0;PWNED\x07\x1b[2J x").touch()

@@ -142,6 +142,7 @@ def test_picker_ranks_whole_words_before_similar_ones() -> None:
     assert ranked("counting words", texts)[0] == "1"
     assert set(ranked("words count", texts)) == {"1", "3"}
     assert "1" in ranked("cuonting", texts)
+    assert ranked("cuonting wrods", texts) == ["1"]
     assert ranked("", texts) == list(texts)
     assert ranked("京都", {"1": "trip to 京都"}) == ["1"]
 

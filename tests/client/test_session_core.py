@@ -47,7 +47,7 @@ class ModelTurn:
     turn_id: str
     seq: int
     answer: str
-    said: int = 0
+    sent_characters: int = 0
     is_over: bool = False
     has_started: bool = False
 
@@ -99,10 +99,10 @@ class ModelServer:
             self._emit(
                 TurnStarted(session_id=SESSION, turn_id=turn.turn_id, seq=turn.seq, model=MODEL)
             )
-        elif turn.said < len(turn.answer):
-            piece = turn.answer[turn.said : turn.said + length]
-            self._emit(self._delta(turn, turn.said, piece))
-            turn.said += len(piece)
+        elif turn.sent_characters < len(turn.answer):
+            piece = turn.answer[turn.sent_characters : turn.sent_characters + length]
+            self._emit(self._delta(turn, turn.sent_characters, piece))
+            turn.sent_characters += len(piece)
         else:
             self._store(
                 {
@@ -162,7 +162,7 @@ class ModelServer:
     def _attach(self, peer: Peer, seq: int, place: Attach) -> None:
         running = self._running()
         active = (
-            ActiveTurn(turn_id=running.turn_id, call=0, offset=running.said, model=MODEL)
+            ActiveTurn(turn_id=running.turn_id, call=0, offset=running.sent_characters, model=MODEL)
             if running is not None and running.has_started
             else None
         )
@@ -186,7 +186,7 @@ class ModelServer:
             self._emit(self._entry(entry))
         if active is not None and running is not None:
             held = (place.offset or 0) if place.turn_id == running.turn_id else 0
-            self._emit(self._delta(running, held, running.answer[held : running.said]))
+            self._emit(self._delta(running, held, running.answer[held : running.sent_characters]))
 
     def _take(self, peer: Peer, seq: int, prompt: Prompt) -> None:
         known = next((e for e in self.entries if e.get("message_id") == prompt.message_id), None)

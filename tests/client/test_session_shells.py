@@ -143,15 +143,16 @@ def test_a_closed_port_is_cannot_connect(open_shell: OpenShell) -> None:
     url = f"nplt://127.0.0.1:{free_port()}"
     with pytest.raises(CannotConnect) as caught, open_shell(url):
         pass
-    assert caught.value.nobody_listens
+    assert caught.value.nothing_listens
 
 
 @pytest.mark.parametrize(
-    "said", [b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"." * 70_000, b"220 mail ESMTP\r\n" * 5_000]
+    "reply_json",
+    [b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"." * 70_000, b"220 mail ESMTP\r\n" * 5_000],
 )
-def test_a_server_of_another_protocol_is_refused(open_shell: OpenShell, said: bytes) -> None:
+def test_a_server_of_another_protocol_is_refused(open_shell: OpenShell, reply_json: bytes) -> None:
     with (
-        scripted_peer(lambda talk: talk.send(said)) as peer,
+        scripted_peer(lambda talk: talk.send(reply_json)) as peer,
         pytest.raises((CannotConnect, ProtocolViolation)),
         open_shell(peer.url),
     ):
@@ -278,7 +279,7 @@ def test_a_refused_prompt_raises_its_reason_and_field(open_shell: OpenShell) -> 
         assert (caught.value.code, caught.value.field) == ("not_found", "model")
 
 
-def test_a_servers_ping_is_answered(open_shell: OpenShell) -> None:
+def test_a_servers_ping_gets_a_pong(open_shell: OpenShell) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.expect(StatusRequest)
@@ -293,11 +294,13 @@ def test_a_servers_ping_is_answered(open_shell: OpenShell) -> None:
         shell.status()
 
 
-@pytest.mark.parametrize("said", [b"not json", b"{}"])
-def test_a_malformed_reply_is_a_protocol_violation(open_shell: OpenShell, said: bytes) -> None:
+@pytest.mark.parametrize("reply_json", [b"not json", b"{}"])
+def test_a_malformed_reply_is_a_protocol_violation(
+    open_shell: OpenShell, reply_json: bytes
+) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
-        talk.send(encode_frame(MessageType.CANCEL, talk.next_request().seq, said))
+        talk.send(encode_frame(MessageType.CANCEL, talk.next_request().seq, reply_json))
         talk.wait_until_gone()
 
     with (
@@ -364,7 +367,7 @@ def test_a_silent_server_is_sent_a_ping_and_then_connection_lost(open_shell: Ope
         scripted_peer(script) as peer,
         # Not the deadline ends it, which would come long after the limit of any test.
         open_shell(peer.url, silence_seconds=0.5, timeout=10_000) as shell,
-        pytest.raises(ConnectionLost, match="does not answer"),
+        pytest.raises(ConnectionLost, match="does not reply"),
     ):
         shell.ask("hello?")
 
@@ -567,19 +570,20 @@ def test_a_prompt_for_a_never_stored_conversation_moves_to_the_new_one(
         assert shell.session_id == "f" * 32
 
 
+def replies_to_status(talk: Talk) -> None:
+    talk.welcome()
+    attaches(talk)
+    talk.reply(MessageType.STATUS, talk.expect(StatusRequest)[0], STATUS)
+    talk.wait_until_gone()
+
+
 def test_an_idempotent_request_is_repeated_after_a_reconnect(open_shell: OpenShell) -> None:
     def goes(talk: Talk) -> None:
         talk.welcome()
         talk.expect(StatusRequest)
 
-    def answers(talk: Talk) -> None:
-        talk.welcome()
-        attaches(talk)
-        talk.reply(MessageType.STATUS, talk.expect(StatusRequest)[0], STATUS)
-        talk.wait_until_gone()
-
     with (
-        scripted_peer(goes, answers) as peer,
+        scripted_peer(goes, replies_to_status) as peer,
         open_shell(peer.url, patience=SOON) as shell,
     ):
         assert shell.status() == STATUS
@@ -605,14 +609,8 @@ def test_a_request_refused_with_shutting_down_is_repeated_at_the_next_server(
         talk.welcome()
         talk.refuse(talk.expect(StatusRequest)[0], ErrorCode.SHUTTING_DOWN, "going down")
 
-    def answers(talk: Talk) -> None:
-        talk.welcome()
-        attaches(talk)
-        talk.reply(MessageType.STATUS, talk.expect(StatusRequest)[0], STATUS)
-        talk.wait_until_gone()
-
     with (
-        scripted_peer(shuts_down, answers) as peer,
+        scripted_peer(shuts_down, replies_to_status) as peer,
         open_shell(peer.url, patience=SOON) as shell,
     ):
         assert shell.status() == STATUS

@@ -98,17 +98,17 @@ hostile_texts = st.lists(st.sampled_from(HOSTILE), max_size=8).map("".join)
 
 
 @given(hostile_texts, hostile_texts, hostile_texts)
-def test_no_text_of_a_conversation_becomes_html_markup(name: str, said: str, more: str) -> None:
+def test_no_text_of_a_conversation_becomes_html_markup(name: str, sample: str, more: str) -> None:
     call: JsonObject = {
         "tool_name": name,
         "status": more,
-        "arguments": {said: more},
-        "result": said,
+        "arguments": {sample: more},
+        "result": sample,
     }
     made = whole(
-        message(1, "user", said),
-        message(2, "assistant", more + said, model=name, state=said, tool_calls=[call]),
-        message(3, said, more, timestamp=said),
+        message(1, "user", sample),
+        message(2, "assistant", more + sample, model=name, state=sample, tool_calls=[call]),
+        message(3, sample, more, timestamp=sample),
         name=name,
     )
     made.encode()
@@ -129,8 +129,8 @@ def test_the_html_page_shows_messages_and_tool_calls() -> None:
         message(3, "system", "it broke", state="failed"),
     )
     read = Reading(made)
-    for said in ("**as typed**\n<b>", "x<y", '"<UTC>"', "noon & later", "1.23 s", "it broke"):
-        assert said in read.text
+    for sample in ("**as typed**\n<b>", "x<y", '"<UTC>"', "noon & later", "1.23 s", "it broke"):
+        assert sample in read.text
     assert "<strong>bold</strong>" in made
     assert "2026-01-02 03:04" in read.text
     assert "3 messages in 2 turns" in read.text

@@ -103,7 +103,7 @@ def test_a_malformed_request_is_refused_with_its_field_and_the_connection_lives(
     assert client.request(HISTORY_REQUEST).json["message_count"] == 4
 
 
-def test_file_data_without_metadata_is_refused_once_and_answers_no_other_request(
+def test_file_data_without_metadata_is_refused_once_and_is_the_reply_to_no_other_request(
     client: RawClient,
 ) -> None:
     client.sock.sendall(encode(FILE_DATA, 9, b"data of no file") * 3)
@@ -120,7 +120,7 @@ def test_a_request_without_a_seq_is_refused(client: RawClient) -> None:
     assert client.ask("after") == "after"
 
 
-def test_a_seq_that_is_still_unanswered_is_refused(client: RawClient) -> None:
+def test_a_seq_whose_request_has_no_reply_yet_is_refused(client: RawClient) -> None:
     client.request(PROMPT, {"text": "!slow 5 busy"})
     client.send(0x11, 77)
     client.send(0x11, 77)

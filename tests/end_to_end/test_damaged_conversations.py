@@ -117,9 +117,9 @@ def test_attaching_to_a_damaged_conversation_names_repair_and_sound_entries_are_
         with RawClient(server.port) as client:
             client.hello()
             page = client.request(HISTORY_REQUEST, {"session_id": session_id}).json
-            said = [message["content"] for message in page["messages"]]
+            contents = [message["content"] for message in page["messages"]]
             first, second, third = "the first words", "the second", "the third"
-            assert said == [first, first, second, third, third]
+            assert contents == [first, first, second, third, third]
             refused = client.request(ATTACH, {"session_id": session_id})
             assert refused.type == ERROR
             assert refused.json["code"] == "read_only"
@@ -274,7 +274,7 @@ def test_a_data_directory_that_is_gone_makes_requests_unavailable_and_status_say
             assert old.ask("again") == "again"
             assert old.request(STATUS).json["storage"].get("read_only") is None
             page = old.request(HISTORY_REQUEST, {"session_id": session_id}).json
-            said = [each["content"] for each in page["messages"]]
-            assert said == ["hello", "hello", "again", "again"]
+            contents = [each["content"] for each in page["messages"]]
+            assert contents == ["hello", "hello", "again", "again"]
     finally:
         server.kill()

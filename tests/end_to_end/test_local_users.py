@@ -67,7 +67,7 @@ def shown_to(
 
 
 @needs_root
-def test_another_local_user_is_refused_and_told_the_owner_in_both_dialects(
+def test_another_local_user_is_refused_with_the_owners_name_in_both_dialects(
     server: ServerProcess,
 ) -> None:
     place = ("127.0.0.1", server.port)
@@ -126,8 +126,8 @@ def test_local_users_any_admits_every_local_user(start_server: Start) -> None:
 def test_with_tokens_the_token_decides_and_not_the_local_user(start_server: Start) -> None:
     users = [{"name": "ada", "token_sha256": hashlib.sha256(b"ada's token").hexdigest()}]
     server = start_server(users=users)
-    said = json.dumps({"versions": [3], "token": "ada's token"})
-    assert '"user":"ada"' in shown_to(NOBODY, ("127.0.0.1", server.port), kind=HELLO, payload=said)
+    hello = json.dumps({"versions": [3], "token": "ada's token"})
+    assert '"user":"ada"' in shown_to(NOBODY, ("127.0.0.1", server.port), kind=HELLO, payload=hello)
 
 
 @needs_root
@@ -140,7 +140,7 @@ def test_local_users_are_checked_over_ipv6_and_for_names_of_this_machine(
 
 
 @needs_root
-def test_a_unix_socket_is_served_beside_the_port(start_server: Start) -> None:
+def test_a_unix_socket_is_served_as_well_as_the_port(start_server: Start) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         path = Path(folder) / "nplt.sock"
@@ -158,19 +158,19 @@ def test_a_unix_socket_is_served_beside_the_port(start_server: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "hello"),
     [
         ("[nobdy]", "listen.local_users: there is no user 'nobdy'"),
         ("nobdy", "listen.local_users: owner, any, or a list of names: [nobdy]\n"),
     ],
 )
 def test_an_unknown_name_in_local_users_is_a_mistake_in_the_settings(
-    tmp_path: Path, value: str, said: str
+    tmp_path: Path, value: str, hello: str
 ) -> None:
     (tmp_path / "server.yaml").write_text(f"listen: {{local_users: {value}}}")
     done = run_nplt_server("--config", tmp_path / "server.yaml", "--check")
     assert done.returncode == 78
-    assert said in done.stderr
+    assert hello in done.stderr
     assert done.stderr.count("\n") == 1
 
 

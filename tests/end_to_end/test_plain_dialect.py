@@ -44,12 +44,12 @@ def spoken(frames: list[Frame]) -> str:
     assert all(kind in ("thinking", "tool_call", "generating") for kind in kinds[:-1])
     start = frames.index(thoughts[-1])
     assert frames[start + 1 :] == pieces
-    *said, end = pieces
-    assert said, "a chat has at least one piece"
+    *plain_text, end = pieces
+    assert plain_text, "a chat has at least one piece"
     assert end.payload == b""
-    assert all(piece.text.strip() for piece in said)
-    assert all(piece.text != "HEARTBEAT" for piece in said)
-    return "".join(piece.text for piece in said)
+    assert all(piece.text.strip() for piece in plain_text)
+    assert all(piece.text != "HEARTBEAT" for piece in plain_text)
+    return "".join(piece.text for piece in plain_text)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_failing_provider_is_reported_as_text_and_the_chat_ends(client: RawCli
     assert spoken(client.chat("still here")) == "still here"
 
 
-def test_a_blank_prompt_is_answered_like_a_chat(client: RawClient) -> None:
+def test_a_blank_prompt_gets_the_frames_of_a_chat(client: RawClient) -> None:
     assert spoken(client.chat("   "))
 
 
@@ -105,7 +105,7 @@ def test_white_space_in_an_answer_is_never_a_piece_of_its_own(client: RawClient)
     assert spoken(client.chat("a   \n\n   b\t\tc")) == "a   \n\n   b\t\tc"
 
 
-def test_a_heartbeat_is_not_answered(client: RawClient) -> None:
+def test_a_heartbeat_gets_no_reply(client: RawClient) -> None:
     client.send(CHAT_TEXT, 0, "HEARTBEAT")
     assert spoken(client.chat("next")) == "next"
 
@@ -186,7 +186,7 @@ def test_a_history_page_fits_one_frame_in_a_long_conversation(client: RawClient)
     assert json.loads(reply)["messages"]
 
 
-def test_new_switch_and_delete_answer_with_one_text_each(client: RawClient) -> None:
+def test_new_switch_and_delete_get_one_text_each(client: RawClient) -> None:
     created = one_text(client, SESSION_NEW, {"name": "plans"})
     session_id = re.findall(r"\b[0-9a-f]{32}\b", created)[0]
     assert created == f"Began plans ({session_id})."
@@ -196,7 +196,7 @@ def test_new_switch_and_delete_answer_with_one_text_each(client: RawClient) -> N
     assert spoken(client.chat("in a fresh one now")) == "in a fresh one now"
 
 
-def test_clear_answers_with_one_text(client: RawClient) -> None:
+def test_clear_gets_one_text(client: RawClient) -> None:
     client.chat("before")
     assert "leared" in one_text(client, CLEAR_REQUEST)
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import signal
 import socket
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.certificates import make_certificate
 from tests.support.ports import free_port
 from tests.support.raw_client import (
     AGENT_THOUGHT,
@@ -293,9 +292,8 @@ def test_an_owner_that_was_stopped_past_its_lease_writes_nothing_more(cluster: C
     assert "another server has taken the conversation over" in owner.log
 
 
-def test_a_plain_client_is_sent_the_end_of_its_answer_when_the_owner_was_killed(
-    cluster: Cluster,
-) -> None:
+def plain_chat_through_an_edge(cluster: Cluster) -> tuple[ServerProcess, ServerProcess, RawClient]:
+    """Returns the owner of a conversation, another server, and a plain client of the latter."""
     sessions = {"create": True, "default": "common"}
     owner = cluster.start("owner", sessions=sessions)
     edge = cluster.start("edge", sessions=sessions)
@@ -303,6 +301,13 @@ def test_a_plain_client_is_sent_the_end_of_its_answer_when_the_owner_was_killed(
     first.greeting()
     second.greeting()
     first.chat("one")
+    return owner, edge, second
+
+
+def test_a_plain_client_is_sent_the_end_of_its_answer_when_the_owner_was_killed(
+    cluster: Cluster,
+) -> None:
+    owner, _, second = plain_chat_through_an_edge(cluster)
     second.send(CHAT_TEXT, 0, "!slow 3600 this answer takes an hour")
     assert second.receive().type == AGENT_THOUGHT
     owner.kill()
@@ -329,13 +334,7 @@ def end_plain_chat(client: RawClient) -> str:
 def test_a_plain_client_of_the_edge_gets_each_word_once_when_the_owner_is_killed(
     cluster: Cluster,
 ) -> None:
-    sessions = {"create": True, "default": "common"}
-    owner = cluster.start("owner", sessions=sessions)
-    edge = cluster.start("edge", sessions=sessions)
-    first, second = cluster.connect(owner), cluster.connect(edge)
-    first.greeting()
-    second.greeting()
-    first.chat("one")
+    owner, edge, second = plain_chat_through_an_edge(cluster)
     prompt = f"!slow 10 {WORDS}"
     shown = begin_plain_chat(second, prompt)
     owner.kill()
@@ -658,19 +657,7 @@ def test_all_text_that_was_streamed_to_a_client_is_in_the_record_after_a_kill(
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> dict[str, str]:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command to make a certificate")
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", str(key), "-out", str(cert)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return {"cert": str(cert), "key": str(key)}
+    return make_certificate(tmp_path)
 
 
 def test_links_use_tls_if_servers_do_and_keep_users_separate(

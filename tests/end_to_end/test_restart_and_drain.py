@@ -33,11 +33,11 @@ def welcomed(server: ServerProcess) -> RawClient:
 
 def everything(client: RawClient) -> list[tuple[object, ...]]:
     rows = client.request(SESSION_LIST).json["sessions"]
-    said: list[tuple[object, ...]] = []
+    deltas: list[tuple[object, ...]] = []
     for row in rows:
         page = client.request(HISTORY_REQUEST, {"session_id": row["session_id"], "limit": 200})
-        said.append((row["session_id"], row["name"], row["message_count"], page.json["messages"]))
-    return said
+        deltas.append((row["session_id"], row["name"], row["message_count"], page.json["messages"]))
+    return deltas
 
 
 @pytest.mark.parametrize("end", ["terminate", "kill"])

@@ -90,10 +90,10 @@ def test_the_prompt_options_of_ask_reach_the_model_of_the_role(tmp_path: Path) -
             done = run_nplt("ask", "--role", "nobody", "x", home=tmp_path, server=server)
             assert (done.stdout, done.returncode) == ("", 2)
             assert "reviewer" in done.stderr
-    told = [
+    reported = [
         (body["model"], body.get("temperature"), body["max_completion_tokens"])
         for body in (each.body for each in vendors.received)
         if isinstance(body, dict)
     ]
-    assert told[:2] == [("gpt-4.1", 0.25, 50), ("gpt-4.1", 1, 4_000)]
-    assert told[2][:2] == ("gpt-4o-mini", None)
+    assert reported[:2] == [("gpt-4.1", 0.25, 50), ("gpt-4.1", 1, 4_000)]
+    assert reported[2][:2] == ("gpt-4o-mini", None)

@@ -72,8 +72,8 @@ def test_ask_prints_only_the_second_answer_after_a_schema_retry(
     assert (orjson.loads(out)["age"], code) == (0, 0)
     assert "'age' is a required property" in err
     out, err, _ = ask(server, tmp_path, "-q", "--json", "--schema", schema_file, '{"name": "Ada"}')
-    told = orjson.loads(out)
-    assert orjson.loads(told["text"]) == told["value"]
+    printed = orjson.loads(out)
+    assert orjson.loads(printed["text"]) == printed["value"]
     assert err == ""
 
 
@@ -200,6 +200,6 @@ def test_an_answer_that_never_matches_the_schema_has_an_exit_code_and_a_sentence
             done = run_nplt(*asked, home=tmp_path, server=server)
             assert (done.stdout, done.returncode) == ("", 6)
             assert "the model's answer does not fit the schema" in done.stderr
-            told = orjson.loads(run_nplt(*asked, "--json", home=tmp_path, server=server).stdout)
-    assert told["error"]["code"] == "schema_mismatch"
+            printed = orjson.loads(run_nplt(*asked, "--json", home=tmp_path, server=server).stdout)
+    assert printed["error"]["code"] == "schema_mismatch"
     assert len(vendors.received) == 4

@@ -168,7 +168,7 @@ def test_repair_leaves_a_file_it_can_not_repair_unchanged(data_dir: Path, tmp_pa
 # backup
 
 
-def test_a_backup_made_beside_a_running_server_can_be_served(
+def test_a_backup_made_while_the_server_runs_can_be_served(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     with RawClient(server.port) as client:
@@ -252,7 +252,7 @@ def test_an_export_of_an_unknown_conversation_leaves_no_file(
     assert not list(tmp_path.glob("*document*"))
 
 
-def test_an_export_with_missing_attachments_says_so(data_dir: Path) -> None:
+def test_an_export_reports_missing_attachments(data_dir: Path) -> None:
     (data_dir / "files" / "s2" / FILE_ID).unlink()
     result = run(export, "s2", "--data-dir", data_dir)
     assert result.exit_code == 1
@@ -352,7 +352,7 @@ def test_migrate_refuses_places_that_do_not_exist_or_are_the_same(
 # While a server runs
 
 
-def test_beside_a_running_server_only_reading_commands_are_allowed(
+def test_while_the_server_runs_only_reading_commands_are_allowed(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     with RawClient(server.port) as client:

@@ -49,7 +49,7 @@ def test_a_structured_upload_is_stored_byte_for_byte(
     assert (entry["kind"], entry["filename"]) == ("attachment", "notes.bin")
 
 
-def test_other_requests_are_answered_in_the_middle_of_an_upload(connect: Connect) -> None:
+def test_other_requests_get_replies_during_an_upload(connect: Connect) -> None:
     client = connect()
     client.hello()
     announce(client, 9, b"abcdef")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import socket
 import ssl
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.client.nplt_process import run_nplt
 from tests.conftest import Connect
+from tests.support.certificates import make_certificate
 from tests.support.raw_client import (
     ATTACH,
     ERROR,
@@ -108,9 +107,9 @@ def test_another_users_conversation_gets_the_same_error_as_an_unknown_one(
     assert bob.request(SESSION_LIST).json["sessions"] == []
     for code in (ATTACH, SESSION_SWITCH, SESSION_DELETE, HISTORY_REQUEST):
         theirs = bob.request(code, {"session_id": session_id}).json
-        nobodys = bob.request(code, {"session_id": "f" * 32}).json
-        assert theirs["code"] == nobodys["code"] == "not_found"
-        assert theirs["message"].replace(session_id, "f" * 32) == nobodys["message"]
+        missing = bob.request(code, {"session_id": "f" * 32}).json
+        assert theirs["code"] == missing["code"] == "not_found"
+        assert theirs["message"].replace(session_id, "f" * 32) == missing["message"]
     refusal = bob.request(PROMPT, {"text": "x", "session_id": session_id}).json
     assert refusal["code"] == "not_found"
     assert ada.ask("still mine") == "still mine"
@@ -161,19 +160,7 @@ def test_the_token_command_refuses_a_name_that_settings_would_refuse() -> None:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> dict[str, str]:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command to make a certificate")
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
-            *("-keyout", str(key), "-out", str(cert)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return {"cert": str(cert), "key": str(key)}
+    return make_certificate(tmp_path)
 
 
 def tls_client(server: ServerProcess, certificate: dict[str, str]) -> RawClient:

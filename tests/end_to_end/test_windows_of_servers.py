@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.end_to_end.test_models_of_vendors import OFFLINE, lists, talking
+from tests.end_to_end.test_model_lists import OFFLINE, lists, talking
 from tests.support.llama.server import MODEL, WINDOW_TOKENS, llama_server
 from tests.support.model_servers import (
     LITELLM,

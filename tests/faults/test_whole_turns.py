@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from faults.whole_turns import ToldTurn, broken_turns, unheard, unpaired
+from faults.whole_turns import ClientTurn, broken_turns, unended, unpaired
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,20 +29,20 @@ def _record() -> list[dict[str, Any]]:
     ]
 
 
-def _told() -> list[ToldTurn]:
-    first = ToldTurn(session_id="s", turn_id="t1", seq=1, text="one", ends=[("completed", 7)])
-    second = ToldTurn(session_id="s", turn_id="t2", seq=3, text="two", ends=[("interrupted", 4)])
+def _turns() -> list[ClientTurn]:
+    first = ClientTurn(session_id="s", turn_id="t1", seq=1, text="one", ends=[("completed", 7)])
+    second = ClientTurn(session_id="s", turn_id="t2", seq=3, text="two", ends=[("interrupted", 4)])
     return [first, second]
 
 
 def _complaints(entries: list[dict[str, Any]]) -> list[str]:
     renumbered = [{**entry, "seq": seq} for seq, entry in enumerate(entries, start=1)]
-    return list(broken_turns(_told(), {"s": renumbered}))
+    return list(broken_turns(_turns(), {"s": renumbered}))
 
 
 def test_whole_turns_are_no_complaint() -> None:
     assert _complaints(_record()) == []
-    assert list(unheard(_told())) == []
+    assert list(unended(_turns())) == []
 
 
 @given(st.integers(0, 6))
@@ -66,31 +66,31 @@ def test_any_entry_of_a_turn_that_is_there_twice_is_noticed(place: int, to: int)
 def test_results_that_are_not_those_of_the_calls_are_noticed(results: list[object]) -> None:
     record = _record()
     record[5] = {**record[5], "tool_calls": results}
-    assert any("results of" in said for said in _complaints(record))
+    assert any("results of" in complaint for complaint in _complaints(record))
 
 
-def test_a_cut_answer_that_keeps_calls_nobody_answered_is_noticed() -> None:
+def test_a_partial_answer_with_tool_calls_without_results_is_reported() -> None:
     record = _record()
     record[6] = {**record[6], "state": "interrupted", "tool_calls": [{"tool_call_id": "c9"}]}
-    assert any("have no result" in said for said in _complaints(record))
+    assert any("have no result" in complaint for complaint in _complaints(record))
 
 
-def test_an_end_other_than_the_one_that_was_told_is_noticed() -> None:
+def test_a_stored_turn_end_unlike_the_sent_one_is_reported() -> None:
     record = _record()
     record[3] = {**record[3], "state": "failed"}
-    assert any("told to have ended" in said for said in _complaints(record))
+    assert any("told to have ended" in complaint for complaint in _complaints(record))
 
 
-def test_a_turn_that_nobody_was_told_of_is_noticed() -> None:
+def test_a_stored_turn_without_a_receipt_is_reported() -> None:
     record = [*_record(), _entry(8, "model_input", "t3"), _entry(9, "fault", "t3", state="failed")]
-    assert any("nobody was told" in said for said in _complaints(record))
+    assert any("nobody was told" in complaint for complaint in _complaints(record))
 
 
 @pytest.mark.parametrize("ends", [[], [("completed", 7), ("completed", 7)]])
-def test_an_end_that_was_heard_never_or_twice_is_noticed(ends: list[tuple[str, int]]) -> None:
-    told = _told()
-    told[0].ends = ends
-    assert len(list(unheard(told))) == 1
+def test_a_turn_end_received_never_or_twice_is_reported(ends: list[tuple[str, int]]) -> None:
+    turns = _turns()
+    turns[0].ends = ends
+    assert len(list(unended(turns))) == 1
 
 
 def test_a_context_pairs_every_call_that_it_shows() -> None:

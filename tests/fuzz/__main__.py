@@ -65,11 +65,11 @@ def _fuzz(target: str, scratch: Path, seconds: int) -> bool:
     counts = re.findall(r"^#(\d+)\s+\w+\s+cov: (\d+) ft: (\d+)", done.stderr, re.M)
     runs, covered, features = counts[-1] if counts else ("0", "0", "0")
     inputs = sorted(scratch.glob(f"{target}-*"))
-    said = f"{int(runs):,} inputs, {covered} places and {features} features of the code reached"
-    print(f"{target:10} {said}, {'BROKEN' if done.returncode else 'nothing found'}", flush=True)
+    summary = f"{int(runs):,} inputs, {covered} places and {features} features of the code reached"
+    print(f"{target:10} {summary}, {'BROKEN' if done.returncode else 'nothing found'}", flush=True)
     if done.returncode:
-        told = [*done.stdout.splitlines()[-30:], *done.stderr.splitlines()[-6:]]
-        print("\n".join(told))
+        lines = [*done.stdout.splitlines()[-30:], *done.stderr.splitlines()[-6:]]
+        print("\n".join(lines))
         print("\n".join(f"the input: {path}" for path in inputs))
     return done.returncode == 0
 

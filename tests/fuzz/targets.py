@@ -66,7 +66,8 @@ from nplt_storage.files.append import Appender
 from nplt_storage.files.conversation_file import JsonFile
 from nplt_storage.files.format import FileEntries, Tail, decode_closing, file_name, session_id_of
 from nplt_storage.files.salvage import CannotRepair, sound_entries
-from nplt_storage.maintenance.migrate import export_document, import_file
+from nplt_storage.maintenance.export import export_document
+from nplt_storage.maintenance.importing import import_file
 from nplt_storage.pages import PageQuery, read_page
 
 # ------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ def _received(end: ServerConnection | ClientConnection, pieces: list[bytes]) -> 
             else:
                 assert isinstance(item, EventReceived | ErrorReceived) or item
                 found.append(item)
-    found += [end.data_to_send(), end.has_partial, end.unanswered, end.state]
+    found += [end.data_to_send(), end.has_partial, end.open_requests, end.state]
     end.close()
     assert not end.has_partial
     return found

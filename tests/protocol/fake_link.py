@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nplt_protocol import ClientConnection, Dialect, Heard, Received, ServerConnection
+from nplt_protocol import ClientConnection, Dialect, Received, ReceivedByClient, ServerConnection
 from nplt_protocol.messages import Hello, Welcome
 
 WELCOME = Welcome(
@@ -31,11 +31,11 @@ class FakeLink:
             received += self.server.receive_data(piece)
         return received
 
-    def to_client(self, data: bytes) -> list[Heard]:
-        heard: list[Heard] = []
+    def to_client(self, data: bytes) -> list[ReceivedByClient]:
+        received: list[ReceivedByClient] = []
         for piece in self._pieces(data):
-            heard += self.client.receive_data(piece)
-        return heard
+            received += self.client.receive_data(piece)
+        return received
 
     def _pieces(self, data: bytes) -> list[bytes]:
         return [data[at : at + self.piece_bytes] for at in range(0, len(data), self.piece_bytes)]

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 
 from tests.protocol.fake_link import WELCOME
 
-from nplt_protocol import HEADER, Received, ServerConnection, WireLimits, encode_frame
+from nplt_protocol import (
+    HEADER,
+    ClientConnection,
+    Received,
+    ReceivedByClient,
+    ReplyReceived,
+    RequestReceived,
+    ServerConnection,
+    TextReceived,
+    WireLimits,
+    encode_frame,
+)
 from nplt_protocol.stream import FrameStream
 
 Server = FrameStream[Received]
@@ -45,6 +56,21 @@ class Pair:
         welcome = self.connection.send_welcome(1, WELCOME)
         self.stream.send(welcome)
         await self.client_reads(len(welcome))
+
+
+async def greet(
+    client: FrameStream[ReceivedByClient], connection: ClientConnection, server: Server
+) -> None:
+    """The server greets the client, which says HELLO and is welcomed."""
+    assert isinstance(server.connection, ServerConnection)
+    server.send(server.connection.send_text("good morning"))
+    assert await client.receive() == [TextReceived(text="good morning")]
+    client.send(connection.send_hello())
+    (hello,) = await server.receive()
+    assert isinstance(hello, RequestReceived)
+    server.send(server.connection.send_welcome(hello.seq, WELCOME))
+    (welcome,) = await client.receive()
+    assert isinstance(welcome, ReplyReceived)
 
 
 @asynccontextmanager

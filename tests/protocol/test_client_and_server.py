@@ -65,13 +65,13 @@ def test_every_request_reaches_the_server_and_its_reply_the_client(
     assert isinstance(item, RequestReceived)
     assert (item.seq, item.request) == (seq, request)
     reply = data.draw(samples.replies_to(request))
-    (heard,) = link.to_client(link.server.send_reply(item.type, item.seq, reply))
-    assert heard == ReplyReceived(seq=seq, request_type=item.type, reply=reply)
-    assert link.client.unanswered == link.server.unanswered == 0
+    (arrived,) = link.to_client(link.server.send_reply(item.type, item.seq, reply))
+    assert arrived == ReplyReceived(seq=seq, request_type=item.type, reply=reply)
+    assert link.client.open_requests == link.server.open_requests == 0
 
 
 @given(st.lists(samples.requests, min_size=1, max_size=5), pieces)
-def test_pipelined_requests_arrive_in_order_and_may_be_answered_in_any(
+def test_pipelined_requests_arrive_in_order_and_may_get_replies_in_any(
     requests: list[messages.Request], piece_bytes: int
 ) -> None:
     link = welcomed(piece_bytes)
@@ -82,9 +82,9 @@ def test_pipelined_requests_arrive_in_order_and_may_be_answered_in_any(
     received = link.to_server(b"".join(data for _, data in sent))
     assert [item.request for item in received if isinstance(item, RequestReceived)] == asked
     no = RequestError(ErrorCode.BUSY, "Not now.", retry_after=1.5)
-    answers = b"".join(link.server.send_error(seq, no) for seq, _ in reversed(sent))
-    heard = link.to_client(answers)
-    assert [item.seq for item in heard if isinstance(item, ErrorReceived)] == [
+    replies = b"".join(link.server.send_error(seq, no) for seq, _ in reversed(sent))
+    arrived = link.to_client(replies)
+    assert [item.seq for item in arrived if isinstance(item, ErrorReceived)] == [
         seq for seq, _ in reversed(sent)
     ]
 
@@ -94,8 +94,8 @@ def test_every_event_reaches_the_client_in_order(
     events: list[messages.Event], piece_bytes: int
 ) -> None:
     link = welcomed(piece_bytes)
-    heard = link.to_client(b"".join(encode_event(event) for event in events))
-    assert heard == [EventReceived(event=event) for event in events]
+    arrived = link.to_client(b"".join(encode_event(event) for event in events))
+    assert arrived == [EventReceived(event=event) for event in events]
 
 
 @given(st.sampled_from(sorted(PLAIN_REQUESTS)), pieces, st.data())
@@ -124,12 +124,12 @@ def test_a_plain_chat_reaches_the_client(texts: list[str], piece_bytes: int) -> 
     link = plain(piece_bytes)
     link.to_client(link.server.send_text("greeting"))
     link.to_server(link.client.send(messages.Prompt(text="hi"))[1])
-    heard = link.to_client(
+    arrived = link.to_client(
         link.server.send_thought({"type": "stream_start"})
         + b"".join(link.server.send_text(text) for text in texts)
         + link.server.send_text("")
     )
-    assert heard == [
+    assert arrived == [
         ThoughtReceived(payload={"type": "stream_start"}),
         *[TextReceived(text=text) for text in texts],
         TextReceived(text=""),
@@ -144,8 +144,10 @@ def test_a_long_prompt_and_a_long_reply_cross_in_fragments(piece_bytes: int) -> 
     (item,) = link.to_server(data)
     assert isinstance(item, RequestReceived)
     assert item.request == messages.Prompt(text=text)
-    (heard,) = link.to_client(link.server.send_reply(item.type, seq, {**_receipt(), "more": text}))
-    assert isinstance(heard, ReplyReceived)
+    (arrived,) = link.to_client(
+        link.server.send_reply(item.type, seq, {**_receipt(), "more": text})
+    )
+    assert isinstance(arrived, ReplyReceived)
 
 
 def test_an_upload_crosses_under_one_seq() -> None:

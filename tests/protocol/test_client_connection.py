@@ -18,9 +18,9 @@ from nplt_protocol import (
     ErrorReceived,
     EventReceived,
     FrameDecoder,
-    Heard,
     LocalProtocolError,
     MessageType,
+    ReceivedByClient,
     ReplyReceived,
     RequestError,
     State,
@@ -50,8 +50,8 @@ def structured(welcome: messages.Welcome = WELCOME) -> ClientConnection:
     return connection
 
 
-def only(heard: list[Heard]) -> Heard:
-    (item,) = heard
+def only(received: list[ReceivedByClient]) -> ReceivedByClient:
+    (item,) = received
     return item
 
 
@@ -75,15 +75,15 @@ def test_another_token_may_be_tried_after_a_refused_hello() -> None:
     assert isinstance(only(connection.receive_data(no)), ErrorReceived)
     (frame,) = FrameDecoder().receive_data(connection.send_hello(messages.Hello(token="other")))
     assert frame.type == MessageType.HELLO
-    heard = only(connection.receive_data(encode_reply(MessageType.HELLO, frame.seq, WELCOME)))
-    assert isinstance(heard, ReplyReceived)
+    received = only(connection.receive_data(encode_reply(MessageType.HELLO, frame.seq, WELCOME)))
+    assert isinstance(received, ReplyReceived)
 
 
 def test_the_greeting_is_kept_and_all_else_before_welcome_is_dropped() -> None:
     connection = awaiting()
     early = encode_event(DELTA) + encode_frame(MessageType.PING, 0) + encode_frame(0x0A, 3, b"{}")
-    heard = connection.receive_data(encode_frame(0x01, 0, b"hello there") + early)
-    assert heard == [TextReceived(text="hello there")]
+    received = connection.receive_data(encode_frame(0x01, 0, b"hello there") + early)
+    assert received == [TextReceived(text="hello there")]
     assert connection.greeting == "hello there"
     assert connection.data_to_send() == b""
 
@@ -118,7 +118,7 @@ def test_every_request_gets_its_own_seq_and_seqs_wrap() -> None:
     connection.receive_data(encode_reply(MessageType.DETACH, 77, messages.Detached()))
     numbers = {connection.send(messages.Detach())[0] for _ in range(2)}
     assert numbers == {1, 77}
-    with pytest.raises(LocalProtocolError, match="unanswered"):
+    with pytest.raises(LocalProtocolError, match="no reply yet"):
         connection.send(messages.Detach())
 
 
@@ -129,21 +129,21 @@ def test_a_reply_is_matched_to_its_request_and_frees_its_seq() -> None:
     assert only(connection.receive_data(data)) == ReplyReceived(
         seq=seq, request_type=MessageType.CANCEL, reply=messages.Cancelled(cancelled=True)
     )
-    assert connection.unanswered == 0
+    assert connection.open_requests == 0
     assert connection.receive_data(data) == []
 
 
-def test_an_error_with_a_seq_answers_that_request_and_one_without_is_an_event() -> None:
+def test_an_error_with_a_seq_is_the_reply_to_that_request_and_one_without_is_an_event() -> None:
     connection = structured()
     seq, _ = connection.send(messages.Cancel())
     no = RequestError(ErrorCode.NOT_FOUND, "No such turn.")
-    answer, event = connection.receive_data(encode_error(seq, no) + encode_error(0, no))
-    assert isinstance(answer, ErrorReceived)
-    assert answer.report.code == "not_found"
-    assert event == EventReceived(event=answer.report)
+    error, event = connection.receive_data(encode_error(seq, no) + encode_error(0, no))
+    assert isinstance(error, ErrorReceived)
+    assert error.report.code == "not_found"
+    assert event == EventReceived(event=error.report)
 
 
-def test_a_servers_ping_is_answered_with_its_own_seq_and_payload() -> None:
+def test_a_servers_ping_gets_a_pong_with_its_own_seq_and_payload() -> None:
     connection = structured()
     assert connection.receive_data(encode_frame(0x04, 0, b"x") + encode_frame(0x04, 9)) == []
     assert connection.data_to_send() == encode_frame(0x05, 0, b"x") + encode_frame(0x05, 9)
@@ -156,16 +156,16 @@ def test_an_unknown_event_is_dropped() -> None:
 def test_a_malformed_reply_becomes_an_error_for_its_request() -> None:
     connection = structured()
     seq, _ = connection.send(messages.Cancel())
-    heard = only(connection.receive_data(encode_frame(0x06, seq, b'{"cancelled":"maybe"}')))
-    assert isinstance(heard, ErrorReceived)
-    assert (heard.report.code, heard.report.field) == ("malformed", "cancelled")
-    assert connection.unanswered == 0
+    received = only(connection.receive_data(encode_frame(0x06, seq, b'{"cancelled":"maybe"}')))
+    assert isinstance(received, ErrorReceived)
+    assert (received.report.code, received.report.field) == ("malformed", "cancelled")
+    assert connection.open_requests == 0
 
 
 def test_a_malformed_event_is_reported_as_an_error_event() -> None:
-    heard = only(structured().receive_data(encode_frame(0x21, 0, b"{")))
-    assert isinstance(heard, EventReceived)
-    assert isinstance(heard.event, messages.ErrorReport)
+    received = only(structured().receive_data(encode_frame(0x21, 0, b"{")))
+    assert isinstance(received, EventReceived)
+    assert isinstance(received.event, messages.ErrorReport)
 
 
 def test_a_long_reply_in_fragments_is_one_reply() -> None:
@@ -183,8 +183,8 @@ def test_a_reply_with_broken_fragments_is_an_error_for_its_request() -> None:
     connection = structured()
     seq, _ = connection.send(messages.FileGet(file_id="f"))
     part = HEADER.pack(0x33 | MORE, seq, 65_535) + bytes(65_535)
-    answer, event = connection.receive_data(part + encode_event(DELTA))
-    assert isinstance(answer, ErrorReceived)
+    error, event = connection.receive_data(part + encode_event(DELTA))
+    assert isinstance(error, ErrorReceived)
     assert event == EventReceived(event=DELTA)
 
 
@@ -274,14 +274,14 @@ some_frames = st.lists(
 def test_any_bytes_split_anywhere_are_received_the_same_and_raise_nothing(
     welcome: bool, dialect: Dialect, data: bytes, cuts: list[int]
 ) -> None:
-    def hear(pieces: list[bytes]) -> tuple[list[Heard], bytes]:
+    def receive(pieces: list[bytes]) -> tuple[list[ReceivedByClient], bytes]:
         connection = ClientConnection(dialect)
         if dialect is Dialect.STRUCTURED:
             connection.send_hello()
             if welcome:
                 connection.receive_data(encode_reply(MessageType.HELLO, 1, WELCOME))
             connection.send(messages.Cancel())
-        heard = [item for piece in pieces for item in connection.receive_data(piece)]
-        return heard, connection.data_to_send()
+        received = [item for piece in pieces for item in connection.receive_data(piece)]
+        return received, connection.data_to_send()
 
-    assert hear([data]) == hear(cut(data, cuts))
+    assert receive([data]) == receive(cut(data, cuts))

@@ -114,7 +114,7 @@ def test_a_message_range_is_distinguished_from_a_history_page_by_its_content() -
 
 
 def test_a_reply_of_a_type_without_replies_is_refused() -> None:
-    with pytest.raises(RequestError, match="can't answer PROMPT"):
+    with pytest.raises(RequestError, match="is no reply to PROMPT"):
         decode_reply(MessageType.PROMPT, MessageType.ATTACH, b"{}")
 
 

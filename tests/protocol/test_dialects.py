@@ -95,11 +95,11 @@ def test_a_fragmented_hello_is_refused() -> None:
 @given(st.binary(max_size=120), cut_points)
 def test_no_structured_request_is_received_before_hello(data: bytes, cuts: list[int]) -> None:
     connection = ServerConnection()
-    heard = [item for piece in cut(data, cuts) for item in connection.receive_data(piece)]
+    received = [item for piece in cut(data, cuts) for item in connection.receive_data(piece)]
     if connection.dialect is Dialect.STRUCTURED:
         assert data[0] == HELLO
-        assert isinstance(heard[0], RequestReceived | RequestRefused)
-        assert heard[0].type == HELLO
+        assert isinstance(received[0], RequestReceived | RequestRefused)
+        assert received[0].type == HELLO
 
 
 def test_too_large_a_frame_before_authentication_ends_receiving() -> None:
@@ -133,19 +133,19 @@ some_frames = st.lists(
 def test_any_bytes_split_anywhere_are_received_the_same_and_raise_nothing(
     first: bytes, rest: bytes, cuts: list[int], welcome: bool
 ) -> None:
-    def hear(pieces: list[bytes]) -> tuple[list[str], bytes, State]:
+    def receive(pieces: list[bytes]) -> tuple[list[str], bytes, State]:
         connection = ServerConnection(WireLimits(frame_bytes_max=1_000))
-        heard = connection.receive_data(first)
+        received = connection.receive_data(first)
         if welcome and connection.state is State.AWAITING_WELCOME:
             connection.send_welcome(1, WELCOME)
         for piece in pieces:
-            heard += connection.receive_data(piece)
-        return [_told(item) for item in heard], connection.data_to_send(), connection.state
+            received += connection.receive_data(piece)
+        return [_reported(item) for item in received], connection.data_to_send(), connection.state
 
-    assert hear([rest]) == hear(cut(rest, cuts))
+    assert receive([rest]) == receive(cut(rest, cuts))
 
 
-def _told(item: Received) -> str:
+def _reported(item: Received) -> str:
     match item:
         case RequestRefused():
             return f"{item.type} {item.seq} {item.error.code} {item.error.message}"

@@ -46,7 +46,7 @@ def test_link_messages_decode_the_same_however_the_bytes_are_split(cuts: list[in
     assert not link.has_partial
 
 
-def test_a_link_answers_ping_once_and_ignores_pong() -> None:
+def test_a_link_sends_pong_once_for_a_ping_and_ignores_pong() -> None:
     link = LinkConnection()
     assert link.receive_data(PING + PONG) == []
     assert link.data_to_send() == PONG

@@ -77,16 +77,16 @@ def test_a_closed_connection_has_no_peer_user() -> None:
         assert peer_user.find_user(accepted) == peer_user.GONE
 
 
-class _FromElsewhere:
-    """A connection from another machine, as far as `find_user` looks at it."""
+class _From:
+    """A connection that the kernel does not know, as far as `find_user` looks at it."""
 
     family = socket.AF_INET
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, address: str, port: int) -> None:
+        self._peer_name = address, port
 
     def getpeername(self) -> tuple[str, int]:
-        return "203.0.113.5", self._port
+        return self._peer_name
 
     def getsockname(self) -> tuple[str, int]:
         return "203.0.113.6", 8_765
@@ -95,5 +95,16 @@ class _FromElsewhere:
 def test_a_remote_peer_is_no_local_user_even_if_a_program_listens_on_its_port() -> None:
     with socket.create_server(("", 0)) as listening:
         for port in (listening.getsockname()[1], 1):
-            elsewhere = cast("socket.socket", _FromElsewhere(port))
+            elsewhere = cast("socket.socket", _From("203.0.113.5", port))
             assert peer_user.find_user(elsewhere) is None
+
+
+def test_a_peer_at_this_machine_s_own_address_that_the_kernel_does_not_know_has_no_user() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("203.0.113.5", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        own_address = probe.getsockname()[0]
+    unknown = cast("socket.socket", _From(own_address, 1))
+    assert peer_user.find_user(unknown) == peer_user.GONE

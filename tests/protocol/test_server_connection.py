@@ -39,7 +39,7 @@ def test_requests_may_follow_hello_without_waiting() -> None:
     data = encode_frame(HELLO, 1) + encode_frame(STATUS, 2) + encode_frame(0x01, 3, b"hi")
     received = connection.receive_data(data)
     assert [item.seq for item in received if isinstance(item, RequestReceived)] == [1, 2, 3]
-    assert connection.unanswered == 3
+    assert connection.open_requests == 3
 
 
 def test_a_ping_before_welcome_is_left_to_the_owner() -> None:
@@ -53,7 +53,7 @@ def test_a_ping_before_welcome_is_left_to_the_owner() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 0xFFFF), st.binary(max_size=9)), max_size=9), cut_points)
-def test_pings_are_answered_at_once_in_order_with_their_own_payload(
+def test_pings_get_pongs_at_once_in_order_with_their_own_payload(
     pings: list[tuple[int, bytes]], cuts: list[int]
 ) -> None:
     connection = structured()
@@ -62,10 +62,10 @@ def test_pings_are_answered_at_once_in_order_with_their_own_payload(
     pongs = b"".join(encode_frame(PONG, seq, payload) for seq, payload in pings)
     assert connection.data_to_send() == pongs
     assert connection.data_to_send() == b""
-    assert connection.unanswered == 0
+    assert connection.open_requests == 0
 
 
-def test_a_fragmented_ping_is_answered_with_a_fragmented_pong() -> None:
+def test_a_fragmented_ping_gets_a_fragmented_pong() -> None:
     connection = structured()
     assert connection.receive_data(encode_message(PING, 3, bytes(70_000))) == []
     assert connection.data_to_send() == encode_message(PONG, 3, bytes(70_000))
@@ -102,7 +102,7 @@ def test_a_request_needs_a_seq() -> None:
     assert (item.seq, item.error.code, item.error.field) == (0, ErrorCode.MALFORMED, "seq")
 
 
-def test_the_seq_of_an_unanswered_request_cannot_be_used_again() -> None:
+def test_the_seq_of_a_request_without_a_reply_cannot_be_used_again() -> None:
     connection = structured()
     first, second = connection.receive_data(encode_frame(STATUS, 9) * 2)
     assert isinstance(first, RequestReceived)
@@ -112,7 +112,7 @@ def test_the_seq_of_an_unanswered_request_cannot_be_used_again() -> None:
     assert isinstance(only(connection.receive_data(encode_frame(STATUS, 9))), RequestReceived)
 
 
-def test_an_upload_keeps_its_seq_until_it_is_answered() -> None:
+def test_an_upload_keeps_its_seq_until_its_reply() -> None:
     connection = structured()
     upload = encode_frame(0x0E, 5, b'{"filename":"a","size":4}')
     pieces = encode_frame(0x0D, 5, b"ab") + encode_frame(0x0D | MORE, 5, b"cd")
@@ -123,11 +123,11 @@ def test_an_upload_keeps_its_seq_until_it_is_answered() -> None:
     assert two == RequestReceived(
         type=MessageType.FILE_DATA, seq=5, request=messages.FileData(data=b"cd")
     )
-    assert connection.unanswered == 1
+    assert connection.open_requests == 1
     connection.send_reply(
         MessageType.FILE_METADATA, 5, messages.FileStored(file_id="f", size=4, sha256="0")
     )
-    assert connection.unanswered == 0
+    assert connection.open_requests == 0
 
 
 def test_a_second_hello_is_a_conflict() -> None:
@@ -187,10 +187,10 @@ def test_fragments_with_a_seq_in_use_are_refused_under_seq_0() -> None:
     assert isinstance(status, RequestReceived)
     assert isinstance(broken, RequestRefused)
     assert (broken.seq, broken.error.code) == (0, ErrorCode.MALFORMED)
-    assert connection.unanswered == 1
+    assert connection.open_requests == 1
 
 
-def test_a_ping_between_fragments_is_still_answered() -> None:
+def test_a_ping_between_fragments_gets_a_pong() -> None:
     connection = structured()
     data = HEADER.pack(0x01 | MORE, 3, 65_535) + bytes(65_535) + encode_frame(PING, 4, b"x")
     refused(connection.receive_data(data))
@@ -263,16 +263,16 @@ def test_no_request_gets_two_replies() -> None:
         connection.send_reply(MessageType.DETACH, 2, messages.Detached())
 
 
-def test_a_reply_that_cannot_be_encoded_leaves_its_request_unanswered() -> None:
+def test_a_reply_that_cannot_be_encoded_leaves_its_request_open() -> None:
     connection = structured(WireLimits(message_bytes_max=1_000))
     connection.receive_data(encode_frame(MessageType.SEARCH, 2, b'{"query":"x"}'))
     with pytest.raises(LocalProtocolError):
         connection.send_reply(MessageType.SEARCH, 2, {"hits": "x" * 1_000})
-    assert connection.unanswered == 1
+    assert connection.open_requests == 1
     assert connection.send_error(2, BUSY)
 
 
-def test_welcome_answers_a_hello_and_nothing_else() -> None:
+def test_welcome_is_the_reply_to_a_hello_and_to_nothing_else() -> None:
     connection = ServerConnection()
     with pytest.raises(LocalProtocolError):
         connection.send_welcome(1, WELCOME)
@@ -303,5 +303,5 @@ def test_a_closed_connection_receives_nothing_and_keeps_nothing() -> None:
     connection.close()
     assert connection.receive_data(encode_frame(STATUS, 1)) == []
     assert connection.data_to_send() == b""
-    assert (connection.has_partial, connection.unanswered) == (False, 0)
+    assert (connection.has_partial, connection.open_requests) == (False, 0)
     connection.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nplt_protocol import (
-    PLAIN_ANSWERS,
+    PLAIN_REPLIES,
     PLAIN_REQUESTS,
     REPLY_CODES,
     REPLY_TYPES,
@@ -60,7 +60,7 @@ class Example:
         (frame,) = FrameDecoder().receive_data(self.data)
         return frame
 
-    def said(self, mark: str) -> list[str]:
+    def marked(self, mark: str) -> list[str]:
         return [line.removeprefix(mark) for line in self.lines if line.startswith(mark)]
 
 
@@ -93,8 +93,8 @@ def test_an_example_is_one_frame_of_its_type_and_prints_as_shown(
     frame = example.frame
     assert MessageType[example.name] == frame.type
     assert encode_frame(*frame) == example.data
-    assert example.said("# ") == [str(frame)]
-    for whole in example.said("## "):
+    assert example.marked("# ") == [str(frame)]
+    for whole in example.marked("## "):
         assert whole == frame.payload.decode()
 
 
@@ -133,12 +133,12 @@ def test_a_reply_or_event_decodes_and_encodes_to_the_same_bytes(example: Example
 @pytest.mark.parametrize("example", chosen(to_server=True, plain=True), ids=name_of)
 def test_a_plain_request_is_received_by_a_fresh_server_connection(example: Example) -> None:
     connection, frame = ServerConnection(), example.frame
-    heard = connection.receive_data(example.data)
+    received = connection.receive_data(example.data)
     assert connection.dialect is Dialect.PLAIN
     if frame.payload == b"HEARTBEAT":
-        assert heard == []
+        assert received == []
         return
-    (item,) = heard
+    (item,) = received
     assert isinstance(item, RequestReceived)
     assert item.request == decode_plain_request(frame.type, frame.payload, LIMITS)
     if frame.type not in {*RAW, MessageType.CHAT_TEXT}:
@@ -148,7 +148,7 @@ def test_a_plain_request_is_received_by_a_fresh_server_connection(example: Examp
 @pytest.mark.parametrize("example", chosen(to_server=False, plain=True), ids=name_of)
 def test_every_payload_for_a_plain_client_is_a_text_or_an_object(example: Example) -> None:
     frame = example.frame
-    assert frame.type in PLAIN_ANSWERS
+    assert frame.type in PLAIN_REPLIES
     if frame.type == MessageType.CHAT_TEXT:
         assert frame.payload.decode().encode() == frame.payload
     else:
@@ -165,7 +165,7 @@ def test_every_request_every_reply_and_every_event_has_an_example() -> None:
     replies = {REPLY_CODES.get(code, code) for code in REPLY_TYPES}
     assert replies | set(EVENT_TYPES) <= codes_in(chosen(to_server=False, plain=False))
     assert codes_in(chosen(to_server=True, plain=True)) == PLAIN_REQUESTS
-    assert codes_in(chosen(to_server=False, plain=True)) == PLAIN_ANSWERS
+    assert codes_in(chosen(to_server=False, plain=True)) == PLAIN_REPLIES
 
 
 def test_every_code_and_every_error_word_is_named_with_its_number() -> None:

@@ -161,22 +161,22 @@ def test_a_client_receives_what_its_state_lists_and_drops_the_rest(state: State)
 
 
 @pytest.mark.parametrize("state", SERVER_STATES)
-def test_a_ping_is_answered_where_the_server_lists_it(state: State) -> None:
+def test_a_ping_gets_a_pong_where_the_server_lists_it(state: State) -> None:
     server = server_in(state)
     server.receive_data(encode_frame(MessageType.PING, 9, b"now"))
-    assert bool(server.data_to_send()) == (Step.ANSWER_PING in SERVER_STATES[state])
+    assert bool(server.data_to_send()) == (Step.REPLY_TO_PING in SERVER_STATES[state])
 
 
 @pytest.mark.parametrize("state", CLIENT_STATES)
-def test_a_ping_is_answered_where_the_client_lists_it(state: State) -> None:
+def test_a_ping_gets_a_pong_where_the_client_lists_it(state: State) -> None:
     client = client_in(state)
     client.receive_data(encode_frame(MessageType.PING, 9, b"now"))
-    assert bool(client.data_to_send()) == (Step.ANSWER_PING in CLIENT_STATES[state])
+    assert bool(client.data_to_send()) == (Step.REPLY_TO_PING in CLIENT_STATES[state])
 
 
 def test_every_step_of_the_state_tables_is_tested_here() -> None:
     """A server's events are encoded outside its connection."""
-    tried = {*SERVER_SENDS, *CLIENT_SENDS, *TO_SERVER, *TO_CLIENT, Step.ANSWER_PING}
+    tried = {*SERVER_SENDS, *CLIENT_SENDS, *TO_SERVER, *TO_CLIENT, Step.REPLY_TO_PING}
     assert set(Step) - tried == {Step.SEND_EVENT, Step.RECEIVE_REPLY, Step.RECEIVE_WELCOME}
 
 

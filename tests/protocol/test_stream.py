@@ -10,17 +10,23 @@ from typing import Any
 import anyio
 import pytest
 from tests.protocol.fake_link import WELCOME
-from tests.protocol.loopback import RememberingTransport, joined, listening, remembering, requests
+from tests.protocol.loopback import (
+    RememberingTransport,
+    greet,
+    joined,
+    listening,
+    remembering,
+    requests,
+)
 
 from nplt_protocol import (
     ClientConnection,
     ConnectionRefused,
     FrameDecoder,
-    Heard,
+    ReceivedByClient,
     ReplyReceived,
     RequestReceived,
     ServerConnection,
-    TextReceived,
     WireLimits,
     encode_frame,
     messages,
@@ -34,17 +40,12 @@ PING, PONG = 0x04, 0x05
 async def test_a_client_and_a_server_talk_over_a_socket() -> None:
     async with listening(LIMITS) as (port, streams):
         connection = ClientConnection()
-        client: FrameStream[Heard] = await open_stream("127.0.0.1", port, connection, limits=LIMITS)
+        client: FrameStream[ReceivedByClient] = await open_stream(
+            "127.0.0.1", port, connection, limits=LIMITS
+        )
         server = await streams.get()
         assert isinstance(server.connection, ServerConnection)
-        server.send(server.connection.send_text("good morning"))
-        assert await client.receive() == [TextReceived(text="good morning")]
-        client.send(connection.send_hello())
-        (hello,) = await server.receive()
-        assert isinstance(hello, RequestReceived)
-        server.send(server.connection.send_welcome(hello.seq, WELCOME))
-        (welcome,) = await client.receive()
-        assert isinstance(welcome, ReplyReceived)
+        await greet(client, connection, server)
         seq, ping = connection.send(messages.Ping(data=b"alive?"))
         client.send(ping)
         (pong,) = await client.receive()
@@ -66,7 +67,7 @@ async def test_data_sent_in_one_tick_leaves_in_one_write() -> None:
 
 
 async def test_data_sent_before_the_connection_is_made_is_not_lost() -> None:
-    stream: FrameStream[Heard] = FrameStream(ClientConnection(), limits=LIMITS)
+    stream: FrameStream[ReceivedByClient] = FrameStream(ClientConnection(), limits=LIMITS)
     transport = RememberingTransport()
     stream.send(b"early")
     await asyncio.sleep(0)
@@ -75,7 +76,7 @@ async def test_data_sent_before_the_connection_is_made_is_not_lost() -> None:
     assert transport.written == [b"early"]
 
 
-async def test_pings_of_one_read_are_answered_in_one_write_without_the_owner() -> None:
+async def test_pings_of_one_read_get_pongs_in_one_write_without_the_owner() -> None:
     stream, _, transport = remembering()
     stream.data_received(encode_frame(PING, 7, b"x") * 3)
     assert transport.written == [encode_frame(PONG, 7, b"x") * 3]
@@ -85,11 +86,11 @@ async def test_requests_come_in_batches_in_the_order_sent() -> None:
     async with joined() as pair:
         await pair.is_welcomed()
         await pair.client_sends(requests(2, 50))
-        heard: list[int] = []
-        while len(heard) < 50:
+        received: list[int] = []
+        while len(received) < 50:
             batch = await pair.stream.receive()
-            heard += [item.seq for item in batch if isinstance(item, RequestReceived)]
-        assert heard == list(range(2, 52))
+            received += [item.seq for item in batch if isinstance(item, RequestReceived)]
+        assert received == list(range(2, 52))
 
 
 async def test_a_cancelled_receive_loses_nothing() -> None:
@@ -120,20 +121,20 @@ async def test_data_sent_before_the_peer_disconnected_is_still_received() -> Non
     async with joined() as pair:
         await pair.client_sends(encode_frame(0x14, 0) + encode_frame(0x01, 1, b"bye"))
         pair.client.close()
-        heard: list[object] = []
+        received: list[object] = []
         while batch := await pair.stream.receive():
-            heard += batch
-        assert len(heard) == 2
+            received += batch
+        assert len(received) == 2
 
 
 async def test_close_sends_all_queued_data_first() -> None:
     async with joined() as pair:
         await pair.is_welcomed()
-        said = bytes(range(256)) * 8_192
-        pair.stream.send(said)
+        data = bytes(range(256)) * 8_192
+        pair.stream.send(data)
         reading = asyncio.create_task(pair.client_reads_to_end())
         closing = asyncio.create_task(pair.stream.close())
-        assert await reading == said
+        assert await reading == data
         pair.client.close()
         await closing
         assert pair.stream.closed
@@ -202,7 +203,7 @@ async def test_an_aborted_stream_is_closed_for_all_waiters_at_once() -> None:
 
 
 async def test_a_stream_that_never_connected_can_be_closed() -> None:
-    stream: FrameStream[Heard] = FrameStream(ClientConnection(), limits=LIMITS)
+    stream: FrameStream[ReceivedByClient] = FrameStream(ClientConnection(), limits=LIMITS)
     assert stream.peer is None
     await stream.close()
     assert stream.closed

@@ -33,12 +33,12 @@ async def test_a_flood_is_received_in_bounded_batches_and_nothing_is_lost() -> N
     async with joined() as pair:
         await pair.is_welcomed()
         flood = asyncio.create_task(pair.client_sends(requests(2, 60_000)))
-        heard: list[int] = []
-        while len(heard) < 60_000:
+        received: list[int] = []
+        while len(received) < 60_000:
             batch = await pair.stream.receive()
             assert len(batch) <= INBOX_ITEMS_MAX + SLICE_BYTES // SMALLEST_FRAME
-            heard += [item.seq for item in batch if isinstance(item, RequestReceived)]
-        assert heard == list(range(2, 60_002))
+            received += [item.seq for item in batch if isinstance(item, RequestReceived)]
+        assert received == list(range(2, 60_002))
         await flood
 
 
@@ -46,9 +46,9 @@ async def test_backpressure_pauses_reading_until_the_owner_empties_the_inbox() -
     stream, _, transport = remembering()
     stream.data_received(requests(2, 2_000))
     assert not transport.reading
-    heard = 0
-    while heard < 2_000:
-        heard += len(await stream.receive())
+    received = 0
+    while received < 2_000:
+        received += len(await stream.receive())
     assert transport.reading
 
 
@@ -69,10 +69,10 @@ async def test_a_flood_that_ends_with_eof_is_received_to_its_end() -> None:
         await pair.is_welcomed()
         await pair.client_sends(requests(2, 5_000))
         pair.client.close()
-        heard = 0
+        received = 0
         while batch := await pair.stream.receive():
-            heard += len(batch)
-        assert heard == 5_000
+            received += len(batch)
+        assert received == 5_000
 
 
 # -- a peer that does not read --------------------------------------------------------
@@ -93,8 +93,8 @@ async def test_a_peer_that_sends_requests_and_never_reads_replies_needs_bounded_
             most = max(most, pair.stream.unsent_bytes)
         assert most < 1024 * 1024
         assert not flood.done()
-        answers = await pair.client_reads(len(ping) * count)
-        assert answers == encode_frame(PONG, 1, bytes(1_000)) * count
+        pongs = await pair.client_reads(len(ping) * count)
+        assert pongs == encode_frame(PONG, 1, bytes(1_000)) * count
         await flood
 
 
@@ -110,8 +110,8 @@ async def test_events_for_a_stalled_reader_are_refused_and_replies_are_not() -> 
         reply = encode_frame(0x1E, 9, b"a reply")
         pair.stream.send(reply)
         assert not pair.stream.send_event(event)
-        said = await pair.client_reads(sent * len(event) + len(reply))
-        assert said == event * sent + reply
+        data = await pair.client_reads(sent * len(event) + len(reply))
+        assert data == event * sent + reply
         await pair.stream.drain()
         assert pair.stream.send_event(event)
 
@@ -256,10 +256,10 @@ async def test_the_message_deadline_does_not_run_while_reading_is_paused() -> No
     stream.data_received(requests(2, 2_000) + unfinished[:-1])
     assert not transport.reading
     await asyncio.sleep(3 * SOON)
-    heard: list[object] = []
+    received: list[object] = []
     while not transport.reading:
-        heard += await stream.receive()
+        received += await stream.receive()
     stream.data_received(unfinished[-1:])
-    heard += await stream.receive()
-    assert len(heard) == 2_001
-    assert all(isinstance(item, RequestReceived) for item in heard)
+    received += await stream.receive()
+    assert len(received) == 2_001
+    assert all(isinstance(item, RequestReceived) for item in received)

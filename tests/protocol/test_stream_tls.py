@@ -9,13 +9,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.protocol.fake_link import WELCOME
-from tests.protocol.loopback import listening
+from tests.protocol.loopback import greet, listening
 
 from nplt_protocol import (
     ClientConnection,
     ConnectionRefused,
-    Heard,
+    ReceivedByClient,
     ReplyReceived,
     RequestReceived,
     ServerConnection,
@@ -60,27 +59,21 @@ def client_side(certificate: Path) -> ssl.SSLContext:
 async def test_all_messages_cross_over_tls_as_without(certificate: Path) -> None:
     async with listening(LIMITS, tls=server_side(certificate)) as (port, streams):
         connection = ClientConnection()
-        client: FrameStream[Heard] = await open_stream(
+        client: FrameStream[ReceivedByClient] = await open_stream(
             "127.0.0.1", port, connection, limits=LIMITS, ssl=client_side(certificate)
         )
         server = await streams.get()
         assert isinstance(server.connection, ServerConnection)
-        server.send(server.connection.send_text("hello"))
-        assert await client.receive() == [TextReceived(text="hello")]
-        client.send(connection.send_hello())
-        (hello,) = await server.receive()
-        assert isinstance(hello, RequestReceived)
-        server.send(server.connection.send_welcome(hello.seq, WELCOME))
-        await client.receive()
+        await greet(client, connection, server)
         long_text = "x" * 900_000
         client.send(connection.send(messages.HistoryRequest(seq=1))[1])
         (asked,) = await server.receive()
         assert isinstance(asked, RequestReceived)
-        answer = MessageRange(session_id="s", seq=1, offset=0, content=long_text, size=900_000)
-        server.send(server.connection.send_reply(asked.type, asked.seq, answer))
+        sent = MessageRange(session_id="s", seq=1, offset=0, content=long_text, size=900_000)
+        server.send(server.connection.send_reply(asked.type, asked.seq, sent))
         (reply,) = await client.receive()
         assert isinstance(reply, ReplyReceived)
-        assert reply.reply == answer
+        assert reply.reply == sent
         await client.close()
         assert await server.receive() == []
         await server.wait_closed()
@@ -88,7 +81,7 @@ async def test_all_messages_cross_over_tls_as_without(certificate: Path) -> None
 
 async def test_queued_data_arrives_before_a_tls_connection_closes(certificate: Path) -> None:
     async with listening(LIMITS, tls=server_side(certificate)) as (port, streams):
-        client: FrameStream[Heard] = await open_stream(
+        client: FrameStream[ReceivedByClient] = await open_stream(
             "127.0.0.1", port, ClientConnection(), limits=LIMITS, ssl=client_side(certificate)
         )
         server = await streams.get()

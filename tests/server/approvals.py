@@ -115,20 +115,20 @@ class Asked:
     async def answer(
         self, question: str, decision: Literal["allow", "deny"], *, remember: bool = False
     ) -> ApprovalDecided:
-        said = Approval(approval_id=question, decision=decision, remember=remember)
-        return await self.conversation.approvals.decide(said, by="ada")
+        decision_made = Approval(approval_id=question, decision=decision, remember=remember)
+        return await self.conversation.approvals.decide(decision_made, by="ada")
 
     async def ended(self) -> TurnFinished:
         await self.conversation.activity.quiet()
-        return self.heard(TurnFinished)[-1]
+        return self.received(TurnFinished)[-1]
 
-    def heard(self, kind: type[_Event]) -> list[_Event]:
-        return [event for event in self.ear.heard if isinstance(event, kind)]
+    def received(self, kind: type[_Event]) -> list[_Event]:
+        return [event for event in self.ear.received if isinstance(event, kind)]
 
     @property
     def decisions(self) -> list[JsonObject]:
-        said = self.heard(SessionEvent)
-        return [event.details for event in said if event.event == "approval"]
+        decision_made = self.received(SessionEvent)
+        return [event.details for event in decision_made if event.event == "approval"]
 
     @property
     def facts(self) -> list[ApprovalEntry]:
@@ -141,7 +141,7 @@ class Asked:
         (found,) = [entry for entry in entries if isinstance(entry, ToolResultsEntry)]
         return list(found.results)
 
-    async def start_anew(self) -> Conversation:
+    async def restart(self) -> Conversation:
         """As after a kill: what was in memory is out of reach, and nobody is there."""
         session_id = self.conversation.session_id
         await self.conversation.record.close()

@@ -49,11 +49,11 @@ class Stage:
 
     @property
     def finished(self) -> list[TurnFinished]:
-        return [event for event in self.ear.heard if isinstance(event, TurnFinished)]
+        return [event for event in self.ear.received if isinstance(event, TurnFinished)]
 
     @property
-    def said(self) -> str:
-        return "".join(e.text for e in self.ear.heard if isinstance(e, TextDelta))
+    def answer_text(self) -> str:
+        return "".join(e.text for e in self.ear.received if isinstance(e, TextDelta))
 
 
 @asynccontextmanager

@@ -58,11 +58,11 @@ class EventRecorder:
     """A subscriber that remembers everything."""
 
     def __init__(self) -> None:
-        self.heard: list[Event] = []
+        self.received: list[Event] = []
 
     def deliver(self, event: BroadcastEvent) -> None:
         assert event.frames
-        self.heard.append(event.event)
+        self.received.append(event.event)
 
     def dropped(self) -> None:
         raise AssertionError("it listens well")

@@ -89,7 +89,7 @@ async def test_an_answer_that_does_not_fit_is_kept_as_rejected_and_asked_for_onc
         assert (first.content, first.state, first.call) == ("about three", "completed", 0)
         assert (first.rejected or "").startswith("the answer is not JSON: ")
         assert (second.content, second.rejected, second.call) == ('{"n": 3}', None, 1)
-        thoughts = [each for each in stage.ear.heard if isinstance(each, AgentThought)]
+        thoughts = [each for each in stage.ear.received if isinstance(each, AgentThought)]
         assert any(
             "the model is asked once to mend it" in (each.content or "") for each in thoughts
         )
@@ -144,7 +144,7 @@ async def look() -> str:
     return "three"
 
 
-async def test_tools_are_called_in_the_same_turn_and_text_beside_a_call_need_not_fit() -> None:
+async def test_a_schema_turn_may_call_tools_and_text_with_a_tool_call_need_not_fit() -> None:
     model = Model("!look", "it is three", '{"n": 3}')
     async with staged(model, tools=(typed_tool(look),), allowed=("look",)) as stage:
         assert (await play(stage)).state == "completed"

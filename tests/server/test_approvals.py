@@ -50,9 +50,9 @@ async def test_an_approval_runs_the_tool_and_a_denial_skips_it_with_the_user_nam
         await here.answer(question.approval_id, "deny")
         assert (await here.ended()).state == "completed"
         assert here.workshop.done == ["write"]
-        (started,) = here.heard(ToolStarted)
+        (started,) = here.received(ToolStarted)
         assert started.tool_name == "write"
-        last = here.heard(ToolFinished)[-1]
+        last = here.received(ToolFinished)[-1]
         assert (last.status, last.result) == (
             "skipped",
             "not run: ada said no to this call of send",
@@ -133,7 +133,7 @@ async def test_an_approval_that_times_out_is_denied() -> None:
             ("asked", None),
             ("denied", "expired"),
         ]
-        assert "nobody answered in time" in here.results[0].result
+        assert "no decision came in time" in here.results[0].result
         assert here.decisions[0]["decided_by"] is None
 
 
@@ -223,7 +223,7 @@ async def test_an_approval_that_can_not_be_written_is_not_asked_and_the_tool_is_
         here.store.full_for = ("approval",)
         await here.prompt("write")
         assert (await here.ended()).state == "completed"
-        last = here.heard(ToolFinished)[-1]
+        last = here.received(ToolFinished)[-1]
         assert (last.status, here.workshop.done) == ("skipped", ["look"])
         assert "nothing can be written down now" in last.result
 
@@ -306,12 +306,12 @@ async def test_concurrent_decisions_give_each_approval_one_decision_known_to_all
     async with asking() as here:
         others = [here.listen(), here.listen()]
         questions = await here.ask("write send write", 3)
-        told: dict[str, set[str]] = {}
+        reported: dict[str, set[str]] = {}
 
         async def answer(place: int, decision: Literal["allow", "deny"], remember: bool) -> None:
             approval_id = questions[place].approval_id
             decided = await here.answer(approval_id, decision, remember=remember)
-            told.setdefault(approval_id, set()).add(decided.decision)
+            reported.setdefault(approval_id, set()).add(decided.decision)
 
         at_once = [*given_answers, *((place, "deny", False) for place in range(3))]
         random.Random(seed).shuffle(at_once)
@@ -319,21 +319,21 @@ async def test_concurrent_decisions_give_each_approval_one_decision_known_to_all
             for one in at_once:
                 people.start_soon(answer, *one)
         await here.ended()
-        _check_one_decision_each(here, others, told)
+        _check_one_decision_each(here, others, reported)
 
 
 def _check_one_decision_each(
-    here: Asked, others: list[EventRecorder], told: dict[str, set[str]]
+    here: Asked, others: list[EventRecorder], reported: dict[str, set[str]]
 ) -> None:
     decided = {fact.approval_id: fact for fact in here.facts if fact.state != "asked"}
     assert len(here.facts) == 6
     assert len(decided) == 3
     for approval_id, fact in decided.items():
-        assert told[approval_id] == {"allow" if fact.state == "allowed" else "deny"}
+        assert reported[approval_id] == {"allow" if fact.state == "allowed" else "deny"}
     allowed = sorted(fact.tool_name for fact in decided.values() if fact.state == "allowed")
     assert sorted(here.workshop.done) == allowed
     for ear in others:
-        assert ear.heard == here.ear.heard[-len(ear.heard) :]  # from when it joined
+        assert ear.received == here.ear.received[-len(ear.received) :]  # from when it joined
 
 
 async def test_an_event_emitted_during_a_delivery_comes_after_it_for_every_subscriber() -> None:
@@ -345,22 +345,22 @@ async def test_an_event_emitted_during_a_delivery_comes_after_it_for_every_subsc
         before, leaver, after = here.ear, Leaver(), EventRecorder()
         here.conversation.broadcast.join(leaver, SOMEONE)
         here.conversation.broadcast.join(after)
-        before.heard.clear()
+        before.received.clear()
         here.conversation.announce("renamed", {"name": "x"})
-        events = [event.event for event in after.heard if isinstance(event, SessionEvent)]
+        events = [event.event for event in after.received if isinstance(event, SessionEvent)]
         assert events == ["renamed", "presence"]
-        assert after.heard == before.heard
+        assert after.received == before.received
 
 
 async def test_a_job_behind_an_open_approval_is_busy_and_the_error_names_the_tool() -> None:
     async with asking() as here:
-        told: list[object] = []
+        reported: list[object] = []
 
         def hand_in() -> None:
             here.conversation.add_job(
                 partial(operations.clear, here.conversation),
-                done=told.append,
-                failed=told.append,
+                done=reported.append,
+                failed=reported.append,
             )
 
         await here.prompt("write")
@@ -368,7 +368,8 @@ async def test_a_job_behind_an_open_approval_is_busy_and_the_error_names_the_too
         await until(lambda: len(here.conversation.approvals.pending) == 1)
         with pytest.raises(RequestError, match="write") as refused:
             hand_in()
-        (dropped,) = told
+        await until(lambda: bool(reported))
+        (dropped,) = reported
         assert isinstance(dropped, RequestError)
         for error in (dropped, refused.value):
             assert (error.code, error.retryable) == ("busy", True)
@@ -377,5 +378,5 @@ async def test_a_job_behind_an_open_approval_is_busy_and_the_error_names_the_too
         await here.answer(question.approval_id, "allow")
         hand_in()
         await here.ended()
-        assert len(told) == 2
-        assert isinstance(told[1], Cleared)
+        assert len(reported) == 2
+        assert isinstance(reported[1], Cleared)

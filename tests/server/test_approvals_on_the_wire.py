@@ -51,8 +51,8 @@ def asked(client: RawClient, text: str = "!tool now {}") -> Any:
 
 
 def answer(client: RawClient, question: Any, decision: str) -> Any:
-    said = {"approval_id": question["approval_id"], "decision": decision}
-    return client.request(APPROVAL, said).json
+    decision_json = {"approval_id": question["approval_id"], "decision": decision}
+    return client.request(APPROVAL, decision_json).json
 
 
 def test_three_clients_race_to_decide_approvals_and_all_get_the_same_decisions(
@@ -64,33 +64,38 @@ def test_three_clients_race_to_decide_approvals_and_all_get_the_same_decisions(
     for client in clients[1:]:
         client.hello()
         client.request(ATTACH, {"session_id": session_id})
-    heard: list[list[Frame]] = [[], [], []]
+    received: list[list[Frame]] = [[], [], []]
     for _ in range(ROUNDS):
         clients[0].send(PROMPT, 9_000, {"text": "!tool now {}"})
-        question = [until(client, heard[n], APPROVAL_REQUEST) for n, client in enumerate(clients)]
+        question = [
+            until(client, received[n], APPROVAL_REQUEST) for n, client in enumerate(clients)
+        ]
         racers = dice.sample(range(3), dice.randint(1, 3))
         for place in racers:
-            said = {"approval_id": question[0]["approval_id"]}
+            decision_json = {"approval_id": question[0]["approval_id"]}
             clients[place].send(
-                APPROVAL, 9_001, {**said, "decision": dice.choice(["allow", "deny"])}
+                APPROVAL, 9_001, {**decision_json, "decision": dice.choice(["allow", "deny"])}
             )
         for n, client in enumerate(clients):
-            until(client, heard[n], TURN_FINISHED)
-    events = [[frame.payload for frame in frames if frame.seq == 0] for frames in heard]
+            until(client, received[n], TURN_FINISHED)
+    events = [[frame.payload for frame in frames if frame.seq == 0] for frames in received]
     # Presence is told to those who were there before.
-    shared = [[said for said in each if b'"presence"' not in said] for each in events]
+    shared = [
+        [decision_json for decision_json in each if b'"presence"' not in decision_json]
+        for each in events
+    ]
     assert shared[0] == shared[1] == shared[2]
-    decided = decisions(heard[0])
+    decided = decisions(received[0])
     assert len(decided) == ROUNDS
-    for frames in heard:
+    for frames in received:
         replies = [frame.json for frame in frames if frame.type == APPROVAL]
         for reply in replies:
             assert reply["decision"] == decided[reply["approval_id"]]
 
 
-def until(client: RawClient, heard: list[Frame], last: int) -> Any:
+def until(client: RawClient, received: list[Frame], last: int) -> Any:
     for frame in client.events():
-        heard.append(frame)
+        received.append(frame)
         if frame.type == last:
             return frame.json
     raise AssertionError("unreachable")
@@ -170,8 +175,8 @@ def test_a_remembered_approval_shows_in_the_tools_of_the_conversation(connect: C
     here.hello()
     elsewhere.hello()
     question = asked(here)
-    said = {"approval_id": question["approval_id"], "decision": "allow", "remember": True}
-    here.request(APPROVAL, said)
+    decision_json = {"approval_id": question["approval_id"], "decision": "allow", "remember": True}
+    here.request(APPROVAL, decision_json)
     here.event(TURN_FINISHED)
     policies = [
         [tool["policy"] for tool in client.request(TOOLS).json["tools"] if tool["name"] == "now"]
@@ -185,8 +190,10 @@ def test_a_remembered_approval_shows_in_the_tools_of_the_conversation(connect: C
 def test_a_plain_client_alone_gets_a_denied_approval_with_the_reason(connect: Connect) -> None:
     client = connect()
     client.greeting()
-    said = "".join(frame.text for frame in client.chat("!tool now {}") if frame.type == 0x01)
-    assert "nobody is here who could be asked" in said
+    decision_json = "".join(
+        frame.text for frame in client.chat("!tool now {}") if frame.type == 0x01
+    )
+    assert "nobody is here who could be asked" in decision_json
 
 
 def test_a_half_closed_client_can_not_decide_approvals_and_still_gets_its_answer(
@@ -202,14 +209,14 @@ def test_a_half_closed_client_can_not_decide_approvals_and_still_gets_its_answer
     client.sock.shutdown(socket.SHUT_WR)
     assert observer.event(SESSION_EVENT).json["left"]["client"] == "once/1"
     elsewhere.request(CANCEL, {"turn_id": before})
-    heard = client.until_closed()
+    received = client.until_closed()
     (reason,) = [
         frame.json["reason"]
-        for frame in heard
+        for frame in received
         if frame.type == SESSION_EVENT and frame.json["event"] == "approval"
     ]
     assert reason == "nobody_there"
-    assert heard[-1].type == TURN_FINISHED
+    assert received[-1].type == TURN_FINISHED
 
 
 def test_presence_events_announce_joining_and_leaving_clients(connect: Connect) -> None:

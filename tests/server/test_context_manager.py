@@ -24,6 +24,7 @@ from nplt_server.conversations.services import Compressible, ContextServices, Ov
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
     LlmRequest,
+    ModelCatalog,
     ModelFacts,
     ModelOutputDelta,
     Stopped,
@@ -82,14 +83,14 @@ class Play:
             return
         self.requests.append(request)
         last = request.context[-1]
-        said = last.content if isinstance(last, ModelInputMessage) else ""
-        if said.startswith("note "):
-            note = f'{{"action": "append", "text": "{said[5:]}"}}'
+        input_text = last.content if isinstance(last, ModelInputMessage) else ""
+        if input_text.startswith("note "):
+            note = f'{{"action": "append", "text": "{input_text[5:]}"}}'
             yield ToolCallPiece(index=0, tool_name="notebook", arguments=note)
         else:
             yield TextPiece(text="An answer with some words in it. " * 20)
         yield UsageReport(input_tokens=_tokens(request), output_tokens=100)
-        yield Stopped(reason="tool_calls" if said.startswith("note ") else "end")
+        yield Stopped(reason="tool_calls" if input_text.startswith("note ") else "end")
 
     async def account(self, text: str | None = None) -> JsonObject:
         given = await context_report(
@@ -120,7 +121,7 @@ async def playing(facts: ModelFacts = SMALL, **choices: object) -> AsyncIterator
     provider = ScriptedProvider(play.answer, provider_id="test", models=("model", "summarizer"))
     context_services = ContextServices(
         counting=TokenCounting(CharacterCounter()),
-        models={MODEL: facts},
+        models=ModelCatalog({MODEL: facts}),
         **choices,  # type: ignore[arg-type]
     )
     tools = tuple(tool for widget in default_widgets() for tool in widget.tools)
@@ -171,13 +172,13 @@ async def test_what_the_account_says_is_what_the_provider_then_gets() -> None:
             first = len(play.requests)
             await play.stage.play(text)
             assert (len(play.epochs()) > before) == (account["begins"] is not None)
-            told = [row for row in rows if isinstance(row, dict) and "detail" in row]
-            told.sort(key=lambda row: (row.get("reason") != "head", row["seq"]))
+            detail_rows = [row for row in rows if isinstance(row, dict) and "detail" in row]
+            detail_rows.sort(key=lambda row: (row.get("reason") != "head", row["seq"]))
             got = play.requests[first].context
-            assert [_told(row) for row in told] == [_sent(message) for message in got]
+            assert [_detail_of(row) for row in detail_rows] == [_sent(message) for message in got]
 
 
-def _told(row: JsonObject) -> object:
+def _detail_of(row: JsonObject) -> object:
     if "results" in row:
         results = row["results"]
         assert isinstance(results, list)
@@ -196,10 +197,10 @@ class _Answer:
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, tuple)
         content, calls = other
-        told = self._row.get("tool_calls", [])
-        assert isinstance(told, list)
+        detail_rows = self._row.get("tool_calls", [])
+        assert isinstance(detail_rows, list)
         return content == self._row["content"] and [call.raw_arguments for call in calls] == [
-            call["arguments"] for call in told if isinstance(call, dict)
+            call["arguments"] for call in detail_rows if isinstance(call, dict)
         ]
 
 
@@ -341,7 +342,7 @@ def _without_durations(entry: Entry) -> Entry:
     return replace(entry, results=tuple(replace(one, duration=0.0) for one in entry.results))
 
 
-async def test_usage_is_told_although_nothing_fits_the_window_any_more() -> None:
+async def test_usage_is_reported_when_the_context_no_longer_fits() -> None:
     async with playing() as play:
         await play.stage.play("one")
         await play.conversation.append_entry(SystemInstructionEntry(content="word " * 50_000))

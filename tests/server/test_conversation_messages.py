@@ -51,7 +51,7 @@ async def test_recent_messages_are_the_last_ones_and_never_more_than_there_are()
         assert len(conversation.get_recent_messages(100)) == 2
 
 
-async def test_messages_are_told_apart_by_their_role() -> None:
+async def test_messages_are_filtered_by_role() -> None:
     async with staged(talkative) as stage:
         await stage.play("hello")
         (asked,) = stage.conversation.get_messages_by_role("user")

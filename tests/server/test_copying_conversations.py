@@ -8,7 +8,7 @@ import anyio
 import orjson
 import pytest
 from tests.server.services import Clock, make_services, model_of
-from tests.server.test_lives_of_conversations import OpenSessions, opened_registry, patient
+from tests.server.test_conversation_lifecycle import OpenSessions, opened_registry, patient
 
 from nplt_protocol.errors import RequestError
 from nplt_server.conversations.operations import OVER_THE_WIRE, fork, import_document

@@ -91,7 +91,7 @@ def test_all_of_them_are_on_with_all_and_off_without_it(monkeypatch: pytest.Monk
     assert not any(category.on for category in logs.CATEGORIES.values())
 
 
-def test_an_unknown_category_is_told_once_with_the_known_ones(
+def test_an_unknown_debug_category_is_logged_once_with_the_known_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = lines_of(monkeypatch, categories="histroy,history,tols")

@@ -73,7 +73,7 @@ something = 5
 
 
 @pytest.mark.parametrize(
-    ("extensions", "told"),
+    ("extensions", "error_text"),
     [
         ({"tools": ["no.such:thing"]}, "extensions.tools: 'no.such:thing' can't be loaded"),
         ({"tools": ["own_module:untyped"]}, "x has no type"),
@@ -86,7 +86,7 @@ something = 5
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_78(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extensions: dict[str, object], told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extensions: dict[str, object], error_text: str
 ) -> None:
     (tmp_path / "own_module.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -94,7 +94,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_78(
     config.write_text(yaml.safe_dump({"extensions": extensions}))
     result = CliRunner().invoke(main, ["--config", str(config), "--check"])
     assert result.exit_code == 78
-    assert told in result.output
+    assert error_text in result.output
 
 
 def test_extensions_without_mistakes_are_fine(

@@ -44,10 +44,10 @@ class OpenSessions:
 
 @asynccontextmanager
 async def opened_registry() -> AsyncIterator[OpenSessions]:
-    heard: list[tuple[ContextMessage, ...]] = []
+    received: list[tuple[ContextMessage, ...]] = []
 
     async def listening(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        heard.append(tuple(request.context))
+        received.append(tuple(request.context))
         yield TextPiece(text="yes")
         yield Stopped(reason="end")
 
@@ -66,7 +66,7 @@ async def opened_registry() -> AsyncIterator[OpenSessions]:
             ]
         )
         here = OpenSessions(SessionManager(services), services.histories)
-        here.contexts = heard
+        here.contexts = received
         yield here
         tasks.cancel_scope.cancel()
 

@@ -45,10 +45,10 @@ STATUSES = (400, 401, 403, 404, 413, 429, 500)
 
 def quoting(call: Call) -> Answer:
     """Answers, or fails with the status the prompt asks for and the key in its words."""
-    said = str(call.body)
-    wishes = {said.rfind(f"fail with {status}"): status for status in STATUSES}
+    body_text = str(call.body)
+    wishes = {body_text.rfind(f"fail with {status}"): status for status in STATUSES}
     last = max(wishes)
-    if said.rfind("now answer") >= last:
+    if body_text.rfind("now answer") >= last:
         return say("all is well")
     words = f"messages.0: {CANARY} is wrong: {dict(call.headers)}"
     raise Rejection(words, status=wishes[last], kind=CANARY, param=CANARY, code=CANARY)
@@ -87,17 +87,17 @@ async def serving(tmp_path: Path, settings: dict[str, Any]) -> AsyncIterator[int
 def talk(port: int) -> tuple[list[str], bytes]:
     """How each turn ended, and all that was heard."""
     states: list[str] = []
-    heard: list[bytes] = []
+    payloads: list[bytes] = []
     with RawClient(port) as client:
-        heard.append(str(client.hello({"client": "test"})).encode())
+        payloads.append(str(client.hello({"client": "test"})).encode())
         for model in MODELS:
             for text in (*(f"fail with {status}" for status in STATUSES), "now answer"):
                 asked = client.request(PROMPT, {"text": text, "model": model})
-                finished = _finished(client, asked.json["turn_id"], heard)
+                finished = _finished(client, asked.json["turn_id"], payloads)
                 states.append(finished["state"])
         for request in (STATUS, HISTORY_REQUEST, CONTEXT_REQUEST, USAGE):
-            heard.append(client.request(request, {}).payload)
-    return states, b"".join(heard)
+            payloads.append(client.request(request, {}).payload)
+    return states, b"".join(payloads)
 
 
 def greet(port: int) -> None:
@@ -105,9 +105,9 @@ def greet(port: int) -> None:
         assert client.greeting()
 
 
-def _finished(client: RawClient, turn_id: str, heard: list[bytes]) -> Any:
+def _finished(client: RawClient, turn_id: str, payloads: list[bytes]) -> Any:
     for frame in client.events():
-        heard.append(frame.payload)
+        payloads.append(frame.payload)
         if frame.type == TURN_FINISHED and frame.json["turn_id"] == turn_id:
             return frame.json
     raise AssertionError("unreachable")
@@ -146,15 +146,15 @@ async def test_a_key_is_in_no_log_no_frame_and_no_file(
                 "limits": {"retries_max": 0},
             }
             async with serving(tmp_path, settings) as port:
-                states, heard = await to_thread.run_sync(talk, port)
+                states, payloads = await to_thread.run_sync(talk, port)
     files = b"".join(path.read_bytes() for path in tmp_path.rglob("data/**/*") if path.is_file())
     logged = log_path.read_bytes()
     assert states == (["failed"] * len(STATUSES) + ["completed"]) * len(MODELS)
     # It was there to be found, and whoever looks would find it.
     assert sum(CANARY in str(each.headers) for each in vendors.received) >= len(states)
-    assert all(b"all is well" in each for each in (heard, files))
+    assert all(b"all is well" in each for each in (payloads, files))
     assert b"now answer" in logged
-    assert CANARY.encode() not in heard + files + logged
+    assert CANARY.encode() not in payloads + files + logged
 
 
 async def test_a_provider_that_does_not_close_does_not_delay_the_shutdown(
@@ -173,7 +173,7 @@ async def test_a_provider_that_does_not_close_does_not_delay_the_shutdown(
     assert len(closings) == 1
 
 
-TOLD = "ghp_0f1e2d3c4b5a69788796a5b4c3d2e1f0"
+LEAKED = "ghp_0f1e2d3c4b5a69788796a5b4c3d2e1f0"
 
 
 def telling(call: Call) -> Answer:
@@ -185,20 +185,20 @@ def telling(call: Call) -> Answer:
 
 
 def tell(port: int) -> tuple[list[str], bytes]:
-    heard: list[bytes] = []
+    payloads: list[bytes] = []
     states: list[str] = []
     with RawClient(port) as client:
         client.hello({"client": "test"})
         while b"leak__fail" not in (listed := client.request(TOOLS, {}).payload):
             pass
-        heard.append(listed)
+        payloads.append(listed)
         asked = [(model, "now answer") for model in MODELS]
         for model, text in (*asked, ("offline/echo", "!tool leak__fail {}")):
             turn = client.request(PROMPT, {"text": text, "model": model}).json["turn_id"]
-            states.append(_finished(client, turn, heard)["state"])
+            states.append(_finished(client, turn, payloads)["state"])
         for request in (STATUS, HISTORY_REQUEST, CONTEXT_REQUEST, USAGE):
-            heard.append(client.request(request, {}).payload)
-    return states, b"".join(heard)
+            payloads.append(client.request(request, {}).payload)
+    return states, b"".join(payloads)
 
 
 async def test_a_key_that_a_model_or_a_tool_tells_is_masked_in_frames_files_and_index(
@@ -208,11 +208,11 @@ async def test_a_key_that_a_model_or_a_tool_tells_is_masked_in_frames_files_and_
     key_file.write_text(CANARY)
     key_file.chmod(0o600)
     monkeypatch.setenv("CANARY_KEY", CANARY)
-    tool = {"name": "fail", "description": f"uses {TOLD}", "inputSchema": {"type": "object"}}
+    tool = {"name": "fail", "description": f"uses {LEAKED}", "inputSchema": {"type": "object"}}
     server = str(Path(__file__).parents[1] / "support" / "odd_mcp_server.py")
     leak = {
         "command": [sys.executable, "-I", "-S", server, json.dumps([[tool]])],
-        "env": {"GITHUB_TOKEN": TOLD, "EVIL": f"tried {TOLD}, and model 1 of ollama"},
+        "env": {"GITHUB_TOKEN": LEAKED, "EVIL": f"tried {LEAKED}, and model 1 of ollama"},
         "policy": "allow",
     }
     async with emulator(telling, key=CANARY) as vendors:
@@ -221,12 +221,12 @@ async def test_a_key_that_a_model_or_a_tool_tells_is_masked_in_frames_files_and_
             "mcp_servers": {"leak": leak},
         }
         async with serving(tmp_path, settings) as port:
-            states, heard = await to_thread.run_sync(tell, port)
+            states, payloads = await to_thread.run_sync(tell, port)
     files = b"".join(path.read_bytes() for path in tmp_path.rglob("data/**/*") if path.is_file())
     assert states == ["completed"] * 4
-    assert all(b"all is well" in each for each in (heard, files))
-    assert b"tried [secret], and model 1 of ollama" in heard
+    assert all(b"all is well" in each for each in (payloads, files))
+    assert b"tried [secret], and model 1 of ollama" in payloads
     assert b"your key is [secret]: all is well" in files
-    for secret in (CANARY.encode(), TOLD.encode()):
-        assert secret not in heard
+    for secret in (CANARY.encode(), LEAKED.encode()):
+        assert secret not in payloads
         assert secret not in files

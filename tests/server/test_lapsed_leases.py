@@ -83,13 +83,13 @@ async def test_an_owner_with_a_lapsed_lease_that_was_overtaken_calls_no_model_an
         await stage.prompt()
         await stage.conversation.activity.quiet()
         assert stage.conversation.record.is_stale
-        told = [each.event for each in stage.ear.heard if isinstance(each, SessionEvent)]
-        assert "lagged" in told
+        events = [each.event for each in stage.ear.received if isinstance(each, SessionEvent)]
+        assert "lagged" in events
     assert (counted.model_calls, counted.tool_runs) == (calls, runs)
 
 
 @pytest.mark.parametrize("lapses_after", [each for each, _, _ in LAPSES])
-async def test_an_owner_with_a_lapsed_lease_reclaims_a_record_that_nobody_acquired(
+async def test_an_owner_with_a_lapsed_lease_reclaims_a_record_that_no_one_acquired(
     lapses_after: str,
 ) -> None:
     store, counted = FailingStore(MemoryStore(Clock())), Counted()

@@ -18,8 +18,9 @@ from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices
 from nplt_server.tasks import HeavyWork
 from nplt_server.tokens import TokenCounting
+from nplt_storage.active_entries import ActiveEntries
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry, RollbackEntry
-from nplt_storage.history import ActiveEntries, ConversationHistory
+from nplt_storage.history import ConversationHistory
 
 PATIENCE_SECONDS = 20.0
 T = TypeVar("T")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 from msgspec.structs import replace
@@ -27,9 +28,9 @@ from nplt_server.providers.offline import OfflineProvider, Script, WordCounts, w
 from nplt_storage.entries import ModelInvocationDescriptor
 
 
-def script(*said: str | ContextMessage) -> Script:
-    context = tuple(ModelInputMessage(content=s) if isinstance(s, str) else s for s in said)
-    written = write_script(context, heard=asyncio.run(WordCounts().of(context)))
+def script(*contents: str | ContextMessage) -> Script:
+    context = tuple(ModelInputMessage(content=s) if isinstance(s, str) else s for s in contents)
+    written = write_script(context, context_tokens=asyncio.run(WordCounts().of(context)))
     played = replace(written, deltas=tuple(written.deltas))
     assert len(list(played.deltas)) == played.length
     return played
@@ -90,12 +91,22 @@ async def test_at_full_speed_a_book_is_read_back_whole() -> None:
         ),
         context=(ModelInputMessage(content=book),),
     )
-    said = []
+    contents = []
     async with OfflineProvider(words_per_second=0).call_model(request) as deltas:
         async for delta in deltas:
             if isinstance(delta, TextPiece):
-                said.append(delta.text)
-    assert "".join(said) == book
+                contents.append(delta.text)
+    assert "".join(contents) == book
+
+
+async def test_counting_words_forgets_contexts_that_are_not_used() -> None:
+    words = WordCounts()
+    message = ModelInputMessage(content="a word")
+    unused = sys.getrefcount(message)
+    await words.of([message])
+    for number in range(100):
+        await words.of([ModelInputMessage(content=f"another {number}")])
+    assert sys.getrefcount(message) == unused
 
 
 async def test_a_context_that_grew_is_counted_as_one_that_is_new() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.server.services import EventRecorder
-from tests.server.test_attachments_shown import Desk, desk
+from tests.server.test_attachments_in_context import Desk, desk
 from tests.support.pdfs import bomb_pdf, encrypted_pdf, endless_pdf, pdf
 
 from nplt_protocol.messages import AgentThought
@@ -75,8 +75,8 @@ class Notices:
 
     @property
     def sent(self) -> list[str]:
-        heard = (event for event in self._events.heard if isinstance(event, AgentThought))
-        return [event.content or "" for event in heard if event.type == "notice"]
+        received = (event for event in self._events.received if isinstance(event, AgentThought))
+        return [event.content or "" for event in received if event.type == "notice"]
 
 
 async def test_pdf_without_text_is_sent_to_a_model_that_reads_pdfs(tmp_path: Path) -> None:

@@ -30,16 +30,16 @@ def test_pieces_join_to_the_answer_and_none_is_blank_or_a_heartbeat(deltas: list
     cutter = PieceCutter()
     pieces = [piece for delta in deltas for piece in cutter.feed(delta)]
     whole = "".join(deltas)
-    said = "".join(pieces)
-    assert whole.startswith(said)
-    assert not whole[len(said) :].strip()
+    text = "".join(pieces)
+    assert whole.startswith(text)
+    assert not whole[len(text) :].strip()
     assert all(piece.strip() for piece in pieces)
     assert "HEARTBEAT" not in pieces
 
 
-def test_a_list_that_is_not_complete_yet_is_said_to_be() -> None:
-    said = reply_text(SessionRows(sessions=(), incomplete=True))
-    assert said == "The server still reads its files; the list is not complete yet."
+def test_an_incomplete_list_is_marked_as_incomplete() -> None:
+    text = reply_text(SessionRows(sessions=(), incomplete=True))
+    assert text == "The server still reads its files; the list is not complete yet."
 
 
 def test_a_piece_fits_a_frame_whatever_it_is_made_of() -> None:

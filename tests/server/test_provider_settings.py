@@ -185,18 +185,18 @@ def test_checking_never_shows_a_key(tmp_path: Path) -> None:
     config.write_text(
         providers(f"{{type: openai, api_key: {KEY}}}", f"{{type: opnai, api_key: {KEY}}}")
     )
-    told = CliRunner().invoke(main, ["--config", str(config), "--check"])
+    printed = CliRunner().invoke(main, ["--config", str(config), "--check"])
     config.write_text(providers(f"{{type: openai, api_key_file: {path}}}"))
     also = CliRunner().invoke(main, ["--config", str(config), "--check"])
-    assert told.exit_code == also.exit_code == 78
-    assert KEY not in told.output + also.output
+    assert printed.exit_code == also.exit_code == 78
+    assert KEY not in printed.output + also.output
 
 
 # Mistakes, each with its place
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "printed"),
     [
         (providers("{type: openai, base_ulr: x}"), "providers.0.base_ulr: unknown key; did you"),
         (
@@ -220,10 +220,12 @@ def test_checking_never_shows_a_key(tmp_path: Path) -> None:
         (f"{providers(BOX)}default_model: box/org", "default_model: there is no model 'box/org'"),
     ],
 )
-def test_a_mistake_is_told_with_file_and_key(tmp_path: Path, text: str, told: str) -> None:
+def test_a_mistake_in_the_settings_is_reported_with_file_and_key(
+    tmp_path: Path, text: str, printed: str
+) -> None:
     (mistake,) = mistakes(tmp_path, text, KEYS)
     assert mistake.startswith(f"{tmp_path / 'server.yaml'}, ")
-    assert told in mistake
+    assert printed in mistake
 
 
 def test_the_local_model_has_no_larger_window_than_it_knows(
@@ -251,7 +253,7 @@ def test_an_mcp_server_may_be_called_like_a_vendor(tmp_path: Path) -> None:
 # Which models there are, and what is known of them
 
 
-def test_a_model_we_never_heard_of_is_there_once_the_settings_describe_it(tmp_path: Path) -> None:
+def test_an_unknown_model_is_available_once_the_settings_describe_it(tmp_path: Path) -> None:
     text = "default_model: openai/gpt-9\nmodels: {openai/gpt-9: {context_tokens: 50000}}"
     settings = load(tmp_path, text, KEYS)
     facts = KnownModels(settings)
@@ -284,7 +286,7 @@ def test_the_context_window_is_known_by_the_model_name(model: str, tokens: int |
 
 
 @pytest.mark.parametrize(
-    ("told", "answer_tokens"),
+    ("printed", "answer_tokens"),
     [
         ({}, 8_192),
         ({"context_tokens": 8_192}, 2_048),
@@ -293,9 +295,9 @@ def test_the_context_window_is_known_by_the_model_name(model: str, tokens: int |
     ],
 )
 def test_an_answer_has_room_to_think_in_a_large_window(
-    tmp_path: Path, told: dict[str, Any], answer_tokens: int
+    tmp_path: Path, printed: dict[str, Any], answer_tokens: int
 ) -> None:
-    settings = load(tmp_path, f"{providers(BOX)}models: {{'box/llama3:8b': {told}}}")
+    settings = load(tmp_path, f"{providers(BOX)}models: {{'box/llama3:8b': {printed}}}")
     assert KnownModels(settings)["box/llama3:8b"].answer_tokens == answer_tokens
 
 
@@ -325,11 +327,11 @@ def test_the_providers_the_document_shows_are_accepted(
 
 
 def test_the_greeting_says_who_answers() -> None:
-    said = banner("openai/gpt-5.2", [OpenAISettings(), OfflineSettings()])
-    assert said.endswith(": openai/gpt-5.2 answers.")
+    text = banner("openai/gpt-5.2", [OpenAISettings(), OfflineSettings()])
+    assert text.endswith(": openai/gpt-5.2 answers.")
 
 
 def test_the_greeting_says_how_to_get_more_where_there_is_only_an_echo() -> None:
-    said = banner("offline/echo", [OfflineSettings()])
-    assert "echoes" in said
-    assert "ANTHROPIC_API_KEY" in said
+    text = banner("offline/echo", [OfflineSettings()])
+    assert "echoes" in text
+    assert "ANTHROPIC_API_KEY" in text

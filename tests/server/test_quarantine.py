@@ -128,9 +128,9 @@ async def test_a_wrong_guess_is_released_from_quarantine() -> None:
         assert put_aside(stage) == [1, 1]
         assert stage.conversation.history.quarantined == {}
         lifted = [
-            heard.details["seq"]
-            for heard in stage.ear.heard
-            if isinstance(heard, SessionEvent) and heard.event == "released"
+            received.details["seq"]
+            for received in stage.ear.received
+            if isinstance(received, SessionEvent) and received.event == "released"
         ]
         assert lifted == [1]
         # The next one finds out that it was both.

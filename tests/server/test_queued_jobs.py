@@ -37,7 +37,7 @@ class Jobs:
         self.store = store
         self.session_manager = SessionManager(services)
         self.conversation: Conversation = self.session_manager.new("local")
-        self.told: list[object] = []
+        self.events: list[object] = []
         self.begun: list[str] = []
 
     def hand_in(self, name: str) -> None:
@@ -45,7 +45,7 @@ class Jobs:
             self.begun.append(name)
             await anyio.sleep_forever()
 
-        self.conversation.add_job(for_ever, done=self.told.append, failed=self.told.append)
+        self.conversation.add_job(for_ever, done=self.events.append, failed=self.events.append)
 
     async def until_begun(self) -> None:
         while not self.begun:
@@ -53,7 +53,7 @@ class Jobs:
 
     @property
     def refusals(self) -> list[ErrorCode | str]:
-        return [error.code for error in self.told if isinstance(error, RequestError)]
+        return [error.code for error in self.events if isinstance(error, RequestError)]
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def test_deleting_a_conversation_drops_queued_jobs() -> None:
         with anyio.fail_after(60):
             await here.session_manager.delete(here.conversation.session_id, "local")
         assert here.refusals == [ErrorCode.NOT_FOUND] * 2
-        assert len(here.told) == 2
+        assert len(here.events) == 2
         assert here.begun == ["one"]
 
 
@@ -105,12 +105,12 @@ async def test_a_job_whose_entry_is_being_written_is_finished() -> None:
             here.begun.append("clear")
             await operations.clear(conversation)
 
-        conversation.add_job(clear, done=cleared.append, failed=here.told.append)
+        conversation.add_job(clear, done=cleared.append, failed=here.events.append)
         await here.until_begun()
         conversation.interrupt("the server is shutting down")
         await conversation.activity.quiet()
         assert isinstance(conversation.history.entries[-1], ClearEntry)
-        assert (len(cleared), here.told) == (1, [])
+        assert (len(cleared), here.events) == (1, [])
 
 
 async def test_a_job_dropped_before_its_first_step_never_runs() -> None:

@@ -117,8 +117,10 @@ async def test_a_summary_that_covers_a_secret_goes_with_it() -> None:
             CompactionEntry(content="They said two.", from_seq=3, through_seq=4)
         )
         await redact(conversation, 1)
-        told = [e.content for e in conversation.history.entries if isinstance(e, CompactionEntry)]
-        assert told == ["[redacted]", "They said two."]
+        summaries = [
+            e.content for e in conversation.history.entries if isinstance(e, CompactionEntry)
+        ]
+        assert summaries == ["[redacted]", "They said two."]
 
 
 async def test_an_entry_that_is_not_there_is_not_replaced() -> None:

@@ -85,6 +85,17 @@ def test_a_mistake_in_the_environment_names_the_variable(tmp_path: Path) -> None
     assert "NPLT_LISTEN__PORT" in mistake
 
 
+@pytest.mark.parametrize("environ", [{}, {"NPLT_LIMITS__STEPS_MAX": "3"}])
+def test_the_older_key_steps_max_sets_calls_max_with_a_warning(
+    tmp_path: Path, environ: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "" if environ else "limits: {steps_max: 3}\n"
+    assert load(tmp_path, text, environ=environ).limits.calls_max == 3
+    place = next(iter(environ), f"{tmp_path / 'server.yaml'}, limits.steps_max")
+    assert [message for message in caplog.messages if place in message]
+    assert "calls_max" in caplog.text
+
+
 def test_a_mistake_on_the_command_line_names_the_flag(tmp_path: Path) -> None:
     (mistake,) = mistakes(tmp_path, flags={"listen": {"port": 70_000}})
     assert "--port" in mistake
@@ -140,7 +151,7 @@ def test_tool_roots_can_not_contain_the_data_directory(tmp_path: Path, root: str
         load_settings(flags, environ={})
 
 
-def test_tool_roots_may_be_beside_the_data_directory(tmp_path: Path) -> None:
+def test_tool_roots_may_be_next_to_the_data_directory(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     flags = {"data_dir": str(tmp_path / "data"), "tool_roots": [str(tmp_path / "notes")]}
     assert load_settings(flags, environ={}).tool_roots == (tmp_path / "notes",)

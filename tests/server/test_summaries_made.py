@@ -19,7 +19,14 @@ from nplt_server.context.projection import Projection
 from nplt_server.conversations import operations
 from nplt_server.conversations.operations import compact
 from nplt_server.conversations.services import ContextServices, Services
-from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, UsageReport
+from nplt_server.providers import (
+    LlmRequest,
+    ModelCatalog,
+    ModelOutputDelta,
+    Stopped,
+    TextPiece,
+    UsageReport,
+)
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import CompactionEntry, EpochEntry, QuarantineEntry
@@ -77,7 +84,9 @@ async def playing_slowly() -> AsyncIterator[SlowPlay]:
     play = SlowPlay()
     provider = ScriptedProvider(play.answer, provider_id="test", models=("model", "summarizer"))
     play.context = ContextServices(
-        counting=TokenCounting(CharacterCounter()), models={MODEL: SMALL}, summarizer=SUMMARIZER
+        counting=TokenCounting(CharacterCounter()),
+        models=ModelCatalog({MODEL: SMALL}),
+        summarizer=SUMMARIZER,
     )
     async with anyio.create_task_group() as tasks:
         play.services = services = make_services(tasks, provider, context_services=play.context)
@@ -209,14 +218,14 @@ async def test_recovery_runs_a_queued_prompt_unless_a_call_was_recorded_after_it
 
 
 @pytest.mark.parametrize(
-    ("words", "summary", "said"),
+    ("words", "summary", "warning"),
     [
         (400, "They spoke of many different things. " * 200, "are kept"),
         (80, "They spoke of many different things. " * 1_000, "would stand for"),
     ],
 )
 async def test_a_summary_too_long_to_make_room_is_not_kept(
-    words: int, summary: str, said: str, caplog: pytest.LogCaptureFixture
+    words: int, summary: str, warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with playing(summarizer=SUMMARIZER) as play:
         play.summary = summary
@@ -225,7 +234,7 @@ async def test_a_summary_too_long_to_make_room_is_not_kept(
         with caplog.at_level(logging.WARNING):
             done = await compact(play.conversation)
         assert done.compaction is None
-        assert said in caplog.text
+        assert warning in caplog.text
         assert "'output_tokens': 7" in caplog.text
         assert done.tokens_after < done.tokens_before
 

@@ -19,6 +19,7 @@ from nplt_server.conversations.services import Compressible, ContextServices, Ov
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
     LlmRequest,
+    ModelCatalog,
     ModelFacts,
     ModelOutputDelta,
     ReasoningPiece,
@@ -49,7 +50,7 @@ async def test_an_answer_is_streamed_stored_and_finished() -> None:
             "completed",
             {"input_tokens": 3, "output_tokens": 2},
         )
-        assert stage.said == "two words"
+        assert stage.answer_text == "two words"
         answer = stage.conversation.history.entries[-1]
         assert isinstance(answer, ModelOutputEntry)
         assert answer.content == "two words"
@@ -66,9 +67,9 @@ async def test_deltas_of_one_tick_are_one_event() -> None:
 
     async with staged(chatter) as stage:
         await stage.play()
-        deltas = [event for event in stage.ear.heard if isinstance(event, TextDelta)]
+        deltas = [event for event in stage.ear.received if isinstance(event, TextDelta)]
         assert len(deltas) == 1
-        assert stage.said == "x" * 1_000
+        assert stage.answer_text == "x" * 1_000
 
 
 async def nothing(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
@@ -135,7 +136,7 @@ async def test_an_answer_that_is_too_long_is_cut_and_failed() -> None:
         assert finished.error["code"] == "too_large"
         end = stage.conversation.history.entries[-1]
         assert isinstance(end, ModelOutputEntry)
-        assert end.content == stage.said == "x" * 1_000
+        assert end.content == stage.answer_text == "x" * 1_000
 
 
 async def test_a_call_beyond_its_time_limit_is_cancelled() -> None:
@@ -196,7 +197,7 @@ async def test_a_tool_that_comes_while_an_epoch_begins_is_sent_with_the_next_cal
 
     context_services = ContextServices(
         counting=TokenCounting(CharacterCounter()),
-        models={"test/model": ModelFacts(context_tokens=2_000, output_tokens=500)},
+        models=ModelCatalog({"test/model": ModelFacts(context_tokens=2_000, output_tokens=500)}),
         on_compression=slow_listener,
     )
     async with anyio.create_task_group() as tasks:
@@ -214,12 +215,12 @@ async def test_a_tool_that_comes_while_an_epoch_begins_is_sent_with_the_next_cal
         tasks.cancel_scope.cancel()
 
 
-async def test_a_model_that_only_calls_tools_is_stopped_at_steps_max() -> None:
+async def test_a_model_that_only_calls_tools_is_stopped_at_calls_max() -> None:
     async def restless(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         yield ToolCallPiece(index=0, tool_name="now", arguments="{}")
         yield Stopped(reason="tool_calls")
 
-    async with staged(restless, Limits(steps_max=3)) as stage:
+    async with staged(restless, Limits(calls_max=3)) as stage:
         finished = await stage.play()
         assert finished.state == "failed"
         results = [e for e in stage.conversation.history.entries if isinstance(e, ToolResultsEntry)]
@@ -233,7 +234,7 @@ async def test_lone_surrogates_in_a_delta_are_replaced() -> None:
 
     async with staged(surrogates) as stage:
         assert (await stage.play()).state == "completed"
-        assert stage.said == "a\ufffdb"
+        assert stage.answer_text == "a\ufffdb"
 
 
 async def many_tools(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
@@ -271,7 +272,7 @@ async def test_events_come_in_the_order_they_were_recorded() -> None:
         for number in range(5):
             await stage.prompt(f"prompt {number}")
         await stage.conversation.activity.quiet()
-        added = [event for event in stage.ear.heard if isinstance(event, EncodedEntryAdded)]
+        added = [event for event in stage.ear.received if isinstance(event, EncodedEntryAdded)]
         entries = [orjson.loads(bytes(event.entry))["seq"] for event in added]
         assert entries == list(range(1, len(stage.conversation.history.entries) + 1))
         assert len(stage.finished) == 5
@@ -279,20 +280,20 @@ async def test_events_come_in_the_order_they_were_recorded() -> None:
 
 async def test_a_subscriber_that_fails_is_removed_and_the_turn_continues() -> None:
     class Deaf:
-        was_told = False
+        was_called = False
 
         def deliver(self, event: object) -> None:
             raise RuntimeError("no ears")
 
         def dropped(self) -> None:
-            self.was_told = True
+            self.was_called = True
 
     async with staged(two_words) as stage:
         deaf = Deaf()
         stage.conversation.broadcast.join(deaf)
         assert (await stage.play()).state == "completed"
         assert len(stage.conversation.broadcast) == 1
-        assert deaf.was_told
+        assert deaf.was_called
 
 
 def test_events_carry_their_session_id() -> None:
@@ -346,7 +347,7 @@ async def test_a_provider_that_gives_up_ends_its_turn_and_nothing_else(model: Mo
     async with staged(model) as stage:
         finished = await stage.play()
         assert finished.state == "failed"
-        assert stage.said == "half an ans"
+        assert stage.answer_text == "half an ans"
         assert (await stage.play("again")).state == "failed"
 
 

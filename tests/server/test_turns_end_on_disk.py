@@ -79,8 +79,8 @@ class CancelsWhenEnded(EventRecorder):
 
 
 def shown(request: LlmRequest) -> list[str]:
-    said = (m.content if isinstance(m, ModelInputMessage) else m.seq for m in request.context)
-    return [str(one) for one in said]
+    contents = (m.content if isinstance(m, ModelInputMessage) else m.seq for m in request.context)
+    return [str(one) for one in contents]
 
 
 async def test_a_prompt_cancelled_at_the_end_of_the_previous_turn_is_in_no_later_context() -> None:
@@ -155,16 +155,16 @@ async def test_rollback_after_a_full_disk_is_busy_until_the_turns_end_can_be_wri
 async def test_jobs_after_a_full_disk_are_busy_until_the_turns_end_can_be_written() -> None:
     async with playing() as play:
         await a_turn_that_could_not_end(play)
-        told: list[object] = []
+        reported: list[object] = []
         for is_full in (True, False):
             play.store.full_for = ("fault",) if is_full else ()
             play.conversation.add_job(
                 partial(operations.clear, play.conversation),
-                done=told.append,
-                failed=told.append,
+                done=reported.append,
+                failed=reported.append,
             )
             await play.conversation.activity.quiet()
-        refused, cleared = told
+        refused, cleared = reported
         assert isinstance(refused, RequestError)
         assert (refused.code, refused.retryable) == ("busy", True)
         assert isinstance(cleared, Cleared)

@@ -125,8 +125,8 @@ def test_prices_are_those_of_the_vendor_itself_and_unknown_elsewhere() -> None:
 
 
 def test_the_settings_win_over_the_table() -> None:
-    told = {"price_in": 7, "price_out": 8, "price_cache_write": 9, "context_tokens": 9_000}
-    settings = settings_of({"type": "openai"}, models={"openai/gpt-6.1-sol": told})
+    described = {"price_in": 7, "price_out": 8, "price_cache_write": 9, "context_tokens": 9_000}
+    settings = settings_of({"type": "openai"}, models={"openai/gpt-6.1-sol": described})
     facts = KnownModels(settings)["openai/gpt-6.1-sol"]
     assert facts.context_tokens == 9_000
     assert facts.prices is not None
@@ -147,7 +147,7 @@ def test_what_is_read_from_a_cache_and_written_to_it_has_a_price_of_its_own() ->
     assert cost == Decimal("0.4") + Decimal("0.12") + Decimal("1.5") + Decimal("2")
 
 
-def test_a_model_nobody_listed_is_known_by_its_name_too() -> None:
+def test_an_unlisted_model_is_known_by_its_name_prefix() -> None:
     facts = KnownModels(settings_of({"type": "openai"}))
     assert "openai/gpt-6-sol" not in facts
     assert facts["openai/gpt-6-sol"].context_tokens == 272_000

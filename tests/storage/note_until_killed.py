@@ -57,7 +57,7 @@ class Truth:
             entries = self.entries(name)
             stamp = stamp_of(name, len(entries))
             yield EntriesAdded(
-                row=self.row(name), stamp=stamp, entries=entries[start:], anew=start == 0
+                row=self.row(name), stamp=stamp, entries=entries[start:], replaces_all=start == 0
             )
 
 

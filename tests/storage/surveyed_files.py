@@ -58,7 +58,7 @@ class SurveyedFile:
 
     @property
     def learned(self) -> EntriesAdded:
-        return EntriesAdded(row=self.row, stamp=self.stamp, entries=self.entries, anew=True)
+        return EntriesAdded(row=self.row, stamp=self.stamp, entries=self.entries, replaces_all=True)
 
 
 class SurveyedFiles:
@@ -70,7 +70,7 @@ class SurveyedFiles:
         file = self.by_id[session_id] = SurveyedFile(session_id, user=user)
         return file
 
-    def said(self, user: str) -> Iterator[tuple[ConversationRow, Entry]]:
+    def messages(self, user: str) -> Iterator[tuple[ConversationRow, Entry]]:
         for file in self.by_id.values():
             if file.row.user == user:
                 yield from ((file.row, entry) for entry in file.entries)
@@ -81,12 +81,12 @@ class SurveyedFiles:
         for session_id in changes.gone:
             yield ConversationGone(session_id=session_id)
         for session_id in changes.unknown:
-            yield self._read(session_id, 0, anew=True)
+            yield self._read(session_id, 0, replaces_all=True)
         for session_id in changes.grown:
-            yield self._read(session_id, known[session_id].end_offset, anew=False)
+            yield self._read(session_id, known[session_id].end_offset, replaces_all=False)
 
-    def _read(self, session_id: str, start: int, *, anew: bool) -> EntriesAdded:
+    def _read(self, session_id: str, start: int, *, replaces_all: bool) -> EntriesAdded:
         file = self.by_id[session_id]
         entries = file.entries[start:]
         self.entries_read += len(entries)
-        return replace(file.learned, entries=entries, anew=anew)
+        return replace(file.learned, entries=entries, replaces_all=replaces_all)

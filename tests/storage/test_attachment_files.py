@@ -107,7 +107,7 @@ async def test_a_negative_size_is_refused(files: AttachmentFiles) -> None:
             pass
 
 
-async def test_a_place_that_can_not_be_written_is_said_so(tmp_path: Path) -> None:
+async def test_an_unwritable_attachment_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "files").write_text("in the way")
     with pytest.raises(StorageUnavailable, match="can't be stored"):
         async with AttachmentFiles(tmp_path / "files").receive("s1", size=1):

@@ -100,7 +100,7 @@ def test_a_disk_that_lies_about_syncs_is_found_out_by_that_check() -> None:
     assert not any(_kept_after_power_cuts(lies=True))
 
 
-def test_what_nobody_names_is_removed_and_the_rest_stays(disk: MemoryDisk) -> None:
+def test_unreferenced_blobs_are_removed_and_others_stay(disk: MemoryDisk) -> None:
     keep_blob(disk, BLOBS, DATA)
     other = keep_blob(disk, BLOBS, b"other").blob_id
     remove_blobs_except(disk, BLOBS, {other})

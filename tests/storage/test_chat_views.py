@@ -85,8 +85,8 @@ def test_faults_and_instructions_speak_for_the_system() -> None:
     fault = FaultEntry(seq=1, id="e", timestamp=START, content="gone", code="x", state="failed")
     message = chat_message(fault, {}).as_json()
     assert (message["role"], message["content"], message["state"]) == ("system", "gone", "failed")
-    told = SystemInstructionEntry(seq=1, id="e", timestamp=START, content="be brief")
-    assert chat_message(told, {}).role == "system"
+    instruction = SystemInstructionEntry(seq=1, id="e", timestamp=START, content="be brief")
+    assert chat_message(instruction, {}).role == "system"
 
 
 def test_less_detail_is_shown_where_the_entry_says_how() -> None:

@@ -161,11 +161,11 @@ def test_closing_what_is_on_disk_already_syncs_nothing(
 # When it fails
 
 
-def test_a_later_sync_that_fails_is_told_to_the_next_append(
+def test_a_failed_later_sync_fails_the_next_append(
     disk: CachedFiles, due: list[Callable[[], None]]
 ) -> None:
     appender, pen = _appender(disk, due), Pen()
-    said = _say(appender, pen)
+    acknowledged = _say(appender, pen)
     disk.syncs_to_fail = 1
     due.pop()()
     assert not disk.open_files, "a descriptor whose sync failed is not used again"
@@ -174,7 +174,7 @@ def test_a_later_sync_that_fails_is_told_to_the_next_append(
     again = _say(appender, pen, "taken")
     assert len(due) == 1, "it is synced later, like any other"
     appender.close()
-    assert bytes(disk.contents[PATH]) == file_bytes([said, again])
+    assert bytes(disk.contents[PATH]) == file_bytes([acknowledged, again])
 
 
 def test_all_that_no_sync_confirmed_is_written_again(

@@ -78,7 +78,7 @@ async def test_commits_wait_for_the_disk_together(threads: CommitThreads) -> Non
     assert sorted(met) == list(range(32))
 
 
-async def test_everyone_hears_of_their_own_work(threads: CommitThreads) -> None:
+async def test_each_commit_gets_its_own_outcome(threads: CommitThreads) -> None:
     done: list[int] = []
 
     def work(number: int) -> Callable[[], None]:
@@ -134,7 +134,7 @@ async def test_there_are_never_more_threads_than_allowed(gate: threading.Event) 
     threads.close()
 
 
-async def test_a_commit_that_hangs_holds_up_nobody_else(
+async def test_a_hanging_commit_delays_no_other_conversation(
     threads: CommitThreads, gate: threading.Event
 ) -> None:
     hanging = [threads.submit(_hang_at(gate)) for _ in range(8)]
@@ -218,7 +218,7 @@ async def test_a_loop_that_is_gone_is_not_missed(
     assert done == [1]
 
 
-async def test_work_nobody_waits_for_is_done_and_its_failure_logged(
+async def test_unawaited_work_is_done_and_its_failure_logged(
     threads: CommitThreads, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:

@@ -86,7 +86,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await opened.close()
 
 
-async def test_a_copy_holds_every_entry_and_what_was_said_about_the_whole(
+async def test_a_copy_holds_every_entry_and_the_attributes_of_the_conversation(
     store: ConversationStore,
 ) -> None:
     source = MemoryStore(ticking_clock())
@@ -106,7 +106,7 @@ async def test_what_was_too_long_for_an_entry_comes_along(store: ConversationSto
     assert await store.blob("copy", blob.blob_id, 0, blob.size) == LONG_RESULT
 
 
-async def test_a_blob_the_source_has_lost_is_said_and_the_entry_copied(
+async def test_a_lost_blob_is_reported_and_its_entry_copied(
     store: ConversationStore,
 ) -> None:
     source = MemoryStore(ticking_clock())
@@ -173,7 +173,7 @@ async def test_a_fork_of_what_is_not_there_or_onto_what_is_there_is_refused(
     assert await all_entries(store, "forked") == chat(2)
 
 
-async def test_a_turn_that_had_not_ended_is_not_taken_up_in_the_fork(
+async def test_an_unfinished_turn_is_not_resumed_in_the_fork(
     store: ConversationStore,
 ) -> None:
     await put(store, Pen().write_all([prompt("t1"), asking("t1", call())]))
@@ -221,7 +221,7 @@ async def test_only_attachments_of_the_beginning_come_along(tmp_path: Path) -> N
     assert not (tmp_path / "files" / "forked").exists()
 
 
-async def test_an_attachment_that_is_gone_is_said(tmp_path: Path) -> None:
+async def test_a_missing_attachment_is_reported_by_the_copy(tmp_path: Path) -> None:
     store = MemoryStore(ticking_clock())
     await put(store, Pen().write_all([attachment(b"bytes")]))
     copied = await fork(store, "s1", at_seq=1, new=FORK, files=tmp_path / "files")
@@ -236,7 +236,7 @@ class Trimmed(MemoryStore):
         super().__init__(ticking_clock())
         row = fold_all(new_row("s1", user="local", created_at=START), whole[:cut])
         there = [entry for entry in whole[:cut] if isinstance(entry, StateEntry)]
-        state = checkpoint_state(Checkpoint(row=row, told=tuple(there)))
+        state = checkpoint_state(Checkpoint(row=row, state_entries=tuple(there)))
         last = whole[cut - 1]
         checkpoint = CheckpointEntry(seq=last.seq, id="c", timestamp=last.timestamp, state=state)
         self.left: list[Entry] = [checkpoint, *whole[cut:]]

@@ -16,7 +16,7 @@ from nplt_storage.files.format import decode_header
 from nplt_storage.files.repair import repair_file
 from nplt_storage.files.salvage import CannotRepair, KnownElsewhere
 from nplt_storage.ids import new_entry_id
-from nplt_storage.rows import NOBODY
+from nplt_storage.rows import UNKNOWN_USER
 from nplt_storage.store import Origin
 
 ENTRIES = chat(4)
@@ -64,7 +64,7 @@ def put(data_dir: Path, data: bytes, session_id: str = "s1") -> Path:
 
 async def open_for_users(data_dir: Path) -> JsonFileStore:
     """As a server does that has users."""
-    settings = FileSettings(unknown_user=NOBODY)
+    settings = FileSettings(unknown_user=UNKNOWN_USER)
     return await JsonFileStore.open_directory(data_dir, clock=ticking_clock(), settings=settings)
 
 
@@ -83,7 +83,7 @@ async def test_every_entry_below_a_damaged_first_line_is_read_and_listed(
 
 
 @every_kind
-async def test_a_repair_while_the_server_runs_makes_the_first_line_anew(
+async def test_a_repair_while_the_server_runs_rewrites_the_first_line(
     tmp_path: Path, kind: str
 ) -> None:
     path = put(tmp_path, damaged(kind))
@@ -140,14 +140,14 @@ async def test_whose_it_is_comes_from_the_index(tmp_path: Path, kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["two bits", "zeroed", "gone"])
-async def test_one_that_nobody_knows_is_nobodys_where_there_are_users(
+async def test_a_conversation_without_a_known_owner_has_no_user_where_there_are_users(
     tmp_path: Path, kind: str
 ) -> None:
     path = put(tmp_path, damaged(kind, file_bytes(ENTRIES, user="ada")))
     store = await open_for_users(tmp_path)
     for user in ("local", "ada"):
         assert await rows(store, user) == []
-    assert (await row_of(store, "s1")).user == NOBODY
+    assert (await row_of(store, "s1")).user == UNKNOWN_USER
     await store.delete("s1")
     assert await store.trash("local") == []
     assert await store.is_trash_of_another("s1", "local")
@@ -167,7 +167,7 @@ async def test_one_that_nobody_knows_is_nobodys_where_there_are_users(
     await store.close()
 
 
-async def test_nobodys_conversation_is_the_local_users_once_there_are_no_users(
+async def test_a_conversation_without_an_owner_is_the_local_users_once_there_are_no_users(
     tmp_path: Path,
 ) -> None:
     put(tmp_path, damaged("gone"))

@@ -248,7 +248,7 @@ async def test_every_mishap_is_found(
     assert wrong(tmp_path) == codes
 
 
-async def test_damage_is_told_with_its_first_byte_and_what_is_lost(tmp_path: Path) -> None:
+async def test_damage_is_reported_with_its_first_byte_and_the_lost_entries(tmp_path: Path) -> None:
     await furnish(tmp_path)
     path = the_file(tmp_path)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -283,7 +283,7 @@ async def test_what_a_crash_leaves_is_a_note_since_the_next_start_takes_care_of_
     ]
 
 
-async def test_what_belongs_to_nobody_is_a_note(tmp_path: Path) -> None:
+async def test_a_conversation_without_an_owner_is_a_note_of_the_doctor(tmp_path: Path) -> None:
     await furnish(tmp_path)
     history = tmp_path / "history"
     (history / "letters.txt").write_text("hello")
@@ -395,7 +395,7 @@ async def test_a_deleted_conversation_is_not_missed(tmp_path: Path) -> None:
     assert (wrong(tmp_path), notes(tmp_path)) == ([], ["behind"])
 
 
-def test_what_is_no_data_directory_is_said(tmp_path: Path) -> None:
+def test_the_doctor_reports_a_path_that_is_no_data_directory(tmp_path: Path) -> None:
     with pytest.raises(NoDataDirectory, match="is no data directory"):
         examine(tmp_path)
 

@@ -191,7 +191,7 @@ def test_a_time_in_another_zone_is_the_same_moment() -> None:
 def test_a_time_out_of_range_is_refused() -> None:
     moment = datetime.min.replace(tzinfo=timezone(timedelta(hours=9)))
     with pytest.raises(BadEntry, match="out of range"):
-        Pen().history.stamp(prompt("t"), id="e", timestamp=moment)
+        encode_line(Pen().history.stamp(prompt("t"), id="e", timestamp=moment))
 
 
 @given(metadata)
@@ -205,7 +205,7 @@ def test_a_metadata_key_that_is_not_snake_case_is_refused(key: str) -> None:
         check_metadata({key: 1})
 
 
-def test_metadata_is_taken_up_to_its_limit_and_not_a_byte_further() -> None:
+def test_metadata_is_accepted_up_to_its_limit_in_bytes() -> None:
     room = METADATA_BYTES_MAX - len('{"a":""}')
     check_metadata({"a": "x" * room})
     with pytest.raises(BadEntry, match="larger than 2048 bytes"):

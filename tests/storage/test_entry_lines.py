@@ -147,7 +147,7 @@ def test_what_would_come_back_different_is_not_written(value: Any) -> None:
         encode_line(entry)
 
 
-def test_a_line_of_a_kind_nobody_knows_yet_is_kept_whole() -> None:
+def test_a_line_of_an_unknown_kind_is_kept_whole() -> None:
     source: dict[str, object] = {
         "seq": 7,
         "id": "e7",
@@ -169,7 +169,7 @@ def test_a_line_of_a_kind_nobody_knows_yet_is_kept_whole() -> None:
     assert encode_line(entry) == line
 
 
-def test_a_known_kind_in_a_shape_nobody_knows_yet_is_kept_whole() -> None:
+def test_a_known_kind_in_an_unknown_shape_is_kept_whole() -> None:
     output = ModelOutputEntry(seq=2, id="e2", timestamp=START, turn_id="t1", content="x")
     source = entry_as_json(output) | {"state": "dreaming"}
     line = _signed({**source})
@@ -179,7 +179,7 @@ def test_a_known_kind_in_a_shape_nobody_knows_yet_is_kept_whole() -> None:
     assert encode_line(entry) == line
 
 
-def test_a_field_nobody_knows_yet_does_not_hide_the_rest() -> None:
+def test_an_unknown_field_does_not_hide_the_others() -> None:
     line = _signed({**entry_as_json(_stamped("hello")), "mood": "fine"})
     assert decode_line(line) == _stamped("hello")
 
@@ -221,12 +221,12 @@ def test_a_line_from_before_these_fields_reads_as_their_default(
 
 
 def test_what_holds_its_default_is_left_out() -> None:
-    told = {"seq", "id", "kind", "turn_id", *_FIVE}
-    assert entry_as_json(_stamped("x")).keys() == told
+    keys_written = {"seq", "id", "kind", "turn_id", *_FIVE}
+    assert entry_as_json(_stamped("x")).keys() == keys_written
     rollback = RollbackEntry(seq=2, id="e", timestamp=START, turn_id="t", to_seq=1)
-    assert entry_as_json(rollback).keys() == told | {"to_seq"}
+    assert entry_as_json(rollback).keys() == keys_written | {"to_seq"}
     output = ModelOutputEntry(seq=2, id="e", timestamp=START, turn_id="t", content="x")
-    assert entry_as_json(output).keys() == told | {"call", "state"}
+    assert entry_as_json(output).keys() == keys_written | {"call", "state"}
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,9 @@ def _result() -> ToolResultsEntry:
     ids=lambda entry: entry.kind,
 )
 def test_no_word_is_left(entry: Entry) -> None:
-    told = replace(entry, **STAMP, metadata={"said": SECRET})
-    assert SECRET.encode() in encode_line(told)
-    tombstone = redacted(told, LATER)
+    state_entries = replace(entry, **STAMP, metadata={"said": SECRET})
+    assert SECRET.encode() in encode_line(state_entries)
+    tombstone = redacted(state_entries, LATER)
     assert SECRET.encode() not in encode_line(tombstone)
     assert tombstone.redacted_at == LATER
 
@@ -123,7 +123,7 @@ def test_a_tombstone_stands_where_its_entry_stood(entry: Entry) -> None:
     ],
     ids=lambda entry: entry.kind,
 )
-def test_where_nobody_said_anything_there_is_nothing_to_erase(entry: Entry) -> None:
+def test_redaction_of_an_entry_without_text_changes_nothing(entry: Entry) -> None:
     with pytest.raises(BadEntry, match="no words to erase"):
         redacted(entry, LATER)
 
@@ -144,8 +144,10 @@ def test_every_view_works_when_everything_was_erased() -> None:
 
 
 def test_the_erased_state_of_a_widget_is_empty_not_the_one_before_it() -> None:
-    told = Pen().write_all(WidgetEntry(widget="todo", state={"items": [n]}) for n in (1, 2))
-    history = ConversationHistory("s1", [told[0], redacted(told[1], LATER)])
+    state_entries = Pen().write_all(
+        WidgetEntry(widget="todo", state={"items": [n]}) for n in (1, 2)
+    )
+    history = ConversationHistory("s1", [state_entries[0], redacted(state_entries[1], LATER)])
     assert history.widget_state("todo") == {}
     assert history.widget_states == {"todo": {}}
 
@@ -156,29 +158,29 @@ def test_a_checkpoint_goes_on_counting() -> None:
         Pen().write_all([prompt("t1", SECRET), answer("t1", SECRET)]),
     )
     row = replace(row, system_seq=1, compaction_seq=2, widget_seqs=(("todo", 2),))
-    told = (
+    state_entries = (
         SystemInstructionEntry(seq=1, content=SECRET),
         CompactionEntry(seq=2, content=SECRET, from_seq=1, through_seq=1),
         WidgetEntry(seq=2, widget="todo", state={"items": [SECRET]}),
     )
-    state = checkpoint_state(Checkpoint(row=row, told=told))
+    state = checkpoint_state(Checkpoint(row=row, state_entries=state_entries))
     tombstone = redacted(CheckpointEntry(state=state, seq=3), LATER)
     assert isinstance(tombstone, CheckpointEntry)
     checkpoint = read_checkpoint(tombstone)
     assert checkpoint is not None
     assert checkpoint.row == replace(row, name=REDACTED, preview=REDACTED)
-    assert checkpoint.told == (
-        replace(told[0], content=REDACTED),
-        replace(told[1], content=REDACTED),
-        replace(told[2], state={}),
+    assert checkpoint.state_entries == (
+        replace(state_entries[0], content=REDACTED),
+        replace(state_entries[1], content=REDACTED),
+        replace(state_entries[2], state={}),
     )
 
 
 def test_an_erased_notebook_goes_from_every_live_screen_since() -> None:
-    said = LevelOfDetailSections(live=(("", "hello"), (LIVE_SCREEN, SECRET)))
+    levels = LevelOfDetailSections(live=(("", "hello"), (LIVE_SCREEN, SECRET)))
     shown: list[Entry] = [
         EpochEntry(reason="asked", screen=SECRET),
-        replace(prompt("t1"), sections=said),
+        replace(prompt("t1"), sections=levels),
         asking("t1", call()),
         answering("t1", call()),
         answer("t1", call=1),
@@ -188,7 +190,7 @@ def test_an_erased_notebook_goes_from_every_live_screen_since() -> None:
     )
     results = others[3]
     assert isinstance(results, ToolResultsEntry)
-    others[3] = replace(results, results=(replace(results.results[0], sections=said),))
+    others[3] = replace(results, results=(replace(results.results[0], sections=levels),))
     tombstone = redacted(notebook, LATER)
     after = [without_words_of(notebook, tombstone, entry) for entry in (notebook, *others)]
     assert all(SECRET.encode() not in encode_line(entry) for entry in after)

@@ -135,7 +135,7 @@ async def test_a_record_closed_while_its_disk_hangs_gives_its_descriptor_back(
         await record.append(pen.stamped(prompt("t1")))
 
 
-async def test_nobody_opens_the_file_while_an_append_hangs_in_it(disk: HangingDisk) -> None:
+async def test_a_file_with_a_hanging_append_can_not_be_opened(disk: HangingDisk) -> None:
     files = WatchedFiles(disk.files, disk)
     file = JsonFile(PATH, "s1", files=files, new_id=counting_ids())
     appender = Appender(file, file.create(Header(session_id="s1", created_at=START)))
@@ -197,18 +197,26 @@ async def test_an_append_that_never_got_a_thread_fails_and_is_never_written(
     assert list(well.files.contents) == [PATH], "there was nothing to set aside"
 
 
-async def test_a_later_sync_that_hangs_costs_the_next_append_its_deadline(
-    disk: HangingDisk, appended: list[Entry]
-) -> None:
-    threads, due = CommitThreads(), list[Callable[[], None]]()
+async def _record_whose_append_hung(
+    disk: HangingDisk, appended: list[Entry], threads: CommitThreads, pen: Pen
+) -> Committer[None]:
+    """A scheduled sync hangs, and the append behind it has been given up."""
+    due = list[Callable[[], None]]()
     record = _record(disk, appended, seconds=0.05, threads=threads, sync_later=due.append)
-    pen = Pen()
     await record.append(pen.write(prompt("t1")))
     disk.stop()
     threads.start(due.pop())
     await _until(lambda: disk.is_waited_for)
     with pytest.raises(StorageUnavailable, match="no answer from the disk"):
         await record.append(pen.stamped(prompt("t2", "too late")))
+    return record
+
+
+async def test_a_later_sync_that_hangs_costs_the_next_append_its_deadline(
+    disk: HangingDisk, appended: list[Entry]
+) -> None:
+    threads, pen = CommitThreads(), Pen()
+    record = await _record_whose_append_hung(disk, appended, threads, pen)
     disk.go_on()
     record._commit_seconds_max = 30
     entry = pen.write(prompt("t2", "in time"))
@@ -230,18 +238,11 @@ async def test_closing_waits_for_a_sync_that_hangs_no_longer_than_for_an_append(
     await _until(lambda: not disk.files.open_files)
 
 
-async def test_an_append_that_hung_while_its_file_was_opened_anew_writes_nothing(
+async def test_an_append_that_hung_while_its_file_was_reopened_writes_nothing(
     disk: HangingDisk, appended: list[Entry]
 ) -> None:
-    threads, due = CommitThreads(), list[Callable[[], None]]()
-    record = _record(disk, appended, seconds=0.05, threads=threads, sync_later=due.append)
-    pen = Pen()
-    await record.append(pen.write(prompt("t1")))
-    disk.stop()
-    threads.start(due.pop())
-    await _until(lambda: disk.is_waited_for)
-    with pytest.raises(StorageUnavailable, match="no answer from the disk"):
-        await record.append(pen.stamped(prompt("t2", "too late")))
+    threads, pen = CommitThreads(), Pen()
+    record = await _record_whose_append_hung(disk, appended, threads, pen)
     await record.close()
     file = record._appender._file
     file.files = disk.files  # another way to the disk, which is well

@@ -184,6 +184,8 @@ async def test_deleting_clears_and_undeleting_brings_back() -> None:
         ("WithoutId", r"must have get_history\(self, session_id\)"),
     ],
 )
-def test_what_a_class_lacks_is_told_before_anything_runs(name: str, wrong: str) -> None:
+def test_a_backend_class_without_a_required_method_is_refused_at_the_start(
+    name: str, wrong: str
+) -> None:
     with pytest.raises(BadStoreConfig, match=wrong):
         check_config(StoreConfig(type=f"{__name__}:{name}"))

@@ -257,7 +257,7 @@ class HistoryMachine(RuleBasedStateMachine):
     @rule(later=st.integers(0, 4), trimmed=st.integers(0, 1000))
     def trim(self, later: int, trimmed: int) -> None:
         row = fold_all(new_row("s1", user="u", created_at=START), self.naive.entries)
-        state = Checkpoint(row=row, told=tuple(self.told().values()))
+        state = Checkpoint(row=row, state_entries=tuple(self.state_entries().values()))
         self.offer(CheckpointEntry(state=checkpoint_state(state)))
         for number in range(later):
             self.a_move_that_fits(number, [call()], "answer")
@@ -267,9 +267,9 @@ class HistoryMachine(RuleBasedStateMachine):
     def watch(self, window: ConversationHistory) -> None:
         self.windows = [*self.windows[-2:], window]
 
-    def told(self) -> dict[Any, StateEntry]:
-        told = [entry for entry in self.naive.active if isinstance(entry, StateEntry)]
-        return {state_key_of(entry): entry for entry in told}
+    def state_entries(self) -> dict[Any, StateEntry]:
+        state_entries = [entry for entry in self.naive.active if isinstance(entry, StateEntry)]
+        return {state_key_of(entry): entry for entry in state_entries}
 
     # What must be so
 
@@ -306,8 +306,8 @@ class HistoryMachine(RuleBasedStateMachine):
         assert history.model == naive.last(naive.entries, ModelSwitchedEntry, "model")
         assert history.pinned == bool(naive.last(naive.entries, PinnedEntry, "pinned"))
         assert history.archived == bool(naive.last(naive.entries, ArchivedEntry, "archived"))
-        told = naive.last(naive.active, SystemInstructionEntry, "content")
-        assert history.system_instruction == told
+        state_entries = naive.last(naive.active, SystemInstructionEntry, "content")
+        assert history.system_instruction == state_entries
         assert history.notebook == naive.last(naive.active, NotebookEntry, "content")
         widgets = [e for e in naive.active if isinstance(e, WidgetEntry)]
         assert history.widget_states == {e.widget: e.state for e in widgets}
@@ -345,7 +345,9 @@ class HistoryMachine(RuleBasedStateMachine):
         assert row.hidden == history.hidden
         unfinished = [(entry.turn_id, entry.seq) for entry in history.unfinished_turns()]
         assert sorted(row.unfinished) == sorted(unfinished)
-        assert state_seqs_of(row) == {mark: entry.seq for mark, entry in self.told().items()}
+        assert state_seqs_of(row) == {
+            mark: entry.seq for mark, entry in self.state_entries().items()
+        }
 
     @invariant()
     def the_row_knows_what_only_ever_adds_up(self) -> None:

@@ -16,6 +16,7 @@ from tests.storage.conversations import (
 )
 
 from nplt_storage import BadEntry, ConversationHistory
+from nplt_storage.active_entries import ActiveEntries
 from nplt_storage.entries import (
     ArchivedEntry,
     CompactionEntry,
@@ -31,7 +32,6 @@ from nplt_storage.entries import (
     RollbackEntry,
     SystemInstructionEntry,
 )
-from nplt_storage.history import ActiveEntries
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def back(pen: Pen, to_seq: int) -> RollbackEntry:
     return entry
 
 
-def said(history: ConversationHistory) -> list[str]:
+def contents(history: ConversationHistory) -> list[str]:
     return [message.content for message in history.recent(99)]
 
 
@@ -60,7 +60,7 @@ def seqs(entries: list[Entry]) -> list[int]:
 def test_what_came_after_is_taken_back_and_still_there(pen: Pen) -> None:
     rollback = back(pen, 2)
     assert (rollback.seq, rollback.to_seq) == (7, 2)
-    assert said(pen.history) == ["ask t1", "say t1"]
+    assert contents(pen.history) == ["ask t1", "say t1"]
     assert seqs(list(pen.history.active)) == [1, 2]
     assert seqs(list(pen.history.entries)) == [1, 2, 3, 4, 5, 6, 7]
     assert pen.history.message_count == 2
@@ -85,11 +85,11 @@ def test_a_rollback_can_be_taken_back(pen: Pen) -> None:
     back(pen, 2)
     undo = back(pen, 6)
     assert undo.hidden == ()
-    assert said(pen.history) == ["ask t1", "say t1", "ask t2", "say t2", "ask t3", "say t3"]
+    assert contents(pen.history) == ["ask t1", "say t1", "ask t2", "say t2", "ask t3", "say t3"]
     assert pen.history.hidden == ((7, 8),)
     redo = back(pen, 7)
     assert redo.hidden == ((3, 7),)
-    assert said(pen.history) == ["ask t1", "say t1"]
+    assert contents(pen.history) == ["ask t1", "say t1"]
     assert ConversationHistory("s1", pen.history.entries).hidden == pen.history.hidden
 
 
@@ -98,7 +98,7 @@ def test_going_back_into_a_branch_that_was_left_shows_that_branch(pen: Pen) -> N
     pen.write_all([prompt("t4", "other"), answer("t4", "way")])
     back(pen, 2)
     back(pen, 9)
-    assert said(pen.history) == ["ask t1", "say t1", "other", "way"]
+    assert contents(pen.history) == ["ask t1", "say t1", "other", "way"]
     assert pen.history.hidden == ((3, 7), (10, 11))
 
 
@@ -183,7 +183,7 @@ def test_nothing_is_taken_back_while_a_turn_runs(pen: Pen) -> None:
         pen.history.rollback_to(2)
 
 
-def test_whoever_drafts_a_rollback_need_not_know_the_rest(pen: Pen) -> None:
+def test_a_rollback_can_be_drafted_from_the_history_alone(pen: Pen) -> None:
     wrong = RollbackEntry(to_seq=4, message_count=1, preview="x", hidden=((1, 2),))
     entry = pen.write(wrong)
     assert isinstance(entry, RollbackEntry)
@@ -218,7 +218,7 @@ def test_replaying_gives_the_conversation_as_it_was_at_any_number(pen: Pen) -> N
     back(pen, 2)
     pen.write_all([RenamedEntry(name="late"), prompt("t4")])
     entries = list(pen.history.entries)
-    assert said(ConversationHistory.replay("s1", entries, 4)) == said(
+    assert contents(ConversationHistory.replay("s1", entries, 4)) == contents(
         ConversationHistory("s1", entries[:4])
     )
     then = ConversationHistory.replay("s1", iter(entries), 7)
@@ -315,7 +315,7 @@ def test_redo_brings_back_what_was_taken_last_and_then_what_was_taken_before(que
         history.redo()
 
 
-def test_what_was_said_since_can_not_be_gone_around(queued: Pen) -> None:
+def test_a_redo_is_refused_after_new_messages(queued: Pen) -> None:
     queued.write(queued.history.rollback_turns(["t2"]))
     queued.write(RenamedEntry(name="another name"))
     assert queued.history.redo().to_seq == 4, "a name is not said"

@@ -157,7 +157,7 @@ def test_a_name_is_not_blank(pen: Pen) -> None:
         pen.write(RenamedEntry(name="  "))
 
 
-def test_a_kind_nobody_knows_is_read_but_never_written(pen: Pen) -> None:
+def test_an_unknown_kind_is_read_but_never_written(pen: Pen) -> None:
     unknown = UnknownEntry(kind="telepathy", fields={"content": "…"})
     with pytest.raises(BadEntry, match="does not know"):
         pen.write(unknown)

@@ -56,7 +56,7 @@ def row_of(entries: list[Entry]) -> ConversationRow:
     return fold_all(new_row("s1", user="ada", created_at=START), entries)
 
 
-def told() -> list[Entry]:
+def state_entries() -> list[Entry]:
     """Entries 1-4 say what holds, then ten turns of two entries each."""
     pen = Pen()
     pen.write_all([SystemInstructionEntry(content="be brief"), NotebookEntry(content="noted")])
@@ -74,7 +74,7 @@ def window(entries: list[Entry], *seqs: int) -> ConversationHistory:
 
 
 def test_a_window_knows_from_the_row_what_came_before() -> None:
-    entries = told()
+    entries = state_entries()
     history = window(entries, 1, 2, 21, 22, 23, 24)
     assert (history.head_seq, history.first_seq, history.message_count) == (24, 21, 20)
     assert (history.name, history.model, history.pinned) == ("mine", "a/b", False)
@@ -84,7 +84,7 @@ def test_a_window_knows_from_the_row_what_came_before() -> None:
 
 
 def test_a_window_grows_as_the_whole_does() -> None:
-    entries = told()
+    entries = state_entries()
     history = window(entries, 1, 2, 23, 24)
     pen = Pen(history=history)
     pen.write_all([prompt("t10"), answer("t10"), PinnedEntry(pinned=True)])
@@ -99,19 +99,19 @@ def test_the_first_prompt_gave_the_name_long_before_the_window() -> None:
 
 
 def test_entries_missed_are_given_whole_or_not_at_all() -> None:
-    history = window(told(), 1, 2, 21, 22, 23, 24)
+    history = window(state_entries(), 1, 2, 21, 22, 23, 24)
     assert history.entries_after(24) == []
     missed = history.entries_after(20)
     assert missed is not None
     assert [entry.seq for entry in missed] == [21, 22, 23, 24]
     assert history.entries_after(19) is None
     assert history.entries_after(0) is None
-    whole = ConversationHistory("s1", told())
+    whole = ConversationHistory("s1", state_entries())
     assert whole.entries_after(-5) == whole.entries_after(0) == list(whole.entries)
 
 
 def test_a_window_goes_back_as_far_as_it_holds_everything() -> None:
-    entries = told()
+    entries = state_entries()
     history, whole = window(entries, 1, 2, 21, 22, 23, 24), ConversationHistory("s1", entries)
     assert history.rollback_to(22) == whole.rollback_to(22)
     with pytest.raises(NotInReach) as caught:
@@ -125,13 +125,13 @@ def test_a_window_goes_back_as_far_as_it_holds_everything() -> None:
 
 
 def test_words_before_the_window_are_not_guessed() -> None:
-    history = window(told(), 1, 2, 21, 22, 23, 24)
+    history = window(state_entries(), 1, 2, 21, 22, 23, 24)
     with pytest.raises(NotInReach):
         history.rollback_to(20)  # everything after it is held, but not its last words
 
 
 def test_an_instruction_before_the_window_is_not_guessed() -> None:
-    pen = Pen(history=ConversationHistory("s1", told()))
+    pen = Pen(history=ConversationHistory("s1", state_entries()))
     pen.write_all([SystemInstructionEntry(content="be kind"), prompt("t10"), answer("t10")])
     entries = list(pen.history.entries)
     history = window(entries, 2, 23, 24, 25, 26, 27)
@@ -142,7 +142,7 @@ def test_an_instruction_before_the_window_is_not_guessed() -> None:
 
 
 def test_a_window_leaves_out_what_was_taken_back() -> None:
-    pen = Pen(history=ConversationHistory("s1", told()))
+    pen = Pen(history=ConversationHistory("s1", state_entries()))
     pen.write(pen.history.rollback_to(6))
     pen.write_all([prompt("t10"), answer("t10")])
     entries = list(pen.history.entries)
@@ -157,7 +157,7 @@ def test_a_window_leaves_out_what_was_taken_back() -> None:
 
 
 def test_a_conversation_that_was_taken_back_to_before_the_window_is_as_its_row_says() -> None:
-    pen = Pen(history=ConversationHistory("s1", told()))
+    pen = Pen(history=ConversationHistory("s1", state_entries()))
     pen.write(pen.history.rollback_to(8))
     entries = list(pen.history.entries)
     history = window(entries, 1, 2, 7, 8)
@@ -170,8 +170,8 @@ def test_a_conversation_that_was_taken_back_to_before_the_window_is_as_its_row_s
 
 def lost() -> tuple[Pen, ConversationHistory]:
     """The whole, and a window on its end, after going back to before the window."""
-    whole = Pen(history=ConversationHistory("s1", told()))
-    history = window(told(), 1, 2, 21, 22, 23, 24)
+    whole = Pen(history=ConversationHistory("s1", state_entries()))
+    history = window(state_entries(), 1, 2, 21, 22, 23, 24)
     assert history.is_in_reach
     history.add(whole.write(whole.history.rollback_to(8)))
     return whole, history
@@ -234,7 +234,7 @@ def test_a_window_that_could_not_follow_goes_on() -> None:
 
 
 def test_an_instruction_that_holds_again_and_is_not_held_is_not_guessed() -> None:
-    whole = Pen(history=ConversationHistory("s1", told()))
+    whole = Pen(history=ConversationHistory("s1", state_entries()))
     whole.write_all([SystemInstructionEntry(content="be kind"), NotebookEntry(content="new")])
     history = window(list(whole.history.entries), 23, 24, 25, 26)
     history.add(whole.write(whole.history.rollback_to(24)))
@@ -262,13 +262,13 @@ def test_a_window_with_gaps_can_not_follow_to_what_is_missing_between() -> None:
 
 
 def test_words_from_long_before_are_not_taken_for_the_last_ones() -> None:
-    history = window(told(), 5, 6, 21, 22, 23, 24)
+    history = window(state_entries(), 5, 6, 21, 22, 23, 24)
     with pytest.raises(NotInReach):
         history.rollback_to(20)
 
 
 def test_turns_that_have_not_ended_are_found_in_a_window() -> None:
-    pen = Pen(history=ConversationHistory("s1", told()))
+    pen = Pen(history=ConversationHistory("s1", state_entries()))
     pen.write_all([prompt("t10"), asking("t10", call())])
     entries = list(pen.history.entries)
     history = window(entries, 1, 2, 25, 26)
@@ -279,7 +279,7 @@ def test_turns_that_have_not_ended_are_found_in_a_window() -> None:
 
 
 def test_a_row_that_is_behind_catches_up() -> None:
-    entries = told()
+    entries = state_entries()
     history = ConversationHistory("s1", entries[18:], row=row_of(entries[:20]))
     assert (history.head_seq, history.message_count) == (24, 20)
 
@@ -316,11 +316,11 @@ def test_a_limit_and_a_clear_both_hold() -> None:
 
 def trimmed(*, first: int) -> tuple[list[Entry], ConversationHistory]:
     """The whole, and what is left of it: a checkpoint among the last entries."""
-    pen = Pen(history=ConversationHistory("s1", told()))
+    pen = Pen(history=ConversationHistory("s1", state_entries()))
     history = pen.history
     row = row_of(list(history.entries))
     there = tuple(entry for entry in history.active if isinstance(entry, StateEntry))
-    state = Checkpoint(row=row, told=there)
+    state = Checkpoint(row=row, state_entries=there)
     pen.write(CheckpointEntry(state=checkpoint_state(state)))
     pen.write_all([prompt("t10", "ask 10"), answer("t10", "say 10")])
     entries = list(history.entries)
@@ -344,7 +344,7 @@ def test_a_trimmed_conversation_goes_back_to_before_its_checkpoint() -> None:
     assert history.system_instruction == "be brief"
 
 
-def test_nobody_goes_back_to_what_is_no_longer_kept() -> None:
+def test_a_rollback_beyond_the_trimmed_window_is_refused() -> None:
     entries, _ = trimmed(first=21)
     row = replace(row_of(entries), first_seq=21)
     history = ConversationHistory("s1", entries[20:], row=row)
@@ -358,7 +358,9 @@ def test_what_a_checkpoint_quotes_outweighs_an_older_entry_that_is_held() -> Non
     pen.write(SystemInstructionEntry(content="old"))
     pen.write(SystemInstructionEntry(content="new"))
     new = SystemInstructionEntry(seq=2, content="new")
-    state = checkpoint_state(Checkpoint(row=row_of(list(pen.history.entries)), told=(new,)))
+    state = checkpoint_state(
+        Checkpoint(row=row_of(list(pen.history.entries)), state_entries=(new,))
+    )
     pen.write_all([prompt("t1"), answer("t1"), CheckpointEntry(state=state)])
     entries = list(pen.history.entries)
     history = ConversationHistory("s1", [entries[0], *entries[2:]], row=row_of(entries))
@@ -367,15 +369,15 @@ def test_what_a_checkpoint_quotes_outweighs_an_older_entry_that_is_held() -> Non
 
 
 def test_a_checkpoint_comes_back_from_its_line() -> None:
-    row = replace(row_of(told()), hidden=((3, 5),), unfinished=(("t", 9),), pinned=True)
+    row = replace(row_of(state_entries()), hidden=((3, 5),), unfinished=(("t", 9),), pinned=True)
     row = replace(row, compaction_seq=4, widget_seqs=(("clock", 7), ("todo", 8)))
-    told_there = (
+    told_state = (
         SystemInstructionEntry(seq=row.system_seq, content="be brief"),
         NotebookEntry(seq=row.notebook_seq, content="noted"),
         CompactionEntry(seq=4, content="they talked", from_seq=1, through_seq=3),
         WidgetEntry(seq=8, widget="todo", state={"items": ["milk"]}),
     )
-    checkpoint = Checkpoint(row=row, told=told_there)
+    checkpoint = Checkpoint(row=row, state_entries=told_state)
     entry = CheckpointEntry(seq=25, id="e", timestamp=START, state=checkpoint_state(checkpoint))
     again = decode_line(encode_line(entry))
     assert isinstance(again, CheckpointEntry)
@@ -383,7 +385,7 @@ def test_a_checkpoint_comes_back_from_its_line() -> None:
 
 
 @pytest.mark.parametrize("state", [{}, {"row": None}, {"row": {"name": "x"}}, {"row": [1]}])
-def test_a_checkpoint_nobody_understands_is_passed_over(state: dict[str, object]) -> None:
+def test_an_unknown_checkpoint_is_ignored(state: dict[str, object]) -> None:
     entry = CheckpointEntry(seq=9, id="e", timestamp=START, state=state)  # type: ignore[arg-type]
     history = ConversationHistory("s1", [entry])
     assert (history.head_seq, history.message_count) == (9, 0)

@@ -58,13 +58,9 @@ from nplt_storage.entries import (
     wrong_reference,
 )
 from nplt_storage.file_system import Disk
-from nplt_storage.maintenance.migrate import (
-    Imported,
-    NotAConversation,
-    export_document,
-    import_file,
-    opened_source,
-)
+from nplt_storage.maintenance.export import export_document
+from nplt_storage.maintenance.importing import Imported, import_file
+from nplt_storage.maintenance.sources import NotAConversation, opened_source
 
 OLD: dict[str, Any] = {
     "session_id": "abc-def",
@@ -111,7 +107,7 @@ async def test_a_file_of_ours_comes_in_with_all_it_says(tmp_path: Path) -> None:
     assert await store.origin("s1") == Origin(user="ada", created_at=START)
 
 
-async def test_what_stands_beside_a_file_comes_along(tmp_path: Path) -> None:
+async def test_import_takes_the_companion_files(tmp_path: Path) -> None:
     async with file_store(tmp_path / "one") as one:
         entries = with_long_result(attachment(b"bytes"), answer("t1", call=1))
         await put(one, entries, blobs=[LONG_RESULT])
@@ -125,7 +121,7 @@ async def test_what_stands_beside_a_file_comes_along(tmp_path: Path) -> None:
     assert imported.missing == ()
 
 
-async def test_what_is_missing_beside_a_file_is_said(tmp_path: Path) -> None:
+async def test_import_reports_missing_companion_files(tmp_path: Path) -> None:
     path = tmp_path / "history" / "session_20260102_s1.json"
     path.parent.mkdir()
     path.write_bytes(file_bytes(with_long_result(attachment(b"bytes"))))
@@ -180,15 +176,15 @@ async def test_a_document_of_another_program_comes_in_whatever_its_layout(
     path = tmp_path / "session_20251231_abc-def.json"
     path.write_text(json.dumps(OLD, ensure_ascii=False, indent=indent))
     imported, store = await take_in(path)
-    asked, said = await all_entries(store, "abc-def")
+    asked, answered = await all_entries(store, "abc-def")
     assert isinstance(asked, ModelInputEntry)
-    assert isinstance(said, ModelOutputEntry)
-    assert (imported.session_id, asked.content, said.content) == (
+    assert isinstance(answered, ModelOutputEntry)
+    assert (imported.session_id, asked.content, answered.content) == (
         "abc-def",
         "帮我查看CPU使用率",
         "3%",
     )
-    assert said.timestamp.isoformat() == "2025-12-31T10:00:01+00:00"
+    assert answered.timestamp.isoformat() == "2025-12-31T10:00:01+00:00"
     assert (await store.origin("abc-def")).extra == {"uploaded_files": [{"name": "a.txt"}]}
 
 
@@ -410,8 +406,8 @@ async def test_an_exported_document_holds_blobs_and_attachments_and_gives_them_b
     with opened_source(the_file(tmp_path / "one")) as source:
         document = export_document(source, "s1", read_attachment=source.attachment)
         path.write_bytes(b"".join([piece async for piece in document]))
-    beside = json.loads(path.read_bytes())["beside"]
-    assert [next(iter(item)) for item in beside] == ["blob", "file"]
+    others = json.loads(path.read_bytes())["beside"]
+    assert [next(iter(item)) for item in others] == ["blob", "file"]
     async with file_store(tmp_path / "two") as two:
         imported = await import_file(two, path, files=two.directory.files)
         assert imported.missing == ()
@@ -452,7 +448,7 @@ async def test_a_blob_that_was_changed_in_a_document_is_not_believed(tmp_path: P
     assert imported.missing == (reference_to(LONG_RESULT).blob_id,)
 
 
-async def test_what_is_gone_is_told_by_the_export(tmp_path: Path) -> None:
+async def test_export_reports_missing_blobs(tmp_path: Path) -> None:
     missing: list[str] = []
     store = memory()
     await put(store, with_long_result())

@@ -28,7 +28,7 @@ def bytes_in(directory: Path) -> bytes:
     return b"".join(file.read_bytes() for file in directory.iterdir())
 
 
-def said(count: int, *, secret_at: int) -> list[Entry]:
+def messages(count: int, *, secret_at: int) -> list[Entry]:
     def content(number: int) -> str:
         # Now and then one that is long enough to be packed.
         words = f"word{number} other{number * 7} " * (200 if number % 10 == 0 else 3)
@@ -55,7 +55,7 @@ def without_secret(entries: list[Entry]) -> list[Entry]:
 def files() -> SurveyedFiles:
     files = SurveyedFiles()
     for number in range(3):
-        files.add(f"s{number}").add(*said(60, secret_at=0 if number == 1 else -1))
+        files.add(f"s{number}").add(*messages(60, secret_at=0 if number == 1 else -1))
     return files
 
 
@@ -99,7 +99,7 @@ async def test_a_word_redacted_as_soon_as_it_was_noted_leaves_too(
     index: ConversationIndex, files: SurveyedFiles, tmp_path: Path
 ) -> None:
     file = files.add("s9")
-    file.add(*said(1, secret_at=0))
+    file.add(*messages(1, secret_at=0))
     index.note(file.row, file.stamp, *file.entries)
     seq = redact(file)
     await index.redact(file.row, file.stamp, seq)

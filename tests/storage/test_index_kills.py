@@ -64,7 +64,7 @@ async def test_a_killed_index_opens_and_is_brought_up_to_date(
     rows = [truth.row(name) for name in set(truth.names)]
     query = RowQuery(limit=100)
     assert await index.list("ada", query) == page_of(rows, query)
-    said = [(row, entry) for row in rows for entry in truth.entries(row.session_id)]
+    messages = [(row, entry) for row in rows for entry in truth.entries(row.session_id)]
     search = SearchQuery(text="fox", limit=10_000)
-    assert await index.search("ada", search) == search_entries(said, search)
+    assert await index.search("ada", search) == search_entries(messages, search)
     await index.close()

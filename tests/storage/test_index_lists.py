@@ -15,7 +15,7 @@ from tests.storage.conversations import START, Pen, answer, prompt
 from tests.storage.surveyed_files import SurveyedFile, SurveyedFiles
 
 from nplt_storage import BadCursor, ConversationRow, RowQuery
-from nplt_storage.index.database import make_anew, transaction
+from nplt_storage.index.database import create_database, transaction
 from nplt_storage.index.tables import IndexTables
 from nplt_storage.index.updates import ConversationGone
 from nplt_storage.index.worker import ConversationIndex
@@ -64,7 +64,7 @@ queries = st.builds(
 
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
-    connection = make_anew(tmp_path_factory.mktemp("index") / "catalog.sqlite")
+    connection = create_database(tmp_path_factory.mktemp("index") / "catalog.sqlite")
     yield connection
     connection.close()
 
@@ -94,7 +94,7 @@ def test_any_list_is_walked_as_if_it_were_sorted_whole(
 
 def test_no_page_of_a_list_needs_all_rows_to_be_sorted(tmp_path: Path) -> None:
     asked: list[str] = []
-    connection = make_anew(tmp_path / "catalog.sqlite")
+    connection = create_database(tmp_path / "catalog.sqlite")
     connection.set_trace_callback(asked.append)
     pinned = replace(new_row("s1", user="ada", created_at=START), pinned=True)
     cursor = write_cursor(pinned)
@@ -122,7 +122,7 @@ async def test_a_question_sees_all_that_was_noted_before_it(index: ConversationI
     assert await index.stamps() == {"s1": file.stamp}
 
 
-async def test_nobody_sees_the_conversations_of_another(index: ConversationIndex) -> None:
+async def test_a_list_shows_only_ones_own_conversations(index: ConversationIndex) -> None:
     mine, yours = SurveyedFile("s1", user="ada"), SurveyedFile("s2", user="bob")
     for file in (mine, yours):
         index.note(file.row, file.stamp)

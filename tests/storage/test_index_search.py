@@ -17,7 +17,7 @@ from tests.storage.surveyed_files import SurveyedFile, SurveyedFiles
 
 from nplt_storage import BadCursor, SearchQuery, StorageUnavailable
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry, NotebookEntry
-from nplt_storage.index.database import make_anew, transaction
+from nplt_storage.index.database import create_database, transaction
 from nplt_storage.index.full_text import TextIndex
 from nplt_storage.index.tables import IndexTables
 from nplt_storage.index.worker import ConversationIndex
@@ -70,7 +70,7 @@ def conversations(draw: st.DrawFn) -> SurveyedFiles:
 
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
-    connection = make_anew(tmp_path_factory.mktemp("index") / "catalog.sqlite")
+    connection = create_database(tmp_path_factory.mktemp("index") / "catalog.sqlite")
     connection.execute("PRAGMA synchronous=OFF")
     yield connection
     connection.close()
@@ -92,7 +92,7 @@ def test_any_search_is_walked_as_if_everything_were_read(
     for _ in range(20):
         query = SearchQuery(text=text, limit=limit, cursor=cursor)
         page = tables.search("ada", query)
-        assert page == search_entries(files.said("ada"), query)
+        assert page == search_entries(files.messages("ada"), query)
         cursor = page.next_cursor
         if cursor is None:
             break
@@ -122,7 +122,7 @@ async def test_a_hit_says_where_it_is_and_shows_the_words(index: ConversationInd
     assert page.next_cursor is None
 
 
-async def test_only_what_was_said_is_searched_and_only_ones_own(
+async def test_search_covers_message_text_of_ones_own_conversations_only(
     index: ConversationIndex,
 ) -> None:
     mine, yours = SurveyedFile("s1"), SurveyedFile("s2", user="bob")
@@ -227,13 +227,13 @@ def test_room_for_one_more_message_of_a_full_moment_is_found_at_once(
     index = TextIndex(connection)
     asked: list[str] = []
 
-    def said(seq: int) -> ModelInputEntry:
+    def message(seq: int) -> ModelInputEntry:
         return ModelInputEntry(seq=seq, id=f"e{seq}", content="fox", timestamp=START)
 
     with transaction(connection):
-        index.add(1, 1, [said(seq) for seq in range(1, 2_001)])
+        index.add(1, 1, [message(seq) for seq in range(1, 2_001)])
         connection.set_trace_callback(asked.append)
-        index.add(1, 1, [said(seq) for seq in range(2_001, 2_101)])
+        index.add(1, 1, [message(seq) for seq in range(2_001, 2_101)])
         connection.set_trace_callback(None)
     looking = [statement for statement in asked if statement.startswith("SELECT max(id)")]
     assert 100 <= len(looking) <= 110
@@ -290,9 +290,9 @@ async def test_ranked_hits_are_only_ones_own_and_not_rolled_back(
 
 def test_without_an_index_messages_with_more_of_the_words_come_first(files: SurveyedFiles) -> None:
     query = SearchQuery(text="train lyon", ranked=True, any_word=True, first_in="s1", limit=3)
-    page = search_entries(files.said("ada"), query)
+    page = search_entries(files.messages("ada"), query)
     assert [(hit.session_id, hit.seq) for hit in page.hits] == [("s1", 1), ("s1", 3), ("s2", 1)]
-    whole = search_entries(files.said("ada"), replace(query, any_word=False, first_in=None))
+    whole = search_entries(files.messages("ada"), replace(query, any_word=False, first_in=None))
     assert {(hit.session_id, hit.seq) for hit in whole.hits} == {("s1", 1), ("s2", 1)}
 
 

@@ -94,7 +94,7 @@ def test_what_was_given_up_leaves_nothing(disk: MemoryDisk) -> None:
 
 
 @pytest.mark.parametrize("operation", ["open", "write", "sync", "rename", "sync_directory"])
-def test_an_error_of_the_disk_is_said_and_leaves_nothing_that_counts(
+def test_a_disk_error_during_creation_is_reported_and_leaves_no_conversation(
     disk: MemoryDisk, operation: str
 ) -> None:
     trouble = Trouble()

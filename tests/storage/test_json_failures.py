@@ -58,14 +58,14 @@ def _settings(trouble: Trouble) -> FileSettings:
     return FileSettings(disk=WatchedDisk(Disk(), trouble))
 
 
-def _said(*words: str) -> list[Entry]:
+def _turn(*words: str) -> list[Entry]:
     drafts: list[Entry] = [prompt("t1", words[0]), answer("t1", *words[1:])]
     return Pen().write_all(drafts)
 
 
 async def _write(store: ConversationStore, session_id: str, *words: str) -> None:
     record = await store.create(session_id, user="local")
-    for entry in _said(*words):
+    for entry in _turn(*words):
         await record.append(entry)
     await record.close()
 
@@ -134,10 +134,10 @@ async def test_one_that_was_built_is_there_though_the_index_failed(
     with monkeypatch.context() as patch:
         patch.setattr(store._directory.index, "learn", fail)
         async with store.build("s1", Origin(user="local", created_at=START)) as builder:
-            await builder.add(_said("hello"))
+            await builder.add(_turn("hello"))
     assert "not in lists yet: the index is not well" in caplog.text
     assert (await row_of(store, "s1")).head_seq == 2
-    assert await all_entries(store, "s1") == _said("hello")
+    assert await all_entries(store, "s1") == _turn("hello")
     assert await _hits(store, "hello") == 1
 
 
@@ -148,7 +148,7 @@ async def test_a_file_that_can_not_be_read_now_is_not_damaged_and_is_read_when_a
     tmp_path: Path, trouble: Trouble
 ) -> None:
     (tmp_path / PATH).parent.mkdir()
-    (tmp_path / PATH).write_bytes(file_bytes(_said("hello"), user="ada"))
+    (tmp_path / PATH).write_bytes(file_bytes(_turn("hello"), user="ada"))
     trouble.lasting["open"] = errno.EMFILE
     store = await open_store(tmp_path, _settings(trouble))
     assert [row.damaged for row in await rows(store)] == [False]
@@ -157,7 +157,7 @@ async def test_a_file_that_can_not_be_read_now_is_not_damaged_and_is_read_when_a
             await store.open("s1")
     trouble.lasting.clear()
     askers = [all_entries(store, "s1") for _ in range(3)]
-    assert await asyncio.gather(*askers) == [_said("hello")] * 3
+    assert await asyncio.gather(*askers) == [_turn("hello")] * 3
     assert [row.head_seq for row in await rows(store, "ada")] == [2]
     await (await store.open("s1")).record.close()
     await store.close()
@@ -176,7 +176,7 @@ async def test_what_was_known_of_a_file_that_can_not_be_read_now_stays_known(
     assert await rows(store) == [before]
     assert await _hits(store, "hello") == 1
     trouble.lasting.clear()
-    assert await all_entries(store, "s1") == _said("hello")
+    assert await all_entries(store, "s1") == _turn("hello")
     assert await _hits(store, "hello") == 1
     await store.close()
 
@@ -201,7 +201,7 @@ async def test_a_history_is_not_made_on_the_event_loop(
 # Erasing
 
 
-async def test_a_redaction_that_began_is_finished_whoever_gives_up(
+async def test_a_begun_redaction_is_finished_when_its_caller_is_cancelled(
     store: JsonFileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _write(store, "s1", SECRET)
@@ -223,7 +223,7 @@ async def test_a_redaction_that_began_is_finished_whoever_gives_up(
         assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path
 
 
-async def test_a_redaction_the_index_did_not_hear_of_is_told_to_it_by_the_next_start(
+async def test_a_redaction_that_the_index_missed_is_indexed_at_the_next_start(
     store: JsonFileStore, trouble: Trouble, tmp_path: Path
 ) -> None:
     await _write(store, "s1", SECRET)
@@ -268,7 +268,7 @@ async def test_a_deletion_the_disk_did_not_confirm_is_one_all_the_same(
         with pytest.raises(ConversationNotFound):
             await question("s1")
     await store.undelete("s1")
-    assert await all_entries(store, "s1") == _said("hello")
+    assert await all_entries(store, "s1") == _turn("hello")
 
 
 async def test_a_deletion_that_moved_nothing_is_none(
@@ -278,7 +278,7 @@ async def test_a_deletion_that_moved_nothing_is_none(
     trouble.once["rename"] = [errno.EIO]
     with pytest.raises(StorageUnavailable):
         await store.delete("s1")
-    assert await all_entries(store, "s1") == _said("hello")
+    assert await all_entries(store, "s1") == _turn("hello")
 
 
 async def test_the_trash_is_emptied_while_the_store_is_in_use_too(tmp_path: Path) -> None:
@@ -318,9 +318,9 @@ async def test_nothing_is_acknowledged_in_a_file_another_program_has_changed(
     data = path.read_bytes()
     match disturb:
         case "replaced":
-            beside = path.with_name("edited")
-            beside.write_bytes(data)
-            beside.rename(path)
+            edited = path.with_name("edited")
+            edited.write_bytes(data)
+            edited.rename(path)
         case "removed":
             path.unlink()
         case "shortened":

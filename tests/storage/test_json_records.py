@@ -110,7 +110,7 @@ async def test_the_disk_is_asked_once_a_second_at_most(
         await anyio.lowlevel.checkpoint()
 
 
-async def test_who_only_asks_hears_of_it_too(
+async def test_a_reader_gets_the_storage_error_too(
     store: JsonFileStore, disk: SmallDisk, seconds: list[float]
 ) -> None:
     disk.free = 0
@@ -192,7 +192,7 @@ def _crashed_copy(data_dir: Path, target: Path) -> Path:
     return target
 
 
-async def test_what_was_said_before_a_crash_is_told_until_its_entry_is_there(
+async def test_a_partial_answer_from_before_a_crash_is_kept_until_its_entry_exists(
     store: JsonFileStore, tmp_path: Path
 ) -> None:
     record, history = await store.create("s1", user="local"), ConversationHistory("s1")
@@ -200,12 +200,12 @@ async def test_what_was_said_before_a_crash_is_told_until_its_entry_is_there(
     record.journal_delta("t1", 0, "reasoning", "hm")
     record.journal_delta("t1", 0, "text", "Hello, ")
     record.journal_delta("t1", 0, "text", "wor")
-    said = PartialAnswer(turn_id="t1", call=0, text="Hello, wor", reasoning="hm")
+    partial = PartialAnswer(turn_id="t1", call=0, text="Hello, wor", reasoning="hm")
     crashed = _crashed_copy(tmp_path, tmp_path / "crashed")
     for _ in range(2):
         again = await open_store(crashed)
         opened = await again.open("s1")
-        assert opened.partial_answer == said
+        assert opened.partial_answer == partial
         await again.close()
     again = await open_store(crashed)
     opened = await again.open("s1")

@@ -138,7 +138,9 @@ def test_an_attachment_goes_with_its_entry(disk: MemoryDisk) -> None:
     assert disk.names_in(ATTACHMENTS) == ["c" * 32]
 
 
-def test_the_row_is_made_anew_without_the_words(disk: MemoryDisk, entries: list[Entry]) -> None:
+def test_redaction_rewrites_the_row_without_the_text(
+    disk: MemoryDisk, entries: list[Entry]
+) -> None:
     redaction = _redact(disk, 1)
     row = new_row("s1", user="local", created_at=START)
     assert redaction.row == fold_all(row, [redaction.tombstone, *entries[1:]])

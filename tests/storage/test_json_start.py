@@ -109,7 +109,7 @@ async def test_a_new_file_is_read_and_one_that_is_gone_forgotten(tmp_path: Path)
     await store.close()
 
 
-async def test_beside_a_new_file_no_known_one_is_read(tmp_path: Path, watch: Watch) -> None:
+async def test_with_a_new_file_no_known_one_is_read_at_start(tmp_path: Path, watch: Watch) -> None:
     _file(tmp_path, "s1").parent.mkdir()
     _file(tmp_path, "s1").write_bytes(file_bytes(chat(500), "s1"))
     await (await open_store(tmp_path)).close()
@@ -120,7 +120,7 @@ async def test_beside_a_new_file_no_known_one_is_read(tmp_path: Path, watch: Wat
     await store.close()
 
 
-async def test_a_file_changed_by_someone_else_is_read_anew(tmp_path: Path) -> None:
+async def test_a_file_changed_by_another_program_is_read_again(tmp_path: Path) -> None:
     await _fill(tmp_path)
     pen = Pen()
     other = pen.write_all([prompt("t1", "nothing like it"), answer("t1"), prompt("t2")])
@@ -279,25 +279,29 @@ async def test_what_a_crash_left_on_its_way_in_is_swept_away(tmp_path: Path) -> 
 
 async def test_an_interrupted_deletion_is_finished(tmp_path: Path) -> None:
     await _fill(tmp_path, conversations=2)
-    beside = _file(tmp_path, "s0").with_name("session_20260102_s0.json.orig")
-    beside.write_bytes(b"original")
+    original = _file(tmp_path, "s0").with_name("session_20260102_s0.json.orig")
+    original.write_bytes(b"original")
     folder = tmp_path / "trash" / f"{START:%Y%m%dT%H%M%S}_s0"
     folder.mkdir()
     _file(tmp_path, "s0").rename(folder / _file(tmp_path, "s0").name)
     store = await open_store(tmp_path)
     assert [row.session_id for row in await rows(store)] == ["s1"]
-    assert not beside.exists()
+    assert not original.exists()
     await store.undelete("s0")
-    assert beside.exists()
+    assert original.exists()
     await store.close()
 
 
-async def test_where_much_is_to_be_read_who_asks_for_one_need_not_wait(tmp_path: Path) -> None:
+async def _opened_with_sixty_unread_files(tmp_path: Path) -> JsonFileStore:
     (tmp_path / "history").mkdir()
     for number in range(60):
         session_id = f"s{number:02}"
         _file(tmp_path, session_id).write_bytes(file_bytes(chat(5), session_id))
-    store = await open_store(tmp_path, FileSettings(read_before_serving_bytes=0))
+    return await open_store(tmp_path, FileSettings(read_before_serving_bytes=0))
+
+
+async def test_where_much_is_to_be_read_who_asks_for_one_need_not_wait(tmp_path: Path) -> None:
+    store = await _opened_with_sixty_unread_files(tmp_path)
     last = await row_of(store, "s59")
     assert (last.name, last.head_seq) == ("word 0", 12)
     opened = await store.open("s58")
@@ -311,11 +315,7 @@ async def test_where_much_is_to_be_read_who_asks_for_one_need_not_wait(tmp_path:
 
 
 async def test_a_list_says_that_there_may_be_more_while_files_are_read(tmp_path: Path) -> None:
-    (tmp_path / "history").mkdir()
-    for number in range(60):
-        session_id = f"s{number:02}"
-        _file(tmp_path, session_id).write_bytes(file_bytes(chat(5), session_id))
-    store = await open_store(tmp_path, FileSettings(read_before_serving_bytes=0))
+    store = await _opened_with_sixty_unread_files(tmp_path)
     first = page = await store.list("local", RowQuery(limit=100))
     while page.incomplete:
         page = await store.list("local", RowQuery(limit=100))
@@ -335,8 +335,8 @@ async def test_lists_are_answered_while_a_large_file_is_checked(
             return super().read(descriptor, length, offset)
 
     (tmp_path / "history").mkdir()
-    said = [{"role": "user", "content": "word " * 1_000}] * 1_200
-    _file(tmp_path, "a").write_text(json.dumps({"session_id": "a", "messages": said}))
+    messages = [{"role": "user", "content": "word " * 1_000}] * 1_200
+    _file(tmp_path, "a").write_text(json.dumps({"session_id": "a", "messages": messages}))
     _file(tmp_path, "b").write_bytes(file_bytes(chat(5), "b"))
     settings = FileSettings(read_before_serving_bytes=0, disk=Slow())
     store = await open_store(tmp_path, settings)

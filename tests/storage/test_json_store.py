@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import stat
@@ -34,6 +35,7 @@ from nplt_storage import (
 )
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import EpochEntry
+from nplt_storage.files.conversation_file import JsonFile
 from nplt_storage.index.updates import FileStamp
 from nplt_storage.index.worker import ConversationIndex
 
@@ -101,7 +103,7 @@ async def test_a_conversation_deleted_while_it_is_listed_does_no_harm(
     assert [row.session_id for row in await rows(store)] == ["s2"]
 
 
-async def test_a_directory_that_can_not_be_made_is_said_so(tmp_path: Path) -> None:
+async def test_a_data_directory_that_can_not_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageUnavailable, match="can't be used"):
         await open_store(tmp_path / "file" / "data")
@@ -267,7 +269,7 @@ async def test_a_damaged_conversation_is_repaired_while_others_are_served(
 
 
 @pytest.mark.parametrize("layout", ["indented", "in one line", "sorted"])
-async def test_a_file_that_another_program_laid_out_anew_is_taken_in_again(
+async def test_a_file_that_another_program_reformatted_is_imported_again(
     history_dir: Path, data_dir: Path, layout: str
 ) -> None:
     path = history_dir / "session_20260102_s1.json"
@@ -288,9 +290,7 @@ async def test_a_file_that_another_program_laid_out_anew_is_taken_in_again(
     assert path.with_name(f"{path.name}.orig").read_text() == laid_out
 
 
-async def test_a_file_nobody_listed_is_not_overwritten(
-    store: JsonFileStore, data_dir: Path
-) -> None:
+async def test_an_unlisted_file_is_not_overwritten(store: JsonFileStore, data_dir: Path) -> None:
     path = data_dir / "history" / "session_20260102_s1.json"
     path.write_bytes(b"mine")
     with pytest.raises(ConversationExists):
@@ -440,3 +440,41 @@ async def test_closing_the_store_closes_what_isopen_store(store: JsonFileStore) 
     await store.close()
     with pytest.raises(Exception, match="closed"):
         await record.append(Pen().stamped(prompt("t1")))
+
+
+_CONVERSATIONS = 300
+"""More than the store keeps to be quick."""
+
+
+def _files_in_memory() -> int:
+    gc.collect()
+    return sum(isinstance(each, JsonFile) for each in gc.get_objects())
+
+
+async def _use_many(store: JsonFileStore) -> None:
+    for number in range(_CONVERSATIONS):
+        record = await store.create(f"c{number}", user="local")
+        await write(record, ConversationHistory(f"c{number}"), prompt("t1"))
+        await record.close()
+
+
+async def test_files_that_nobody_uses_are_not_kept_in_memory(store: JsonFileStore) -> None:
+    before = _files_in_memory()
+    await _use_many(store)
+    assert _files_in_memory() - before < _CONVERSATIONS
+    for number in range(_CONVERSATIONS):
+        page = await store.page(f"c{number}", PageQuery())
+        assert len(page.messages) == 1
+    assert _files_in_memory() - before < _CONVERSATIONS
+
+
+async def test_an_open_file_is_the_same_for_its_readers_however_many_others_are_used(
+    store: JsonFileStore,
+) -> None:
+    record, history = await store.create("used", user="local"), ConversationHistory("used")
+    await write(record, history, prompt("t1"))
+    await _use_many(store)
+    await write(record, history, answer("t1"))
+    assert len((await store.page("used", PageQuery())).messages) == 2
+    await record.close()
+    assert len((await store.page("used", PageQuery())).messages) == 2

@@ -19,7 +19,7 @@ from nplt_storage.store import joined
 PATH = Path("history/session_20260102_s1.json.live")
 
 
-def _said(files: FileOperations) -> PartialAnswer | None:
+def _partial_answer(files: FileOperations) -> PartialAnswer | None:
     return joined(sound_pieces(read_journal(files, PATH)))
 
 
@@ -34,7 +34,9 @@ def test_pieces_are_put_together_again(disk: MemoryFiles) -> None:
     journal.journal_delta("t1", 0, "reasoning", "hm")
     journal.journal_delta("t1", 0, "text", "Hel")
     journal.journal_delta("t1", 0, "text", "lo\n漢\x00")
-    assert _said(disk) == PartialAnswer(turn_id="t1", call=0, text="Hello\n漢\x00", reasoning="hm")
+    assert _partial_answer(disk) == PartialAnswer(
+        turn_id="t1", call=0, text="Hello\n漢\x00", reasoning="hm"
+    )
 
 
 def test_a_piece_is_one_write_and_no_sync(disk: MemoryFiles) -> None:
@@ -52,8 +54,8 @@ def test_a_journal_cut_at_any_byte_gives_the_pieces_before_the_cut(disk: MemoryF
     for cut in range(len(data) + 1):
         disk.put(PATH, data[:cut])
         whole = sum(len(b"".join(pieces[: n + 1])) <= cut for n in range(3))
-        said = _said(disk)
-        assert (said.text if said else "") == "".join(["one ", "two ", "three"][:whole])
+        partial = _partial_answer(disk)
+        assert (partial.text if partial else "") == "".join(["one ", "two ", "three"][:whole])
 
 
 def test_a_flipped_bit_ends_it_there(disk: MemoryFiles) -> None:
@@ -63,9 +65,9 @@ def test_a_flipped_bit_ends_it_there(disk: MemoryFiles) -> None:
         flipped = bytearray(data)
         flipped[place // 8] ^= 1 << place % 8
         disk.put(PATH, bytes(flipped))
-        said = _said(disk)
-        assert said is not None
-        assert said.text == "one "
+        partial = _partial_answer(disk)
+        assert partial is not None
+        assert partial.text == "one "
 
 
 def test_the_next_answer_is_written_over_the_one_before(disk: MemoryFiles) -> None:
@@ -75,7 +77,7 @@ def test_the_next_answer_is_written_over_the_one_before(disk: MemoryFiles) -> No
     journal.journal_delta("t1", 0, "text", "Let me look.")
     journal.note(pen.write(asking("t1", call())))
     journal.journal_delta("t1", 1, "text", "Well")
-    assert _said(disk) == PartialAnswer(turn_id="t1", call=1, text="Well")
+    assert _partial_answer(disk) == PartialAnswer(turn_id="t1", call=1, text="Well")
     assert b"look" not in disk.contents[PATH]
     assert "truncate" not in trouble.seen, "that would hold up everybody else"
 
@@ -90,7 +92,7 @@ def test_what_is_left_of_an_earlier_answer_is_not_read(disk: MemoryFiles, pieces
     journal.note(pen.write(asking("t1", call())))
     for _ in range(pieces):
         journal.journal_delta("t1", 1, "text", "size")
-    assert _said(disk) == PartialAnswer(turn_id="t1", call=1, text="size" * pieces)
+    assert _partial_answer(disk) == PartialAnswer(turn_id="t1", call=1, text="size" * pieces)
 
 
 def test_what_is_left_of_an_earlier_answer_is_erased_under_a_running_one(
@@ -105,7 +107,7 @@ def test_what_is_left_of_an_earlier_answer_is_erased_under_a_running_one(
     journal.drop_stale()
     assert b"look" not in disk.contents[PATH]
     journal.journal_delta("t1", 1, "text", ", yes")
-    assert _said(disk) == PartialAnswer(turn_id="t1", call=1, text="Well, yes")
+    assert _partial_answer(disk) == PartialAnswer(turn_id="t1", call=1, text="Well, yes")
 
 
 @pytest.mark.parametrize("end", [answer("t1"), fault("t1")])
@@ -127,28 +129,28 @@ def test_an_entry_of_another_turn_outdates_nothing(disk: MemoryFiles) -> None:
     journal.note(pen.write(prompt("t2")))
     journal.note(pen.write(answer("t2")))
     journal.close()
-    assert _said(disk) == PartialAnswer(turn_id="t1", call=0, text="Hel")
+    assert _partial_answer(disk) == PartialAnswer(turn_id="t1", call=0, text="Hel")
 
 
 def test_what_still_counts_from_before_stays_until_its_entry_is_there(disk: MemoryFiles) -> None:
     disk.put(PATH, encode_piece(("t1", 0, "text", "Hel")))
-    said = _said(disk)
-    LiveJournal(PATH, files=disk, partial_answer=said).close()
-    assert _said(disk) == said
-    journal, pen = LiveJournal(PATH, files=disk, partial_answer=said), Pen()
+    partial = _partial_answer(disk)
+    LiveJournal(PATH, files=disk, partial_answer=partial).close()
+    assert _partial_answer(disk) == partial
+    journal, pen = LiveJournal(PATH, files=disk, partial_answer=partial), Pen()
     pen.write(prompt("t1"))
     journal.note(pen.write(answer("t1")))
     journal.close()
     assert disk.contents == {}
 
 
-def test_a_journal_nobody_asks_for_is_removed_on_closing(disk: MemoryFiles) -> None:
+def test_an_unread_journal_is_removed_on_closing(disk: MemoryFiles) -> None:
     disk.put(PATH, encode_piece(("gone", 0, "text", "Hel")))
     LiveJournal(PATH, files=disk).close()
     assert disk.contents == {}
 
 
-def test_errors_are_said_once_and_swallowed(
+def test_journal_errors_are_logged_once_and_not_raised(
     disk: MemoryFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -161,12 +163,12 @@ def test_errors_are_said_once_and_swallowed(
     assert len(caplog.records) == 1
     trouble.lasting = {}
     journal.journal_delta("t9", 0, "text", "heard again")
-    assert _said(disk) == PartialAnswer(turn_id="t9", call=0, text="heard again")
+    assert _partial_answer(disk) == PartialAnswer(turn_id="t9", call=0, text="heard again")
 
 
 def test_half_a_character_is_not_an_error(disk: MemoryFiles) -> None:
     LiveJournal(PATH, files=disk).journal_delta("t1", 0, "text", "\ud800")
-    assert _said(disk) is None
+    assert _partial_answer(disk) is None
 
 
 def test_after_a_piece_that_did_not_fit_nothing_is_joined_on(disk: MemoryFiles) -> None:
@@ -176,9 +178,9 @@ def test_after_a_piece_that_did_not_fit_nothing_is_joined_on(disk: MemoryFiles) 
     journal.journal_delta("t1", 0, "text", "lost " * 10)
     files.room = 10_000
     journal.journal_delta("t1", 0, "text", "after")
-    said = _said(disk)
-    assert said is not None
-    assert said.text == "before "
+    partial = _partial_answer(disk)
+    assert partial is not None
+    assert partial.text == "before "
 
 
 def test_the_example_in_the_format_is_read_and_written_as_it_stands() -> None:
@@ -186,5 +188,5 @@ def test_the_example_in_the_format_is_read_and_written_as_it_stands() -> None:
     (example,) = re.findall(r"```json-live\n(.*?)```", text, re.DOTALL)
     pieces = list(sound_pieces(example.encode()))
     assert b"".join(map(encode_piece, pieces)) == example.encode()
-    said = PartialAnswer(turn_id="t1", call=0, text="Hi! How ", reasoning="A greeting.")
-    assert joined(pieces) == said
+    partial = PartialAnswer(turn_id="t1", call=0, text="Hi! How ", reasoning="A greeting.")
+    assert joined(pieces) == partial

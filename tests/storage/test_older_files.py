@@ -37,8 +37,9 @@ from nplt_storage.entries import (
 )
 from nplt_storage.file_system import Disk, FileOperations
 from nplt_storage.files.conversation_file import JsonFile
-from nplt_storage.files.foreign import NotForeign, read_foreign
+from nplt_storage.files.foreign import read_foreign
 from nplt_storage.files.format import encode_header
+from nplt_storage.files.json_document import NotForeign
 
 PATH = Path("history/session_20251231_abc-def.json")
 
@@ -112,9 +113,9 @@ def test_an_older_file_becomes_ours_and_the_original_is_kept(indent: int | None)
 
 def test_its_tool_calls_are_joined_as_before() -> None:
     history, _ = _open(json.dumps(OLD).encode())
-    (_, said) = history.recent(2)
-    assert said.content == "让我查看一下系统资源使用情况"
-    (tool_call,) = said.tool_calls
+    (_, message) = history.recent(2)
+    assert message.content == "让我查看一下系统资源使用情况"
+    (tool_call,) = message.tool_calls
     assert tool_call.arguments == {"metric": "cpu"}
     assert (tool_call.result, tool_call.status) == ("CPU 使用率: 3.0%", "success")
     assert tool_call.duration == 0.5
@@ -174,7 +175,7 @@ def test_every_kind_of_old_message_finds_its_place() -> None:
     assert shown == ["welcome", "one", "two", "and three"]
 
 
-def test_keys_nobody_knows_are_kept() -> None:
+def test_unknown_keys_are_kept() -> None:
     message = {"role": "user", "content": "x", "metadata": {"CamelCase": 1}, "mood": "fine"}
     _, files = _open(_with([message], uploaded_files=[{"name": "a.txt"}]))
     document = json.loads(files.contents[PATH])
@@ -183,7 +184,7 @@ def test_keys_nobody_knows_are_kept() -> None:
 
 
 @pytest.mark.parametrize("header_bytes", [20_000, 1024 * 1024 + 5, 1024 * 1024 + 100])
-def test_keys_nobody_knows_may_be_long(header_bytes: int) -> None:
+def test_unknown_keys_may_be_long(header_bytes: int) -> None:
     """They stand in the first line, which is then longer than what is read at a time; where
     it ends may be cut in two."""
     _, files = _open(_with(OLD["messages"], notes=""))
@@ -310,14 +311,16 @@ async def test_the_first_instant_there_is_stands_for_no_time_at_all(tmp_path: Pa
     path = tmp_path / PATH
     path.parent.mkdir()
     first = "0001-01-01T00:00:00"
-    told = [{"role": "user", "content": "hi", "timestamp": time} for time in (first, f"{first}Z")]
-    path.write_bytes(_with(told))
+    messages = [
+        {"role": "user", "content": "hi", "timestamp": time} for time in (first, f"{first}Z")
+    ]
+    path.write_bytes(_with(messages))
     store = await open_store(tmp_path)
     opened = await store.open("abc-def")
     created_at = datetime(2025, 12, 31, 10, tzinfo=UTC)
     assert {entry.timestamp for entry in opened.history.entries} == {created_at}
     await store.close()
-    _, files = _open(_with(told, created_at=first))
+    _, files = _open(_with(messages, created_at=first))
     assert json.loads(files.contents[PATH])["created_at"].startswith("1970-01-01")
 
 
@@ -367,9 +370,9 @@ def test_however_little_of_it_is_decoded_at_a_time_it_says_the_same(
 @pytest.mark.parametrize("number", [b"12", b"-12", b"1.5", b"1e5", b"1e+5", b"-0.25E-3"])
 def test_a_number_is_read_to_its_end_wherever_it_is_cut(number: bytes) -> None:
     data = b'{"size":%b,"messages":[{"role":"user","content":%b}]}' % (number, number)
-    said = [_lines_of(data, window_bytes=size) for size in range(1, len(data) + 1)]
-    assert said == [_lines_of(data)] * len(data)
-    assert json.loads(said[0][0] + b"]}")["size"] == json.loads(number)  # type: ignore[operator]
+    message = [_lines_of(data, window_bytes=size) for size in range(1, len(data) + 1)]
+    assert message == [_lines_of(data)] * len(data)
+    assert json.loads(message[0][0] + b"]}")["size"] == json.loads(number)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(

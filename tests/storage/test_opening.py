@@ -123,7 +123,7 @@ async def test_without_the_redis_package_it_says_how_to_get_it(
         await opened(tmp_path, "redis", url="redis://localhost")
 
 
-async def test_a_redis_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+async def test_an_unreachable_redis_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StorageUnavailable, match="can't be reached"):
         await opened(tmp_path, "redis", url=f"unix://{tmp_path}/nobody.sock")
 
@@ -161,7 +161,7 @@ def test_a_url_is_checked_without_opening_anything(url: str) -> None:
         check_config(StoreConfig(type="redis", options={"url": url}))
 
 
-def test_no_part_of_a_password_is_said() -> None:
+def test_no_error_contains_part_of_a_password() -> None:
     config = StoreConfig(type="redis", options={"url": "redis://ada:secret/word@h:6379/0"})
     with pytest.raises(BadStoreConfig) as refusal:
         check_config(config)

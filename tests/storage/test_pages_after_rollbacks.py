@@ -85,7 +85,7 @@ def test_results_that_were_taken_back_are_not_joined_in() -> None:
 
 
 @pytest.mark.parametrize("way", ["rollback", "fork"])
-def test_nobody_looks_for_results_where_there_can_be_none(way: str) -> None:
+def test_a_page_reads_no_results_where_there_can_be_none(way: str) -> None:
     pen = Pen()
     pen.write_all([prompt("t1"), asking("t1", call())])
     if way == "fork":

@@ -136,7 +136,7 @@ async def test_a_node_of_a_cluster_is_not_taken_for_a_redis_alone(
         await opened(one_node.nodes[0].url)
 
 
-async def test_a_cluster_that_is_not_there_is_said_to_be_so() -> None:
+async def test_an_unreachable_redis_cluster_is_reported() -> None:
     with pytest.raises(StorageUnavailable, match="can't be reached"):
         await opened(f"redis+cluster://127.0.0.1:{free_port()}")
 
@@ -289,7 +289,7 @@ def secure_server(tmp_path: Path) -> Iterator[RedisServer]:
     server.kill()
 
 
-async def test_tls_and_a_password_are_told_by_the_url(
+async def test_the_redis_url_sets_tls_and_password(
     secure_server: RedisServer, tmp_path: Path
 ) -> None:
     port = secure_server.options[1]

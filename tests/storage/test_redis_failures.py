@@ -78,7 +78,7 @@ def proxy(redis_server: RedisServer, tmp_path: Path) -> Iterator[CuttingProxy]:
     proxy.close()
 
 
-async def test_a_dead_redis_is_said_to_be_so_and_all_goes_on_when_it_is_back(
+async def test_a_dead_redis_is_reported_and_writes_go_on_when_it_is_back(
     store: RedisStore, redis_server: RedisServer
 ) -> None:
     writer = await Writer.create(MAKE, store)
@@ -122,9 +122,9 @@ async def test_a_redis_that_hangs_is_not_waited_for_and_what_failed_is_not_there
         redis_server.thaw()
     # Redis wakes up and does what was still waiting in its socket; the writer
     # was told that it failed, so what it says next takes the place.
-    (said,) = await writer.write(answer("t1", "said instead"))
+    (written,) = await writer.write(answer("t1", "said instead"))
     found = await entries_of(store)
-    assert found[1:] == [said]
+    assert found[1:] == [written]
     assert (await row_of(store)).preview == "said instead"
 
 
@@ -297,7 +297,7 @@ async def test_an_opening_that_failed_can_be_tried_again(
     await store.close()
 
 
-async def test_damage_that_only_a_store_that_trims_meets_is_said_every_time(
+async def test_damage_met_by_trimming_is_reported_each_time(
     redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await trimming(redis_server, prefix)
@@ -327,7 +327,7 @@ async def test_a_stream_that_redis_evicted_is_missed_by_the_next_entry(
     assert (await row_of(store)).damaged
 
 
-async def test_a_checkpoint_that_cant_be_read_is_damage_and_keeps_nobody_out(
+async def test_an_unreadable_checkpoint_is_damage_and_the_conversation_still_opens(
     redis_server: RedisServer, prefix: str
 ) -> None:
     store = await trimming(redis_server, prefix)

@@ -46,7 +46,7 @@ def test_a_store_in_redis_is_one_that_servers_share(one: RedisStore) -> None:
     assert isinstance(one, Shared)
 
 
-async def test_who_joins_is_told_to_the_others_with_what_it_has_open(
+async def test_a_new_cluster_member_is_announced_with_its_open_conversations(
     one: RedisStore, two: RedisStore
 ) -> None:
     one.join()
@@ -76,9 +76,9 @@ async def test_who_does_not_say_so_again_is_a_member_no_more(
 ) -> None:
     one._leases.members(announces=True)
     with redis_server.client() as client:
-        said: object = client.hget(f"{prefix}@members", one.server_id)
-        assert isinstance(said, bytes)
-        _, _, described = said.partition(b" ")
+        value: object = client.hget(f"{prefix}@members", one.server_id)
+        assert isinstance(value, bytes)
+        _, _, described = value.partition(b" ")
         client.hset(f"{prefix}@members", one.server_id, b"1 " + described)
         assert [each.address for each in await two.members()] == ["two:2"]
         assert not client.hexists(f"{prefix}@members", one.server_id)
@@ -132,7 +132,9 @@ async def test_prompts_are_counted_over_all_servers_and_come_back_with_time(
     assert round(await one.count_prompt("ada", 3.0)) == 0
 
 
-async def test_what_redis_is_set_to_is_said_as_a_promise(redis_server: RedisServer) -> None:
+async def test_the_persistence_settings_of_redis_are_reported_as_a_promise(
+    redis_server: RedisServer,
+) -> None:
     store = await opened(redis_server, "promise:", "one:1")
     try:
         redis_server.call("CONFIG", "SET", "min-replicas-to-write", 1)

@@ -198,7 +198,7 @@ async def test_every_acquisition_is_a_generation_of_its_own(
     assert len({token.partition(b":")[2] for token in tokens}) == 3
 
 
-async def test_whoever_was_overtaken_changes_nothing_any_more(
+async def test_a_fenced_owner_changes_nothing_any_more(
     one: RedisStore, two: RedisStore, redis_server: RedisServer, prefix: str
 ) -> None:
     """It was stopped, and does not know how long: only Redis can refuse it."""
@@ -228,7 +228,7 @@ async def test_whoever_was_overtaken_changes_nothing_any_more(
     assert await entries_of(two) == list(heir.history.entries)
 
 
-async def test_past_its_deadline_an_owner_acquires_anew_before_it_writes(
+async def test_past_its_lease_an_owner_acquires_again_before_it_writes(
     one: RedisStore, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its own clock, whatever Redis says."""
@@ -252,7 +252,7 @@ async def test_past_its_deadline_an_owner_acquires_anew_before_it_writes(
         assert generation(client, prefix) == 2
 
 
-async def test_an_owner_that_did_not_hear_whether_it_got_it_back_asks_again(
+async def test_an_owner_without_a_reply_to_its_lease_request_asks_again(
     one: RedisStore, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = await Writer.create(MAKE, one)
@@ -313,7 +313,7 @@ async def test_only_the_owner_that_was_seen_is_asked_and_asking_makes_no_owner(
         assert 0 < client.pttl(f"{prefix}{{s1}}:owner") <= left
 
 
-async def test_who_has_asked_gets_it_when_it_is_closed_and_nobody_else_does(
+async def test_a_requested_conversation_goes_to_the_requesting_server_when_closed(
     one: RedisStore,
     two: RedisStore,
     redis_server: RedisServer,
@@ -340,7 +340,7 @@ async def test_who_has_asked_gets_it_when_it_is_closed_and_nobody_else_does(
         await writer.turns(3, 3)
 
 
-async def test_who_has_asked_and_does_not_come_keeps_nobody_out_for_long(
+async def test_a_request_for_ownership_that_is_not_used_expires_soon(
     one: RedisStore, two: RedisStore, redis_server: RedisServer, prefix: str
 ) -> None:
     record: Any = await one.create("s1", user="ada")

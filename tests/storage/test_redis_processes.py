@@ -98,19 +98,19 @@ async def test_two_processes_that_contend_lose_and_mix_nothing(
     await store.close()
 
 
-async def test_a_killed_writer_loses_nothing_it_was_told_is_there(
+async def test_a_killed_writer_loses_no_acknowledged_entry(
     redis_server: RedisServer, prefix: str
 ) -> None:
     store = await opened(redis_server, prefix)
     record = await store.create("s1", user="ada")
     await record.close()
     process = Process(redis_server, prefix, "a", 100_000)
-    told = [*process.acknowledged(at_most=25), *process.kill()]
+    acknowledged_ids = [*process.acknowledged(at_most=25), *process.kill()]
     found = await entries_of(store)
     assert without_gaps(found)
     # One more may be there: it was killed before it could say so.
-    assert [entry.id for entry in found][: len(told)] == told
-    assert len(found) - len(told) in (0, 1)
+    assert [entry.id for entry in found][: len(acknowledged_ids)] == acknowledged_ids
+    assert len(found) - len(acknowledged_ids) in (0, 1)
     # It was a process of this machine: no need to wait until its lease has lapsed.
     writer = Writer.of(MAKE, await store.open("s1"))
     await writer.turns(1, 1)
@@ -124,7 +124,7 @@ async def test_what_a_stopped_process_holds_is_anothers_after_its_lease_and_it_w
     record = await store.create("s1", user="ada")
     await record.close()
     process = Process(redis_server, prefix, "a", 100_000, "1.0")
-    told = list(process.acknowledged(at_most=25))
+    acknowledged_ids = list(process.acknowledged(at_most=25))
     process.stop()
     deadline = time.monotonic() + 60
     while True:
@@ -135,13 +135,13 @@ async def test_what_a_stopped_process_holds_is_anothers_after_its_lease_and_it_w
             assert time.monotonic() < deadline
     head_seq = writer.history.head_seq
     process.go_on()
-    told += process.acknowledged_before("refused")
+    acknowledged_ids += process.acknowledged_before("refused")
     await writer.turns(1, 3)
     process.kill()
     found = await entries_of(store)
     assert without_gaps(found)
-    assert [entry.id for entry in found][: len(told)] == told
-    assert head_seq - len(told) in (0, 1)
+    assert [entry.id for entry in found][: len(acknowledged_ids)] == acknowledged_ids
+    assert head_seq - len(acknowledged_ids) in (0, 1)
     assert found[head_seq:] == list(writer.history.entries)[-len(found) + head_seq :]
     await store.close()
 

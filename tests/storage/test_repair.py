@@ -46,7 +46,7 @@ from nplt_storage.entries import (
 )
 from nplt_storage.file_system import DataDirectory
 from nplt_storage.files.format import FileEntries, survey
-from nplt_storage.files.repair import Repair, apply_repair, nobody_else_uses
+from nplt_storage.files.repair import Repair, apply_repair, exclusive_use
 from nplt_storage.files.salvage import CannotRepair
 from nplt_storage.maintenance.doctor import forget_row
 from nplt_storage.pages import PageQuery, read_end, read_page
@@ -232,7 +232,7 @@ def test_a_number_far_away_does_not_make_a_million_tombstones() -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_file_another_program_has_laid_out_anew_is_put_back(lost: bool) -> None:
+def test_repair_restores_the_layout_of_a_reformatted_file(lost: bool) -> None:
     document = json.loads(GOOD)
     if lost:
         document["messages"][2]["content"] = "another"
@@ -243,7 +243,7 @@ def test_a_file_another_program_has_laid_out_anew_is_put_back(lost: bool) -> Non
     assert examined(repaired).is_sound
 
 
-def test_turns_the_cut_leaves_open_are_ended_so_that_nobody_runs_them_again() -> None:
+def test_turns_left_open_by_the_repair_are_ended_and_not_run_again() -> None:
     entries = Pen().write_all(
         [prompt("t1"), answer("t1"), prompt("t2"), asking("t2", call()), EpochEntry(reason="x")]
     )
@@ -303,7 +303,7 @@ def test_what_cutting_can_not_help_is_refused_with_a_sentence(data: bytes, sente
         planned(data)
 
 
-def test_a_last_entry_that_is_lost_is_said() -> None:
+def test_repair_reports_a_lost_last_entry() -> None:
     without_last = b"".join([*LINES[:-2], LINES[-1]])
     last = len(LINES) - 2
     assert planned(without_last)[0].lost == ((last, last),)
@@ -411,25 +411,25 @@ async def test_one_that_was_read_before_its_damage_can_be_used_after_the_repair(
 def test_a_directory_in_use_is_not_touched(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
     directory.take()
-    with pytest.raises(DataDirectoryInUse), nobody_else_uses(tmp_path):
+    with pytest.raises(DataDirectoryInUse), exclusive_use(tmp_path):
         pass
     directory.give_back()
-    with nobody_else_uses(tmp_path), pytest.raises(DataDirectoryInUse):
+    with exclusive_use(tmp_path), pytest.raises(DataDirectoryInUse):
         DataDirectory(tmp_path).take()
 
 
 def test_a_file_outside_of_any_data_directory_needs_no_lock(tmp_path: Path) -> None:
-    with nobody_else_uses(tmp_path):
+    with exclusive_use(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["file", "loop"])
-def test_a_place_that_can_not_be_looked_at_is_said(tmp_path: Path, kind: str) -> None:
+def test_repair_reports_an_unreadable_directory(tmp_path: Path, kind: str) -> None:
     place = tmp_path / "place"
     if kind == "file":
         place.write_bytes(b"")
     else:
         place.symlink_to(place)
-    with pytest.raises(StorageUnavailable, match="place"), nobody_else_uses(place):
+    with pytest.raises(StorageUnavailable, match="place"), exclusive_use(place):
         pass

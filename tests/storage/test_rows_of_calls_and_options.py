@@ -32,11 +32,11 @@ def folded(*entries: object) -> ConversationRow:
 
 
 def output(**usage: object) -> ModelOutputEntry:
-    told = {**USED, **usage}
-    return ModelOutputEntry(turn_id="t", content="x", invocation=CALLED, usage=told)  # type: ignore[arg-type]
+    expected = {**USED, **usage}
+    return ModelOutputEntry(turn_id="t", content="x", invocation=CALLED, usage=expected)  # type: ignore[arg-type]
 
 
-def test_cache_writes_and_estimates_are_counted_by_model_beside_the_bill() -> None:
+def test_cache_writes_and_estimates_are_counted_by_model_next_to_the_bill() -> None:
     fault = FaultEntry(
         turn_id="t",
         content="cancelled",
@@ -57,7 +57,7 @@ def test_a_row_without_them_is_written_as_earlier_versions_read_it() -> None:
     assert row_from_bytes(row_as_bytes(row)) == row
 
 
-def test_a_fork_owes_nothing_and_keeps_the_options() -> None:
+def test_a_fork_has_no_open_turns_and_keeps_the_options() -> None:
     chosen = ModelSwitchedEntry(model="", options={"effort": "high"})
     row = folded(output(), chosen, ForkedEntry(from_session_id="other", at_seq=2))
     assert (row.billed, row.billed_details) == ((), ())
@@ -70,8 +70,8 @@ def test_what_a_checkpoint_tells_is_added_and_nonsense_counts_nothing() -> None:
     for details in ([["p/m", 5, 1]], [["p/m", -5, "x"], "no", [1, 2, 3]], None):
         state = {"billed": billed, "billed_details": details}
         row = folded(output(), CheckpointEntry(state=state))  # type: ignore[arg-type]
-        told = (("p/m", 13, 1),) if details == [["p/m", 5, 1]] else (("p/m", 8, 0),)
-        assert row.billed_details == told
+        expected = (("p/m", 13, 1),) if details == [["p/m", 5, 1]] else (("p/m", 8, 0),)
+        assert row.billed_details == expected
 
 
 def test_a_model_that_is_chosen_leaves_the_options_as_they_are() -> None:

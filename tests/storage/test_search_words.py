@@ -109,9 +109,11 @@ def test_a_snippet_is_always_a_short_printable_line(text: str, query: str, chara
 
 
 @given(st.lists(st.sampled_from(["fox", "dog", "漢字", "Käse", "\n", "…", "a" * 30])), st.data())
-def test_a_snippet_shows_the_word_that_was_found(said: list[str], data: st.DataObject) -> None:
+def test_a_snippet_shows_the_word_that_was_found(
+    words_written: list[str], data: st.DataObject
+) -> None:
     wanted = data.draw(st.sampled_from(["fox", "dog", "漢字", "Käse"]))
-    text = " ".join(said)
+    text = " ".join(words_written)
     if matches(query_words(wanted), text):
         assert matches(query_words(wanted), snippet(text, query_words(wanted)))
 

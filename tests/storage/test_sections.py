@@ -24,7 +24,7 @@ from nplt_storage.entries import (
 LEVELS: list[LevelOfDetail] = ["live", "summary", "gist"]
 
 
-def test_a_level_nobody_filled_is_answered_by_the_next_more_detailed_one() -> None:
+def test_an_empty_level_falls_back_to_the_next_more_detailed_one() -> None:
     live, summary, gist = (("", "all of it"),), (("", "some"),), (("", "a word"),)
     full = LevelOfDetailSections(live=live, summary=summary, gist=gist)
     assert [full.get_sections(level) for level in LEVELS] == [live, summary, gist]
@@ -36,48 +36,48 @@ def test_a_level_nobody_filled_is_answered_by_the_next_more_detailed_one() -> No
 
 
 def test_plain_text_has_the_names_as_headings() -> None:
-    said = LevelOfDetailSections(live=(("", "look at this"), ("top.txt", "CPU 3 %")))
-    assert said.to_plain_text("live") == "look at this\n\n## top.txt\nCPU 3 %"
+    original = LevelOfDetailSections(live=(("", "look at this"), ("top.txt", "CPU 3 %")))
+    assert original.to_plain_text("live") == "look at this\n\n## top.txt\nCPU 3 %"
     assert LevelOfDetailSections().to_plain_text("live") == ""
 
 
 def test_a_live_section_takes_the_place_of_its_namesake() -> None:
-    said = LevelOfDetailSections(live=(("a", "1"), ("b", "2")), gist=(("", "g"),))
-    assert said.with_live_section("a", "3").live == (("a", "3"), ("b", "2"))
-    assert said.with_live_section("c", "3").live == (("a", "1"), ("b", "2"), ("c", "3"))
-    assert said.with_live_section("a", "3").gist == said.gist
-    assert said.live == (("a", "1"), ("b", "2")), "it is a value: nothing changes in it"
+    original = LevelOfDetailSections(live=(("a", "1"), ("b", "2")), gist=(("", "g"),))
+    assert original.with_live_section("a", "3").live == (("a", "3"), ("b", "2"))
+    assert original.with_live_section("c", "3").live == (("a", "1"), ("b", "2"), ("c", "3"))
+    assert original.with_live_section("a", "3").gist == original.gist
+    assert original.live == (("a", "1"), ("b", "2")), "it is a value: nothing changes in it"
 
 
 @settings(max_examples=40)
 @given(sections, texts, texts)
 def test_setting_a_live_section_twice_is_setting_it_once(
-    said: LevelOfDetailSections, name: str, text: str
+    original: LevelOfDetailSections, name: str, text: str
 ) -> None:
-    once = said.with_live_section(name, text)
+    once = original.with_live_section(name, text)
     assert once.with_live_section(name, text) == once
-    assert [n for n, _ in said.live if n != name] == [n for n, _ in once.live if n != name]
-    assert (once.summary, once.gist) == (said.summary, said.gist)
+    assert [n for n, _ in original.live if n != name] == [n for n, _ in once.live if n != name]
+    assert (once.summary, once.gist) == (original.summary, original.gist)
 
 
 @settings(max_examples=40)
 @given(sections, texts)
 def test_the_live_screen_comes_off_as_it_was_put_on(
-    said: LevelOfDetailSections, screen: str
+    original: LevelOfDetailSections, screen: str
 ) -> None:
-    bare, _ = said.without_live_screen()
+    bare, _ = original.without_live_screen()
     assert bare.without_live_screen() == (bare, None)
     assert bare.with_live_section(LIVE_SCREEN, screen).without_live_screen() == (bare, screen)
-    assert [s for s in said.live if s[0] != LIVE_SCREEN] == list(bare.live)
+    assert [s for s in original.live if s[0] != LIVE_SCREEN] == list(bare.live)
 
 
 @settings(max_examples=40)
 @given(st.sampled_from(["\x00", "漢字", "x"]), texts)
 def test_no_text_is_on_disk_twice(letter: str, other: str) -> None:
     content = letter * 1000
-    said = LevelOfDetailSections(live=(("", content), ("o", other)), gist=(("g", content),))
+    original = LevelOfDetailSections(live=(("", content), ("o", other)), gist=(("g", content),))
     entry = ModelInputEntry(
-        seq=1, id="e", timestamp=START, turn_id="t", content=content, sections=said
+        seq=1, id="e", timestamp=START, turn_id="t", content=content, sections=original
     )
     assert json.dumps(entry_as_json(entry)).count(json.dumps(content)[1:-1]) == 1
     assert json.loads(encode_line(entry))["sections"]["gist"] == [["g"]]
@@ -86,7 +86,7 @@ def test_no_text_is_on_disk_twice(letter: str, other: str) -> None:
 @pytest.mark.parametrize(
     "source", [{"live": "x"}, {"live": [[]]}, {"live": [["a", 1]]}, {"gist": [["a", "b", "c"]]}]
 )
-def test_sections_in_a_shape_nobody_knows_yet_are_kept_whole(source: object) -> None:
+def test_sections_in_an_unknown_shape_are_kept_whole(source: object) -> None:
     prompt = entry_as_json(ModelInputEntry(seq=1, id="e", timestamp=START, content="x"))
     body = orjson.dumps({**prompt, "sections": source})[:-1]
     line = body + crc_suffix(body)

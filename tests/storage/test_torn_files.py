@@ -253,7 +253,7 @@ def test_torn_tails_of_two_crashes_are_both_kept() -> None:
     ]
 
 
-def test_a_torn_tail_is_kept_beside_a_name_that_leads_nowhere(tmp_path: Path) -> None:
+def test_a_torn_tail_is_kept_next_to_a_dangling_link(tmp_path: Path) -> None:
     path = tmp_path / PATH.name
     path.write_bytes(file_bytes(chat(2)) + b"torn")
     link = path.with_name(f"{path.name}.broken-1")

@@ -186,7 +186,7 @@ def test_a_crash_at_any_call_of_bringing_it_back_can_be_repeated() -> None:
         assert {**disk.contents} == whole
 
 
-def test_what_stands_beside_no_file_and_was_never_deleted_is_left_alone(disk: MemoryDisk) -> None:
+def test_companions_without_a_file_that_were_never_deleted_are_left_alone(disk: MemoryDisk) -> None:
     disk.put(HISTORY / "session_20260102_s3.json.orig", b"someone's")
     before = disk.contents
     _trash(disk).finish(disk.names_in(HISTORY))
@@ -224,17 +224,21 @@ def test_what_comes_back_to_what_was_left_is_joined_to_it_too() -> None:
     disk = _with_leftovers()
     _trash(disk).restore("s1")
     live = HISTORY / "session_20260102_s1.json.live"
-    said = {live: b"said later", live.with_name(f"{live.name}~2"): b"said"}
-    assert disk.contents == OTHERS | ALL | LEFT | said
+    journals = {live: b"said later", live.with_name(f"{live.name}~2"): b"said"}
+    assert disk.contents == OTHERS | ALL | LEFT | journals
 
 
 def test_words_under_such_a_name_are_found_when_they_are_erased() -> None:
     path = HISTORY / "session_20260102_s1.json"
-    beside = [f"{path.name}.{suffix}" for suffix in ("live~2", "orig~2", "orig-2~3", "broken-1~2")]
-    assert copies([*beside, f"{path.name}.live"], path) == beside
+    companions = [
+        f"{path.name}.{suffix}" for suffix in ("live~2", "orig~2", "orig-2~3", "broken-1~2")
+    ]
+    assert copies([*companions, f"{path.name}.live"], path) == companions
 
 
-def test_what_can_not_be_moved_is_said_and_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_can_not_be_moved_to_the_trash_is_reported_and_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     disk, trouble = _with_leftovers(), Trouble()
     before = disk.contents
     trouble.lasting["rename"] = errno.EIO

@@ -191,7 +191,7 @@ def test_walking_forward_while_it_grows_gives_every_message_once(
 
 
 @given(entries=queued_conversations(), limit=st.integers(1, 5), data=st.data())
-def test_nobody_who_reads_on_from_the_newest_page_misses_an_answer(
+def test_reading_on_from_the_newest_page_misses_no_answer(
     entries: list[Entry], limit: int, data: st.DataObject
 ) -> None:
     if any(entry.kind == "rollback" for entry in entries):

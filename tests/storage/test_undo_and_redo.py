@@ -114,9 +114,9 @@ class Person:
         assert [message["content"] for message in page.messages] == self.turns.shown
         history = self.writer.history
         assert history.message_count == len(self.turns.shown)
-        said = [entry.content for turn in history.shown_turns for entry in turn.entries]  # type: ignore[union-attr]
+        contents = [entry.content for turn in history.shown_turns for entry in turn.entries]  # type: ignore[union-attr]
         ended = [turn for turn in self.turns.answered if turn not in self.turns.hidden]
-        assert said == [text for turn in ended for text in (turn, f"{turn}!")]
+        assert contents == [text for turn in ended for text in (turn, f"{turn}!")]
 
 
 async def live(make: StoreMaker, moves: list[tuple[str, int]]) -> None:

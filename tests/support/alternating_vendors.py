@@ -104,7 +104,7 @@ def alternate(port: int, *, turns: int) -> Talk:
         for number in range(turns):
             asked = _prompt(number)
             turn_id = client.request(PROMPT, asked).json["turn_id"]
-            _hear(client, turn_id, talk)
+            _receive(client, turn_id, talk)
     return talk
 
 
@@ -116,7 +116,7 @@ def _prompt(number: int) -> Json:
     return asked | {"role": roles[number % len(roles)]}
 
 
-def _hear(client: RawClient, turn_id: str, talk: Talk) -> None:
+def _receive(client: RawClient, turn_id: str, talk: Talk) -> None:
     for frame in client.events():
         if frame.type == TOOL_FINISHED:
             talk.tools += 1

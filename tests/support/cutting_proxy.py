@@ -50,9 +50,9 @@ class CuttingProxy:
             server.connect(str(self._target))
             while command := client.recv(1 << 20):
                 server.sendall(command)
-                answer = server.recv(1 << 20)
+                reply = server.recv(1 << 20)
                 if self._wanted is not None and self._wanted in command:
                     self._wanted = None
                     self.replies_lost += 1
                     return
-                client.sendall(answer)
+                client.sendall(reply)

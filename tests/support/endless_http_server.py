@@ -66,9 +66,9 @@ class EndlessServer:
         with suppress(OSError):
             while True:
                 accepted, _ = self._listening.accept()
-                threading.Thread(target=self._answer, args=(accepted,), daemon=True).start()
+                threading.Thread(target=self._respond, args=(accepted,), daemon=True).start()
 
-    def _answer(self, accepted: socket.socket) -> None:
+    def _respond(self, accepted: socket.socket) -> None:
         with accepted, suppress(OSError):
             request = b""
             while b"\r\n\r\n" not in request:

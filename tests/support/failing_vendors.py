@@ -151,7 +151,7 @@ class Tried:
         return f"{self.api} {self.case.name}"
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         deltas = [frame.json for frame in self.frames if frame.type == TEXT_DELTA]
         return "".join(delta["text"] for delta in deltas if delta["turn_id"] == self.turn_id)
 
@@ -180,9 +180,9 @@ def try_all(
             each.client.hello()
             each.turn_id = _prompt(each, f"[{each.api} {each.case.name}] go on")
         for each in tried:
-            _hear_the_end(each, each.turn_id)
+            _receive_end(each, each.turn_id)
             each.seconds = time.monotonic() - begun
-        complaints = [f"{each}: {said}" for each in tried for said in _judge(each, script)]
+        complaints = [f"{each}: {text}" for each in tried for text in _judge(each, script)]
     finally:
         for each in tried:
             each.client.sock.close()
@@ -197,7 +197,7 @@ def _prompt(each: Tried, text: str) -> str:
     return turn_id
 
 
-def _hear_the_end(each: Tried, turn_id: str) -> None:
+def _receive_end(each: Tried, turn_id: str) -> None:
     for frame in each.client.events():
         each.frames.append(frame)
         if frame.type == TURN_FINISHED and frame.json["turn_id"] == turn_id:
@@ -216,7 +216,7 @@ def _judge(each: Tried, script: FailingScript) -> Iterator[str]:
     if each.case.lasts or each.case.name == "429_for_an_hour":
         return  # it is still out of order
     next_turn = _prompt(each, f"[{each.api} fine] and now?")
-    _hear_the_end(each, next_turn)
+    _receive_end(each, next_turn)
     if each.frames[-1].json["state"] != "completed":
         yield f"the next turn: {each.frames[-1].json}"
 
@@ -229,8 +229,8 @@ def _judge_end(each: Tried, entries: Sequence[Json]) -> Iterator[str]:
         yield f"it ended as {each.ends}"
     outputs = [entry for entry in entries if entry["kind"] == "model_output"]
     stored = "".join(entry["content"] for entry in outputs)
-    if stored != each.said:
-        yield f"said {each.said!r}, stored {stored!r}"
+    if stored != each.text:
+        yield f"said {each.text!r}, stored {stored!r}"
     if each.case.ending == "completed" and stored != WHOLE:
         yield f"completed, but stored is {stored!r}"
     if each.case.ending == "cut" and not (stored and WHOLE.startswith(stored)):

@@ -78,10 +78,10 @@ class ForkServer:
         """Of the process they are forked from: its limits are theirs."""
         return self._process.pid
 
-    def start(self, arguments: Sequence[str], *, said: Path, log: Path) -> int:
+    def start(self, arguments: Sequence[str], *, ready: Path, log: Path) -> int:
         """Starts a server and gives its process id; what it says goes to the one, what it
         logs to the other file."""
-        return self._ask({"arguments": arguments, "said": str(said), "log": str(log)})
+        return self._ask({"arguments": arguments, "said": str(ready), "log": str(log)})
 
     def run(
         self,
@@ -124,16 +124,16 @@ def main() -> None:
             return
         match json.loads(order):
             case int(pid):
-                answer = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                reply = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             case wanted:
                 run = _main_of(wanted.get("program", "nplt-server"))
-                answer = os.fork()
-                if answer == 0:
+                reply = os.fork()
+                if reply == 0:
                     orders.close()
                     _live(run, wanted, streams)
         for stream in streams:
             os.close(stream)
-        orders.send(str(answer).encode())
+        orders.send(str(reply).encode())
 
 
 @cache
@@ -171,9 +171,9 @@ def _settle(wanted: dict[str, Any], streams: list[int]) -> None:
         os.environ.update(wanted["environment"])
         time.tzset()
     else:
-        said = os.open(wanted["said"], os.O_WRONLY)
+        ready = os.open(wanted["said"], os.O_WRONLY)
         log = os.open(wanted["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        streams = [os.open(os.devnull, os.O_RDONLY), said, log]
+        streams = [os.open(os.devnull, os.O_RDONLY), ready, log]
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

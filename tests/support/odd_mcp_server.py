@@ -35,10 +35,10 @@ def say(**message: object) -> None:
 def say_without_end() -> None:
     """One line that never ends; how much of it was written stands in the file COUNT."""
     written = 0
-    with Path(os.environ["COUNT"]).open("w") as told:
+    with Path(os.environ["COUNT"]).open("w") as stream:
         while True:
             written += os.write(1, b"x" * 4096)
-            os.pwrite(told.fileno(), str(written).encode(), 0)
+            os.pwrite(stream.fileno(), str(written).encode(), 0)
 
 
 def flood(kind: str) -> None:
@@ -53,12 +53,12 @@ def flood(kind: str) -> None:
     start = {"garbage": b"garbage", "empty": b""}.get(kind, json.dumps(message).encode())
     line = start.ljust(999) + b"\n"
     written = 0
-    with Path(os.environ["COUNT"]).open("w") as told:
+    with Path(os.environ["COUNT"]).open("w") as stream:
         while True:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
             written += 1
-            os.pwrite(told.fileno(), str(written).encode(), 0)
+            os.pwrite(stream.fileno(), str(written).encode(), 0)
 
 
 def make_progress(token: object) -> None:
@@ -100,7 +100,7 @@ def call(tool: str) -> dict[str, object]:
     return {"content": [{"type": "text", "text": text}]}
 
 
-def answer(request: dict[str, Any]) -> dict[str, object]:
+def result_of(request: dict[str, Any]) -> dict[str, object]:
     match request["method"]:
         case "initialize":
             return {
@@ -156,15 +156,15 @@ def listen_to_stdin() -> None:
                 error = {"code": -32000, "message": os.environ["EVIL"], "data": os.environ["EVIL"]}
                 say(id=request["id"], error=error)
             else:
-                say(id=request["id"], result=answer(request))
+                say(id=request["id"], result=result_of(request))
 
 
 def say_raw(request_id: object) -> None:
     """A reply with what RAW holds as it is, or the line RAW_LINE."""
     line = os.environ.get("RAW_LINE", "").replace("ID", json.dumps(request_id))
     text = f"<{os.environ.get('RAW', '')}>"
-    said = json.dumps({"content": [{"type": "text", "text": "TEXT"}]}).replace("TEXT", text)
-    print(line or f'{{"jsonrpc": "2.0", "id": {request_id}, "result": {said}}}', flush=True)
+    message = json.dumps({"content": [{"type": "text", "text": "TEXT"}]}).replace("TEXT", text)
+    print(line or f'{{"jsonrpc": "2.0", "id": {request_id}, "result": {message}}}', flush=True)
 
 
 def listen_to(port: int) -> None:
@@ -184,8 +184,8 @@ def listen_to(port: int) -> None:
             elif "id" not in request:
                 self.reply(202, b"")
             else:
-                said = {"jsonrpc": "2.0", "id": request["id"], "result": answer(request)}
-                self.reply(200, json.dumps(said).encode(), session or "")
+                message = {"jsonrpc": "2.0", "id": request["id"], "result": result_of(request)}
+                self.reply(200, json.dumps(message).encode(), session or "")
 
         def do_GET(self) -> None:
             self.reply(405, b"")

@@ -22,6 +22,7 @@ SESSION_LIST, SESSION_SWITCH, SESSION_NEW, SESSION_DELETE, CLIENT_NOTE = range(0
 SESSION_UPDATE, STATUS = 0x19, 0x1E
 TURN_STARTED, TEXT_DELTA, TOOL_STARTED, TOOL_FINISHED, TURN_FINISHED = 0x20, 0x21, 0x23, 0x24, 0x25
 SESSION_EVENT, ENTRY = 0x26, 0x28
+APPROVAL, APPROVAL_REQUEST = 0x1D, 0x27
 CONTEXT_REQUEST, COMPACT, TOOLS, USAGE, ROLLBACK = 0x1C, 0x30, 0x31, 0x32, 0x35
 SESSION_FORK, SEARCH, FILE_GET, IMPORT, REDACT, REPAIR = 0x1A, 0x1B, 0x33, 0x34, 0x36, 0x37
 
@@ -137,13 +138,13 @@ class RawClient:
         return self.answer_of(receipt["turn_id"])
 
     def answer_of(self, turn_id: str) -> str:
-        said = ""
+        text = ""
         for frame in self.events():
             if frame.type == TEXT_DELTA and frame.json["turn_id"] == turn_id:
-                assert frame.json["offset"] == len(said)
-                said += frame.json["text"]
+                assert frame.json["offset"] == len(text)
+                text += frame.json["text"]
             if frame.type == TURN_FINISHED and frame.json["turn_id"] == turn_id:
-                return said
+                return text
         raise AssertionError("unreachable")
 
     # plain

@@ -34,12 +34,12 @@ class ServerProcess:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         config = self.data_dir.parent / f"{self.data_dir.name}.yaml"
         config.write_text(yaml.safe_dump(self._settings))
-        said = self.data_dir.parent / f"{self.data_dir.name}.said"
-        said.unlink(missing_ok=True)
-        os.mkfifo(said)
+        ready = self.data_dir.parent / f"{self.data_dir.name}.said"
+        ready.unlink(missing_ok=True)
+        os.mkfifo(ready)
         arguments = ["--config", str(config), "--port", "0", "--data-dir", str(self.data_dir)]
-        self._pid = fork_server().start([*arguments, *self._flags], said=said, log=self.log_path)
-        with said.open() as pipe:
+        self._pid = fork_server().start([*arguments, *self._flags], ready=ready, log=self.log_path)
+        with ready.open() as pipe:
             line = pipe.readline()
         if not line.startswith("listening on "):
             self.kill()
@@ -128,13 +128,13 @@ def run_forked(
         os.close(stream)
     with ThreadPoolExecutor(3) as threads:
         threads.submit(_write, write_stdin, stdin.encode())
-        said = [threads.submit(_read, stream) for stream in (read_stdout, read_stderr)]
-        ended = wait(said, timeout=_SECONDS_MAX)
+        ready = [threads.submit(_read, stream) for stream in (read_stdout, read_stderr)]
+        ended = wait(ready, timeout=_SECONDS_MAX)
         if ended.not_done:
             os.kill(pid, signal.SIGKILL)
     code = fork_server().wait_for(pid)
-    assert not ended.not_done, f"{program} {arguments} did not end: {said}"
-    stdout, stderr = (future.result().decode() for future in said)
+    assert not ended.not_done, f"{program} {arguments} did not end: {ready}"
+    stdout, stderr = (future.result().decode() for future in ready)
     return subprocess.CompletedProcess([program, *arguments], code, stdout, stderr)
 
 

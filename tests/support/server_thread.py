@@ -39,10 +39,10 @@ def serving(data_dir: Path, settings: Mapping[str, object]) -> Iterator[int]:
 
     thread = threading.Thread(target=run, name="server", daemon=True)
     thread.start()
-    told = ready.get(timeout=30)
-    if isinstance(told, BaseException):
-        raise told
-    server, loop = told
+    started = ready.get(timeout=30)
+    if isinstance(started, BaseException):
+        raise started
+    server, loop = started
     try:
         yield ports[0]
     finally:

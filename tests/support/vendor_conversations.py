@@ -27,7 +27,7 @@ from nplt_server.conversations.operations import clear, roll_back
 from nplt_server.conversations.services import ContextServices
 from nplt_server.conversations.session_manager import SessionManager
 from nplt_server.errors import ProviderUnavailable
-from nplt_server.providers import ModelFacts
+from nplt_server.providers import ModelCatalog, ModelFacts
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools import Tool, ToolDescription, ToolFailed, ToolHost
@@ -206,8 +206,8 @@ class Life:
                     if change == "quarantine_results"
                     else (ModelInputEntry, ModelOutputEntry)
                 )
-                said = [entry.seq for entry in entries if isinstance(entry, kinds)]
-                for target in said[len(said) // 2 :][:1]:
+                seqs = [entry.seq for entry in entries if isinstance(entry, kinds)]
+                for target in seqs[len(seqs) // 2 :][:1]:
                     await conversation.append_entry(
                         QuarantineEntry(target_seq=target, code="poison", content="refused")
                     )
@@ -238,7 +238,7 @@ class Life:
                 store=self._store,
                 context_services=ContextServices(
                     counting=TokenCounting(CharacterCounter()),
-                    models=dict.fromkeys(MODELS, self._facts),
+                    models=ModelCatalog(dict.fromkeys(MODELS, self._facts)),
                 ),
             )
             services.router = ProviderRouter(self.voices)
@@ -268,6 +268,6 @@ def _read_again(store: MemoryStore) -> MemoryStore:
             kept.row,
             entries=[decode_line(encode_line(entry)) for entry in kept.entries],
             blobs=dict(kept.blobs),
-            said=list(kept.said),
+            pieces=list(kept.pieces),
         )
     return found

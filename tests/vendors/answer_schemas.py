@@ -4,16 +4,14 @@ OpenAI, "Structured model outputs", Supported schemas: the root is an object and
 with `strict`, every object has `additionalProperties: false` and requires all of its
 properties, and some words are not known (`allOf`, `not`, `if`, `dependentRequired` …; lengths
 of texts are held to be among them); at most 10 levels. The name is of `a-zA-Z0-9_-`, at most
-64 characters (API reference, `json_schema.name`). Sentences: vercel/ai issue 6484.
+64 characters (API reference, `json_schema.name`).
 
 DeepSeek, "JSON Output": only `json_object`, and the word "json" stands in the prompt.
-Sentences: llm-exe issue 662, stagehand issue 1204.
 
 Anthropic, "Structured outputs", JSON Schema limitations: models from 4.5 on; objects have
 `additionalProperties: false`; no bounds of numbers, lengths or items (but `minItems` 0 and 1),
 no schema that refers to itself, no references to elsewhere, only plain values in an `enum`; at
-most 24 properties that are not required. Sentences: req_llm issue 302, litellm issue 35808,
-inbox-zero issue 2323; of a model that has none, and of recursion, assumed.
+most 24 properties that are not required.
 """
 
 from __future__ import annotations
@@ -22,12 +20,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import orjson
+from tests.vendors.anthropic_rules import ANTHROPIC
 from tests.vendors.fields import JsonObject, Path, Shape, check_choice, check_name, check_shape
 from tests.vendors.json_schemas import schema_faults
 from tests.vendors.models import ClaudeModel, GptModel
+from tests.vendors.openai_rules import OPENAI
 from tests.vendors.openai_tools import SAY
-from tests.vendors.rejections import Rejection
-from tests.vendors.wordings import AnthropicWording, at, bracketed
+from tests.vendors.wordings import AnthropicWording, bracketed
 
 _FORMAT = Shape(
     required={"name": "string", "schema": "object"},
@@ -47,78 +46,71 @@ _LISTS = ("anyOf", "oneOf", "allOf")
 
 
 def check_chat_format(body: JsonObject, model: GptModel) -> None:
-    told = body.get("response_format")
-    if told is None:
+    format_ = body.get("response_format")
+    if format_ is None:
         return
     path: Path = ("response_format",)
-    check_choice(told.get("type"), (*path, "type"), ("text", "json_object", "json_schema"), SAY)
-    if told["type"] == "json_object" and b"json" not in orjson.dumps(body["messages"]).lower():
-        raise Rejection(
-            "Prompt must contain the word 'json' in some form to use 'response_format' of type"
-            " 'json_object'."
-        )
-    if told["type"] != "json_schema":
+    check_choice(format_.get("type"), (*path, "type"), ("text", "json_object", "json_schema"), SAY)
+    if format_["type"] == "json_object" and b"json" not in orjson.dumps(body["messages"]).lower():
+        raise OPENAI["deepseek-json-word"].refusal()
+    if format_["type"] != "json_schema":
         return
     if model.vendor == "deepseek":
-        raise Rejection(
-            "This response_format type is unavailable now", code="invalid_request_error"
-        )
+        raise OPENAI["deepseek-json-schema"].refusal()
     shape = Shape(required={"type": "string", "json_schema": "object"})
-    inner = check_shape(told, path, shape, SAY)["json_schema"]
+    inner = check_shape(format_, path, shape, SAY)["json_schema"]
     _check_openai(check_shape(inner, (*path, "json_schema"), _FORMAT, SAY), path, "response_format")
 
 
 def check_responses_format(body: JsonObject) -> None:
-    told = (body.get("text") or {}).get("format")
-    if told is None:
+    format_ = (body.get("text") or {}).get("format")
+    if format_ is None:
         return
     path: Path = ("text", "format")
-    check_choice(told.get("type"), (*path, "type"), ("text", "json_object", "json_schema"), SAY)
-    if told["type"] == "json_schema":
+    check_choice(format_.get("type"), (*path, "type"), ("text", "json_object", "json_schema"), SAY)
+    if format_["type"] == "json_schema":
         shape = Shape(required={"type": "string", **_FORMAT.required}, optional=_FORMAT.optional)
-        _check_openai(check_shape(told, path, shape, SAY), path, "response_format")
+        _check_openai(check_shape(format_, path, shape, SAY), path, "response_format")
 
 
-def _check_openai(told: JsonObject, path: Path, what: str) -> None:
-    check_name(told["name"], (*path, "name"), "^[a-zA-Z0-9_-]+$", SAY, most=64)
-    for fault in _openai_faults(told["schema"], strict=bool(told.get("strict"))):
-        raise Rejection(
-            f"Invalid schema for {what} '{told['name']}': {fault}",
-            param=bracketed(path),
-            code="invalid_json_schema",
-        )
+def _check_openai(format_: JsonObject, path: Path, what: str) -> None:
+    check_name(format_["name"], (*path, "name"), "^[a-zA-Z0-9_-]+$", SAY, most=64)
+    for rule, words in _openai_faults(format_["schema"], strict=bool(format_.get("strict"))):
+        raise OPENAI[rule].refusal(param=bracketed(path), name=format_["name"], **words)
 
 
-def _openai_faults(schema: JsonObject, *, strict: bool) -> Iterator[str]:
+_Fault = tuple[str, JsonObject]
+"""The broken rule, and the words it needs."""
+
+
+def _openai_faults(schema: JsonObject, *, strict: bool) -> Iterator[_Fault]:
     if schema.get("type") != "object" or not {"anyOf", "oneOf", "allOf", "enum"}.isdisjoint(schema):
         kind = schema.get("type")
-        yield f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'."
-    yield from schema_faults(schema)
+        yield "openai-format-kind", {"kind": kind}
+    for fault in schema_faults(schema):
+        yield "openai-format-draft", {"fault": fault}
     if strict:
         yield from _strict_faults(schema, (), 1)
 
 
-def _strict_faults(schema: Any, path: tuple[str, ...], level: int) -> Iterator[str]:
-    where = f"In context={path}"
+def _strict_faults(schema: Any, path: tuple[str, ...], level: int) -> Iterator[_Fault]:
+    where: JsonObject = {"context": path}
     if not isinstance(schema, dict):
-        yield f"{where}, schema must be an object."
+        yield "openai-format-draft", {"fault": f"In context={path}, schema must be an object."}
         return
     for word in _NOT_STRICT.intersection(schema):
-        yield f"{where}, '{word}' is not permitted."
+        yield "openai-format-word", {**where, "word": word}
     if level > _LEVELS_MAX:
-        yield f"{where}, the schema has more than {_LEVELS_MAX} levels of nesting."
+        yield "openai-format-depth", {**where, "most": _LEVELS_MAX}
     if not {"type", "anyOf", "$ref", "enum", "const"} & schema.keys():
-        yield f"{where}, schema must have a 'type' key."
+        yield "openai-format-type", where
     properties = schema.get("properties", {})
     if schema.get("type") == "object" or properties:
         if schema.get("additionalProperties") is not False:
-            yield f"{where}, 'additionalProperties' is required to be supplied and to be false."
+            yield "openai-format-additional", where
         for name in properties:
             if name not in schema.get("required", ()):
-                yield (
-                    f"{where}, 'required' is required to be supplied and to be an array including"
-                    f" every key in properties. Missing '{name}'."
-                )
+                yield "openai-format-required", {**where, "missing": name}
     for name, inner in _inner(schema):
         yield from _strict_faults(inner, (*path, *name), level + 1)
 
@@ -157,26 +149,23 @@ def check_output_config(body: JsonObject, model: ClaudeModel) -> None:
     if body.get("output_config") is None:
         return
     say = AnthropicWording()
-    told = check_shape(body["output_config"], ("output_config",), _OUTPUT_CONFIG, say)
-    if told.get("format") is None:
+    format_ = check_shape(body["output_config"], ("output_config",), _OUTPUT_CONFIG, say)
+    if format_.get("format") is None:
         return
     path: Path = ("output_config", "format")
-    told = check_shape(told["format"], path, _CLAUDE_FORMAT, say)
-    check_choice(told["type"], (*path, "type"), ("json_schema",), say)
+    format_ = check_shape(format_["format"], path, _CLAUDE_FORMAT, say)
+    check_choice(format_["type"], (*path, "type"), ("json_schema",), say)
     if not model.takes_schema:
-        raise at(path, f"structured outputs are not supported with {model.name}")
+        raise ANTHROPIC["anthropic-no-format"].at(path, model=model.name)
     path = (*path, "schema")
     optional = 0
-    for schema in _all_schemas(told["schema"], told["schema"], (), path):
+    for schema in _all_schemas(format_["schema"], format_["schema"], (), path):
         _check_claude(schema, path)
         required = schema.get("required", [])
         optional += sum(name not in required for name in schema.get("properties", {}))
     if optional > _OPTIONAL_MAX:
-        raise Rejection(
-            f"Schemas contains too many optional parameters ({optional}), which would make grammar"
-            " compilation inefficient. Reduce the number of optional parameters in your tool"
-            f" schemas (limit: {_OPTIONAL_MAX})."
-        )
+        rule = ANTHROPIC["anthropic-format-optional"]
+        raise rule.refusal(found=optional, most=_OPTIONAL_MAX)
 
 
 def _check_claude(schema: JsonObject, path: Path) -> None:
@@ -185,15 +174,16 @@ def _check_claude(schema: JsonObject, path: Path) -> None:
     known = _OF_ALL.union(*(_OF_KIND.get(kind, ()) for kind in kinds))
     for word in schema:
         if word not in known:
-            raise at(path, f"For '{'|'.join(kinds)}' type, property '{word}' is not supported")
+            rule = ANTHROPIC["anthropic-format-word"]
+            raise rule.at(path, kinds="|".join(kinds), word=word)
     if "object" in kinds and schema.get("additionalProperties") is not False:
-        raise at(path, "For 'object' type, 'additionalProperties' must be explicitly set to false")
+        raise ANTHROPIC["anthropic-format-additional"].at(path)
     if schema.get("minItems", 0) not in (0, 1):
-        raise at(path, "For 'array' type, 'minItems' values other than 0 or 1 are not supported")
+        raise ANTHROPIC["anthropic-format-items"].at(path)
     if any(isinstance(each, dict | list) for each in schema.get("enum", ())):
-        raise at(path, "enum values must be strings, numbers, booleans or null")
+        raise ANTHROPIC["anthropic-format-enum"].at(path)
     if not {"type", "anyOf", "allOf", "$ref", "enum", "const"} & schema.keys():
-        raise at(path, "Schema type is missing")
+        raise ANTHROPIC["anthropic-format-type"].at(path)
 
 
 def _all_schemas(
@@ -203,9 +193,9 @@ def _all_schemas(
     reference = schema.get("$ref")
     if reference is not None:
         if reference in within:
-            raise at(path, "Recursive schemas are not supported")
+            raise ANTHROPIC["anthropic-format-recursion"].at(path)
         if not reference.startswith("#/"):
-            raise at(path, f"External reference {reference} is not supported")
+            raise ANTHROPIC["anthropic-format-reference"].at(path, reference=reference)
         found: Any = root
         for step in reference[2:].split("/"):
             found = found[step]

@@ -47,13 +47,13 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Unheard:
+class UnknownItem:
     """A block or item of a type no client knows, given as it is on the wire."""
 
     block: JsonObject
 
 
-Part = Text | Thinking | ToolCall | Refusal | Unheard
+Part = Text | Thinking | ToolCall | Refusal | UnknownItem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

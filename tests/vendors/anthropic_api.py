@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.vendors import messages_rules as rules
 from tests.vendors.answers import Answer, ApiName
+from tests.vendors.anthropic_rules import ANTHROPIC
 from tests.vendors.apis import Ids, Vendor
 from tests.vendors.caching import Block, MarkedPrefixes, Usage
 from tests.vendors.faults import ErrorEvent
@@ -45,20 +46,20 @@ class Anthropic:
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
         given = headers.get("x-api-key") or bearer
         if not given:
-            raise Rejection("x-api-key header is required", status=401, kind="authentication_error")
+            raise ANTHROPIC["anthropic-no-key"].refusal()
         if given != self._key:
-            raise Rejection("invalid x-api-key", status=401, kind="authentication_error")
+            raise ANTHROPIC["anthropic-wrong-key"].refusal()
         version = headers.get("anthropic-version")
         if version is None:
-            raise Rejection("anthropic-version: header is required")
+            raise ANTHROPIC["anthropic-no-version"].refusal()
         if version not in (rules.VERSION, rules.FORMER_VERSION):
-            raise Rejection(f'anthropic-version: "{version}" is not a valid version')
+            raise ANTHROPIC["anthropic-version"].refusal(version=version)
 
     def unreadable(self, error: str) -> Rejection:
-        return Rejection(f"The request body is not valid JSON: {error}")
+        return ANTHROPIC["anthropic-json"].refusal(error=error)
 
     def too_large(self) -> Rejection:
-        return Rejection("Request exceeds the maximum size", status=413, kind="request_too_large")
+        return ANTHROPIC["anthropic-size"].refusal()
 
     def failure(self, status: int) -> Rejection:
         kind, message = _FAILURES.get(status, ("api_error", "Internal server error"))
@@ -73,11 +74,11 @@ class Anthropic:
         1,000), each after the model `after_id`; `has_more` says whether another follows."""
         limit = query.get("limit", "20")
         if not limit.isdecimal() or not 1 <= int(limit) <= LISTED_MAX:
-            raise Rejection(f"limit: Input should be between 1 and {LISTED_MAX}")
+            raise ANTHROPIC["anthropic-limit"].refusal(most=LISTED_MAX)
         names = [model.name for model in self._models]
         after = query.get("after_id")
         if after is not None and after not in names:
-            raise Rejection(f"after_id: there is no model {after}")
+            raise ANTHROPIC["anthropic-after"].refusal(after=after)
         first = 0 if after is None else names.index(after) + 1
         page = self._models[first : first + min(int(limit), self.page_models_max)]
         listed = [
@@ -99,7 +100,7 @@ class Anthropic:
         for model in self._models:
             if model.name == name:
                 return model
-        raise Rejection(f"model: {name}", status=404, kind="not_found_error")
+        raise ANTHROPIC["anthropic-model"].refusal(name=name)
 
 
 class MessagesApi:

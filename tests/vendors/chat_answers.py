@@ -79,8 +79,8 @@ class ChatApi:
         reason = _FINISH_REASONS[answer.stopped_by]
         events.append(Event(data=_chunk(head, {}, reason), end="stop"))
         if asked:
-            told = {**head, "choices": [], "usage": _usage_json(answer, usage)}
-            events.append(Event(data=told, end="done"))
+            final = {**head, "choices": [], "usage": _usage_json(answer, usage)}
+            events.append(Event(data=final, end="done"))
         return [*events, Event(data="[DONE]", end="done")]
 
     def error_event(self, fault: ErrorEvent) -> Event:
@@ -158,11 +158,11 @@ def _chunk(head: JsonObject, delta: JsonObject, reason: str | None = None) -> Js
 
 
 def _usage_json(answer: Answer, usage: Usage) -> JsonObject:
-    reasoning, said = said_tokens(answer)
+    reasoning, output = output_tokens_of(answer)
     return {
         "prompt_tokens": usage.input_tokens,
-        "completion_tokens": said,
-        "total_tokens": usage.input_tokens + said,
+        "completion_tokens": output,
+        "total_tokens": usage.input_tokens + output,
         "prompt_tokens_details": {
             "cached_tokens": usage.read_tokens,
             "cache_write_tokens": usage.written_tokens,
@@ -172,7 +172,7 @@ def _usage_json(answer: Answer, usage: Usage) -> JsonObject:
     }
 
 
-def said_tokens(answer: Answer) -> tuple[int, int]:
+def output_tokens_of(answer: Answer) -> tuple[int, int]:
     """Of reasoning, and of all."""
     reasoning = sum(tokens_of(part.text) for part in answer.parts if isinstance(part, Thinking))
     texts = [part.text for part in answer.parts if isinstance(part, (Text, Refusal))]

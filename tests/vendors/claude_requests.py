@@ -21,8 +21,8 @@ def assistant(content: object) -> Json:
     return {"role": "assistant", "content": content}
 
 
-def text(said: str, **more: object) -> Json:
-    return {"type": "text", "text": said, **more}
+def text(content: str, **more: object) -> Json:
+    return {"type": "text", "text": content, **more}
 
 
 def call(call_id: str = "toolu_1", **more: object) -> Json:

@@ -24,9 +24,11 @@ from tests.vendors.caching import Usage
 from tests.vendors.chat_answers import ChatApi
 from tests.vendors.delivery import Delivery
 from tests.vendors.faults import Fault, Status
+from tests.vendors.fields import JsonObject
 from tests.vendors.http_server import HttpRequest, HttpServer, Reply
 from tests.vendors.models import CLAUDE_MODELS, GPT_MODELS, ClaudeModel, GptModel
 from tests.vendors.openai_api import OpenAI
+from tests.vendors.openai_rules import OPENAI
 from tests.vendors.rejections import Rejection
 from tests.vendors.responses_api import ResponsesApi
 from tests.vendors.seals import Seals
@@ -139,14 +141,15 @@ class Emulator:
         request_id = self._ids.new("req_")
         headers = {vendor.request_id_header: request_id, "content-type": "application/json"}
         try:
-            is_list = request.method == "GET" and request.path == "/v1/models"
+            is_list = self._is_list(request)
             if not (is_list and self.open_lists):
                 vendor.authenticate(request.headers)
             if is_list:
                 self.asked_for_lists.append(request)
                 if self.lists_stall:
                     await self._released.wait()
-                await reply.whole(200, orjson.dumps(vendor.models(request.query)), headers)
+                listed = self._list(request, vendor)
+                await reply.whole(200, orjson.dumps(listed), headers)
                 return
             await self._answer(request, reply, vendor, headers)
         except Rejection as rejection:
@@ -165,9 +168,7 @@ class Emulator:
             return
         api = self._apis.get(request.path)
         if api is None or request.method != "POST":
-            raise Rejection(
-                f"Invalid URL ({request.method} {request.path})", status=404, kind="not_found_error"
-            )
+            raise OPENAI["openai-url"].refusal(method=request.method, path=request.path)
         if api is self._messages:
             usage = self._messages.admit(body, request.headers["anthropic-version"])
         else:
@@ -190,6 +191,12 @@ class Emulator:
             await delivery.streamed(events, headers)
         else:
             await delivery.whole(api.whole(body, answer, usage), headers)
+
+    def _is_list(self, request: HttpRequest) -> bool:
+        return request.method == "GET" and request.path == "/v1/models"
+
+    def _list(self, request: HttpRequest, vendor: Vendor) -> JsonObject:
+        return vendor.models(request.query)
 
     def _vendor(self, request: HttpRequest) -> Vendor:
         """The list of models has one path for both; only one of them knows this header."""

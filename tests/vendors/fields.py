@@ -78,7 +78,7 @@ def check_shape(value: object, path: Path, shape: Shape, say: Wording) -> JsonOb
     return value
 
 
-def told_by(value: object, path: Path, name: str, say: Wording) -> str:
+def discriminator(value: object, path: Path, name: str, say: Wording) -> str:
     """The field that says what the other fields are."""
     check_kind(value, path, "object", say)
     assert isinstance(value, dict)

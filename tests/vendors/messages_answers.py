@@ -17,7 +17,7 @@ from tests.vendors.answers import (
     Text,
     Thinking,
     ToolCall,
-    Unheard,
+    UnknownItem,
 )
 from tests.vendors.apis import Ids
 from tests.vendors.caching import Usage
@@ -60,7 +60,7 @@ class AnsweredMessage:
 
     def whole(self) -> JsonObject:
         message = self._message([block for _, block in self._blocks])
-        return {**message, **self._stopped(), "usage": self._usage_json(self._said_tokens())}
+        return {**message, **self._stopped(), "usage": self._usage_json(self._output_tokens_of())}
 
     def events(self, wire: Wire) -> list[Event]:
         start = {**self._message([]), "usage": self._usage_json(1, empty=wire.late_usage)}
@@ -71,7 +71,7 @@ class AnsweredMessage:
             listed += [_event("content_block_delta", index=index, delta=delta) for delta in deltas]
             listed.append(_event("content_block_stop", index=index))
         final = _event(
-            "message_delta", delta=self._stopped(), usage=self._usage_json(self._said_tokens())
+            "message_delta", delta=self._stopped(), usage=self._usage_json(self._output_tokens_of())
         )
         done = _event("message_stop")
         return [
@@ -95,7 +95,7 @@ class AnsweredMessage:
                 call_id = call_id or self._ids.new("toolu_")
                 given = _parsed(arguments)
                 return {"type": "tool_use", "id": call_id, "name": name, "input": given}
-            case Unheard(block):
+            case UnknownItem(block):
                 return block
             case Refusal():
                 return None  # told by the stop reason alone
@@ -149,20 +149,20 @@ class AnsweredMessage:
             }  # fmt: skip
         return stopped
 
-    def _usage_json(self, said_tokens: int, *, empty: bool = False) -> JsonObject:
+    def _usage_json(self, output_tokens_of: int, *, empty: bool = False) -> JsonObject:
         usage = Usage(input_tokens=0) if empty else self._usage
         return {
             "input_tokens": usage.input_tokens - usage.read_tokens - usage.written_tokens,
             "cache_read_input_tokens": usage.read_tokens,
             "cache_creation_input_tokens": usage.written_tokens,
-            "output_tokens": said_tokens,
+            "output_tokens": output_tokens_of,
         }
 
-    def _said_tokens(self) -> int:
+    def _output_tokens_of(self) -> int:
         return 1 + sum(
             tokens_of(part.arguments if isinstance(part, ToolCall) else part.text)
             for part in self._answer.parts
-            if not isinstance(part, Unheard)
+            if not isinstance(part, UnknownItem)
         )
 
 

@@ -1,15 +1,15 @@
 """The rules of Anthropic's Messages API: parameters, messages, marks.
 
-Sentences are those of the real API as users have reported them. Assumed where nothing
-was found: an empty `system` is refused as an empty block is; a request without a token
-to generate (`max_tokens` 0, to warm the cache) is refused.
+An empty `system` is refused as an empty block is, and so is a request without a token to
+generate (`max_tokens` 0, to warm the cache): both are assumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tests.vendors.answer_schemas import check_output_config
+from tests.vendors.anthropic_rules import ANTHROPIC
 from tests.vendors.fields import (
     JsonObject,
     Path,
@@ -27,8 +27,6 @@ from tests.vendors.messages_shapes import (
     check_mark,
 )
 from tests.vendors.models import ClaudeModel
-from tests.vendors.rejections import Rejection
-from tests.vendors.wordings import at
 
 MARKS_MAX = 4
 VERSION = "2026-10-21"
@@ -44,34 +42,32 @@ def check_version(body: JsonObject, version: str) -> None:
         return
     for name in ("temperature", "top_p", "top_k"):
         if name in body:
-            raise at((name,), "Extra inputs are not permitted")
+            raise SAY.unknown((name,))
     for place, message in enumerate(body["messages"]):
         if not isinstance(message, dict) or message.get("role") != "user":
             continue
         for number, block in enumerate(message.get("content") or ()):
             if isinstance(block, dict) and block.get("citations"):
                 path = ("messages", place, "content", number, "text", "citations")
-                raise at(path, "Extra inputs are not permitted")
+                raise SAY.unknown(path)
 
 
 def check_parameters(body: JsonObject, model: ClaudeModel) -> None:
     wanted = body["max_tokens"]
     check_range(wanted, ("max_tokens",), SAY, least=1)
     if wanted > model.output_tokens_max:
-        raise at(
-            ("max_tokens",),
-            f"{wanted} > {model.output_tokens_max}, which is the maximum allowed number of"
-            f" output tokens for {model.name}",
+        raise ANTHROPIC["anthropic-answer-length"].at(
+            ("max_tokens",), wanted=wanted, most=model.output_tokens_max, model=model.name
         )
     for name in ("temperature", "top_p", "top_k"):
         if name in body and not model.takes_sampling:
-            raise Rejection(f"`{name}` is deprecated for this model.")
+            raise ANTHROPIC["anthropic-sampling"].refusal(name=name)
     check_output_config(body, model)
     check_range(body.get("temperature"), ("temperature",), SAY, least=0, most=1)
     check_range(body.get("top_p"), ("top_p",), SAY, least=0, most=1)
     for stop in body.get("stop_sequences", []):
         if not isinstance(stop, str) or not stop.strip():
-            raise at(("stop_sequences",), "each stop sequence must contain non-whitespace")
+            raise ANTHROPIC["anthropic-stop"].at(("stop_sequences",))
 
 
 def check_system(body: JsonObject) -> None:
@@ -82,86 +78,75 @@ def check_system(body: JsonObject) -> None:
         for place, block in enumerate(system):
             check_block(block, ("system", place))
             check_choice(block["type"], ("system", place, "type"), ("text",), SAY)
-    check_texts("system", blocks_of(system))
+    check_texts("system", _with_places(blocks_of(system), ("system",)))
 
 
 def check_messages(body: JsonObject, model: ClaudeModel) -> None:
     messages = body["messages"]
     if not messages:
-        raise at(("messages",), "at least one message is required")
+        raise ANTHROPIC["anthropic-no-message"].at(("messages",))
     for place, message in enumerate(messages):
         _check_message(message, ("messages", place), final=place == len(messages) - 1)
     if messages[0]["role"] != "user":
-        raise at(("messages",), 'first message must use the "user" role')
+        raise ANTHROPIC["anthropic-first-role"].at(("messages",))
     if messages[-1]["role"] == "assistant":
         _check_prefill(messages[-1], model)
-    for message in messages:
+    for place, message in enumerate(messages):
         if message["content"]:  # only one may be without, and that was checked
-            check_texts("messages", list(_with_inner(blocks_of(message["content"]))))
+            path: Path = ("messages", place, "content")
+            check_texts("messages", _with_places(blocks_of(message["content"]), path))
 
 
-def check_texts(where: str, blocks: list[JsonObject]) -> None:
-    for block in blocks:
+def check_texts(where: str, blocks: Iterable[tuple[Path, JsonObject]]) -> None:
+    for path, block in blocks:
         if block["type"] != "text" or block["text"].strip():
             continue
         if block.get("cache_control") is not None:
-            raise at((where,), "cache_control cannot be set for empty text blocks")
+            raise ANTHROPIC["anthropic-marked-empty-text"].at((*path, "text"))
         if block["text"]:
-            raise at((where,), "text content blocks must contain non-whitespace text")
-        raise at((where,), "text content blocks must be non-empty")
+            raise ANTHROPIC["anthropic-blank-text"].at((where,))
+        raise ANTHROPIC["anthropic-empty-text"].at((where,))
 
 
 def check_marks(body: JsonObject) -> None:
     check_mark(body, ())
-    marks = [mark for mark in _marks(body) if mark is not None]
-    if len(marks) > MARKS_MAX:
-        raise Rejection(
-            f"A maximum of {MARKS_MAX} blocks with cache_control may be provided."
-            f" Found {len(marks)}."
-        )
-    lives = [mark.get("ttl", "5m") for mark in marks]
-    if "5m" in lives and "1h" in lives[lives.index("5m") :]:
-        raise Rejection(
-            "a ttl='1h' cache_control block must not come after a ttl='5m' cache_control"
-            " block. Note that blocks are processed in the following order: `tools`,"
-            " `system`, `messages`."
-        )
+    marked = [(path, each["cache_control"]) for path, each in _marks(body) if _is_marked(each)]
+    if len(marked) > MARKS_MAX:
+        raise ANTHROPIC["anthropic-marks"].refusal(most=MARKS_MAX, found=len(marked))
+    short = False
+    for path, mark in marked:
+        if short and mark.get("ttl") == "1h":
+            raise ANTHROPIC["anthropic-mark-order"].at((*path, "cache_control", "ttl"))
+        short = short or mark.get("ttl", "5m") == "5m"
+
+
+def _is_marked(block: JsonObject) -> bool:
+    return block.get("cache_control") is not None
 
 
 def check_window(tokens: int, body: JsonObject, model: ClaudeModel) -> None:
     if tokens > model.window_tokens:
-        raise Rejection(f"prompt is too long: {tokens} tokens > {model.window_tokens} maximum")
+        raise ANTHROPIC["anthropic-window"].refusal(tokens=tokens, window=model.window_tokens)
     if tokens + body["max_tokens"] > model.window_tokens:
-        raise Rejection(
-            f"input length and `max_tokens` exceed context limit: {tokens} +"
-            f" {body['max_tokens']} > {model.window_tokens}, decrease input length or"
-            " `max_tokens` and try again"
-        )
+        rule = ANTHROPIC["anthropic-window-with-answer"]
+        raise rule.refusal(tokens=tokens, answer=body["max_tokens"], window=model.window_tokens)
 
 
 def _check_message(message: object, path: Path, *, final: bool) -> None:
     message = check_shape(message, path, MESSAGE, SAY)
     role = message["role"]
     if role == "system":
-        raise at(
-            ("messages",),
-            'Unexpected role "system". The Messages API accepts a top-level `system`'
-            ' parameter, not "system" as an input message role.',
-        )
+        raise ANTHROPIC["anthropic-system-role"].at(("messages",))
     check_choice(role, (*path, "role"), ("user", "assistant"), SAY)
     if not message["content"] and not (final and role == "assistant"):
-        raise at(
-            path,
-            "all messages must have non-empty content except for the optional final"
-            " assistant message",
-        )
+        raise ANTHROPIC["anthropic-empty-message"].at(path)
     if isinstance(message["content"], str):
         return
     for place, block in enumerate(message["content"]):
         kind = check_block(block, (*path, "content", place))["type"]
         if kind not in (OF_USER if role == "user" else OF_ASSISTANT):
             owner = "assistant" if role == "user" else "user"
-            raise at(path, f"`{kind}` blocks can only be in `{owner}` messages")
+            raise ANTHROPIC["anthropic-owner"].at(path, kind=kind, owner=owner)
 
 
 def _check_prefill(message: JsonObject, model: ClaudeModel) -> None:
@@ -169,31 +154,26 @@ def _check_prefill(message: JsonObject, model: ClaudeModel) -> None:
     if blocks and blocks[-1]["type"] == "tool_use":
         return  # a call without its result: another rule, another sentence
     if not model.takes_prefill:
-        raise Rejection(
-            "This model does not support assistant message prefill. The conversation must"
-            " end with a user message."
-        )
+        raise ANTHROPIC["anthropic-prefill"].refusal()
     if (
         blocks
         and blocks[-1]["type"] == "text"
         and blocks[-1]["text"] != blocks[-1]["text"].rstrip()
     ):
-        raise at(("messages",), "final assistant content cannot end with trailing whitespace")
+        raise ANTHROPIC["anthropic-prefill-ends-blank"].at(("messages",))
 
 
-def _with_inner(blocks: list[JsonObject]) -> Iterator[JsonObject]:
-    for block in blocks:
-        yield block
-        if block["type"] == "tool_result" and isinstance(block.get("content"), list):
-            yield from block["content"]
+def _with_places(blocks: list[JsonObject], path: Path) -> Iterator[tuple[Path, JsonObject]]:
+    """And what is inside a result."""
+    for number, block in enumerate(blocks):
+        yield (*path, number), block
+        if block.get("type") == "tool_result" and isinstance(block.get("content"), list):
+            yield from _with_places(block["content"], (*path, number, "content"))
 
 
-def _marks(body: JsonObject) -> Iterator[JsonObject | None]:
-    for tool in body.get("tools", []):
-        yield tool.get("cache_control")
-    for block in blocks_of(body.get("system", "")):
-        yield block.get("cache_control")
-    for message in body["messages"]:
-        for block in _with_inner(blocks_of(message["content"])):
-            yield block.get("cache_control")
-    yield body.get("cache_control")
+def _marks(body: JsonObject) -> Iterator[tuple[Path, JsonObject]]:
+    yield from _with_places(body.get("tools", []), ("tools",))
+    yield from _with_places(blocks_of(body.get("system", "")), ("system",))
+    for place, message in enumerate(body["messages"]):
+        yield from _with_places(blocks_of(message["content"]), ("messages", place, "content"))
+    yield (), body

@@ -7,6 +7,7 @@ role `system`, the settings of `thinking.block_binding`.
 
 from __future__ import annotations
 
+from tests.vendors.anthropic_rules import ANTHROPIC
 from tests.vendors.fields import (
     JsonObject,
     Path,
@@ -16,7 +17,7 @@ from tests.vendors.fields import (
     check_name,
     check_shape,
 )
-from tests.vendors.wordings import AnthropicWording, at
+from tests.vendors.wordings import AnthropicWording
 
 SAY = AnthropicWording()
 
@@ -93,11 +94,7 @@ def check_block(block: object, path: Path) -> JsonObject:
     kind = block.get("type")
     if not isinstance(kind, str) or kind not in _BLOCKS:
         expected = ", ".join(f"'{each}'" for each in _BLOCKS)
-        raise at(
-            path,
-            f"Input tag '{kind}' found using 'type' does not match any of the expected tags:"
-            f" {expected}",
-        )
+        raise ANTHROPIC["anthropic-tag"].at(path, tag=kind, expected=expected)
     path = (*path, kind)
     check_shape(block, path, _BLOCKS[kind], SAY)
     check_mark(block, path)
@@ -132,7 +129,7 @@ def _check_result(block: JsonObject, path: Path) -> None:
     check_name(block["tool_use_id"], (*path, "tool_use_id"), CALL_ID, SAY)
     content = block.get("content", "")
     if block.get("is_error") and not content:
-        raise at(path, "content cannot be empty if `is_error` is true")
+        raise ANTHROPIC["anthropic-empty-error"].at(path)
     if isinstance(content, list):
         for place, inner in enumerate(content):
             inner_path = (*path, "content", place)

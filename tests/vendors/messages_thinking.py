@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from tests.vendors.anthropic_rules import ANTHROPIC
 from tests.vendors.fields import (
     JsonObject,
     Shape,
@@ -21,17 +22,11 @@ from tests.vendors.fields import (
 )
 from tests.vendors.messages_shapes import SAY, blocks_of
 from tests.vendors.models import ClaudeModel
-from tests.vendors.rejections import Rejection
 from tests.vendors.seals import Seals, digest
 from tests.vendors.tokens import canonical
-from tests.vendors.wordings import at
 
 BUDGET_TOKENS_MIN = 1024
 THINKING_BLOCKS = ("thinking", "redacted_thinking")
-_CONSULT = (
-    "Please consult our documentation at"
-    " https://platform.claude.com/docs/en/build-with-claude/extended-thinking"
-)
 _SHAPES = {
     "enabled": Shape(
         required={"type": "string", "budget_tokens": "integer"},
@@ -80,30 +75,22 @@ def check_thinking_asked(body: JsonObject, model: ClaudeModel) -> None:
     check_choice(kind, ("thinking", "type"), tuple(_SHAPES), SAY)
     if kind == "disabled":
         if not model.can_leave_thinking:
-            raise Rejection('"thinking.type.disabled" is not supported for this model.')
+            raise ANTHROPIC["anthropic-must-think"].refusal()
         return
     if kind == "enabled" and kind not in model.thinking_kinds:
-        raise Rejection(
-            '"thinking.type.enabled" is not supported for this model. Use'
-            ' "thinking.type.adaptive" and "output_config.effort" to control thinking behavior.'
-        )
+        raise ANTHROPIC["anthropic-no-budget"].refusal()
     if kind not in model.thinking_kinds:
-        raise Rejection("adaptive thinking is not supported on this model")
+        raise ANTHROPIC["anthropic-no-adaptive"].refusal()
     check_shape(asked, ("thinking", kind), _SHAPES[kind], SAY)
     if body.get("temperature", 1) != 1:
-        raise Rejection(
-            "`temperature` may only be set to 1 when thinking is enabled or in adaptive"
-            f" mode. {_CONSULT}"
-        )
+        raise ANTHROPIC["anthropic-thinking-temperature"].refusal()
     if body.get("tool_choice", {}).get("type") in ("any", "tool"):
-        raise Rejection("Thinking may not be enabled when tool_choice forces tool use.")
+        raise ANTHROPIC["anthropic-thinking-forced"].refusal()
     if kind == "enabled":
         budget = asked["budget_tokens"]
         check_range(budget, ("thinking", kind, "budget_tokens"), SAY, least=BUDGET_TOKENS_MIN)
         if budget >= body.get("max_tokens", budget + 1):
-            raise Rejection(
-                f"`max_tokens` must be greater than `thinking.budget_tokens`. {_CONSULT}"
-            )
+            raise ANTHROPIC["anthropic-budget"].refusal()
 
 
 def check_thinking_sent(body: JsonObject, seals: Seals) -> None:
@@ -118,42 +105,33 @@ def check_thinking_sent(body: JsonObject, seals: Seals) -> None:
         blocks = blocks_of(message["content"])
         if blocks and blocks[-1]["type"] in THINKING_BLOCKS:
             kind = blocks[-1]["type"]
-            raise at(
-                ("messages", place), f"The final block in an assistant message cannot be `{kind}`."
-            )
+            raise ANTHROPIC["anthropic-ends-with-thinking"].at(("messages", place), kind=kind)
         for number, block in enumerate(blocks):
             if block["type"] in THINKING_BLOCKS:
                 fault = _fault(block, conversation, seals, latest=place == latest)
                 if fault is not None:
-                    raise at(("messages", place, "content", number), fault)
+                    rule, words = fault
+                    raise ANTHROPIC[rule].at(("messages", place, "content", number), **words)
             conversation.add(message["role"], block)
 
 
 def _fault(
     block: JsonObject, conversation: Conversation, seals: Seals, *, latest: bool
-) -> str | None:
+) -> tuple[str, dict[str, str]] | None:
+    """The broken rule and the words it needs."""
     redacted = block["type"] == "redacted_thinking"
     sealed = seals.contents(block["data"] if redacted else block["signature"])
-    refusal = f"Invalid `{'data' if redacted else 'signature'}` in `{block['type']}` block"
+    words = {"field": "data" if redacted else "signature", "type": block["type"]}
     if sealed is None:
-        return refusal
+        return "anthropic-signature", words
     bound = conversation.binding("" if redacted else block["thinking"])
     if sealed["model"] != bound["model"]:
-        return refusal
+        return "anthropic-signature", words
     if sealed["text"] != bound["text"]:
-        if not latest:
-            return refusal
-        return (
-            "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be"
-            " modified. These blocks must remain as they were in the original response."
-        )
+        return ("anthropic-thinking-modified", {}) if latest else ("anthropic-signature", words)
     if sealed == bound:
         return None
-    return (
-        f"{refusal}. The block is bound to a different conversation. Remove the block, or set"
-        ' `thinking.block_binding.prefix_mismatch_behavior` to "drop_block".'
-        f" {_what_differs(sealed, bound)}"
-    )
+    return "anthropic-bound", {**words, "differs": _what_differs(sealed, bound)}
 
 
 def _what_differs(sealed: Mapping[str, str], bound: Mapping[str, str]) -> str:
@@ -176,14 +154,8 @@ def _check_turn_begins_with_thinking(messages: list[JsonObject]) -> None:
         opening -= 1  # messages of one role in a row are one turn
     first = blocks_of(messages[opening]["content"])[0]["type"]
     if first not in THINKING_BLOCKS:
-        raise at(
-            ("messages", opening, "content", 0, "type"),
-            f"Expected `thinking` or `redacted_thinking`, but found `{first}`. When `thinking`"
-            " is enabled, a final `assistant` message must start with a thinking block"
-            " (preceeding the lastmost set of `tool_use` and `tool_result` blocks). We"
-            " recommend you include thinking blocks from previous turns. To avoid this"
-            f" requirement, disable `thinking`. {_CONSULT}",
-        )
+        path = ("messages", opening, "content", 0, "type")
+        raise ANTHROPIC["anthropic-begins-with-thinking"].at(path, found=first)
 
 
 def _has_results(message: JsonObject) -> bool:

@@ -7,6 +7,7 @@ with Anthropic itself in 2024, and held here).
 
 from __future__ import annotations
 
+from tests.vendors.anthropic_rules import ANTHROPIC
 from tests.vendors.fields import (
     JsonObject,
     Path,
@@ -25,7 +26,6 @@ from tests.vendors.messages_shapes import (
     check_mark,
 )
 from tests.vendors.rejections import Rejection
-from tests.vendors.wordings import at
 
 
 def check_tools(body: JsonObject) -> None:
@@ -34,7 +34,7 @@ def check_tools(body: JsonObject) -> None:
         _check_tool(tool, place)
     names = [tool["name"] for tool in tools]
     if len(set(names)) < len(names):
-        raise at(("tools",), "Tool names must be unique.")
+        raise ANTHROPIC["anthropic-tool-names"].at(("tools",))
     choice = body.get("tool_choice")
     if choice is not None:
         _check_choice(choice, names)
@@ -48,35 +48,30 @@ def _check_tool(tool: object, place: int) -> None:
     check_name(tool["name"], (*path, "name"), TOOL_NAME, SAY)
     schema, path = tool["input_schema"], (*path, "input_schema")
     if {"oneOf", "allOf", "anyOf"} & schema.keys():
-        raise at(path, "input_schema does not support oneOf, allOf, or anyOf at the top level")
+        raise ANTHROPIC["anthropic-schema-top"].at(path)
     if "type" not in schema:
         raise SAY.missing((*path, "type"))
     check_choice(schema["type"], (*path, "type"), ("object",), SAY)
     if next(schema_faults({**schema, "properties": schema.get("properties") or {}}), None):
-        raise at(
-            path,
-            "JSON schema is invalid. It must match JSON Schema draft 2020-12"
-            " (https://json-schema.org/draft/2020-12).",
-        )
+        raise ANTHROPIC["anthropic-schema"].at(path)
     properties = schema.get("properties")
     check_kind(properties, (*path, "properties"), "object|null", SAY)
     for name in properties or {}:
         try:
             check_name(name, path, PROPERTY_NAME, SAY)
         except Rejection:
-            raise at(
-                (*path, "properties"), f"Property keys should match pattern '{PROPERTY_NAME}'"
-            ) from None
+            rule = ANTHROPIC["anthropic-property-names"]
+            raise rule.at((*path, "properties"), pattern=PROPERTY_NAME) from None
 
 
 def _check_choice(choice: JsonObject, names: list[str]) -> None:
     if not names:
-        raise Rejection("tool_choice may only be specified while providing tools")
+        raise ANTHROPIC["anthropic-tool-choice"].refusal()
     check_choice(
         choice.get("type", ""), ("tool_choice", "type"), ("auto", "any", "tool", "none"), SAY
     )
     if choice["type"] == "tool" and choice.get("name") not in names:
-        raise Rejection(f"Tool '{choice.get('name')}' not found in provided tools")
+        raise ANTHROPIC["anthropic-chosen-tool"].refusal(name=choice.get("name"))
 
 
 def check_calls(body: JsonObject) -> None:
@@ -91,16 +86,15 @@ def check_calls(body: JsonObject) -> None:
     if not body.get("tools") and any(
         _of(blocks, "tool_use") or _of(blocks, "tool_result") for blocks in messages
     ):
-        raise Rejection(
-            "Requests which have `tool_use` or `tool_result` blocks in messages must define tools."
-        )
+        raise ANTHROPIC["anthropic-calls-without-tools"].refusal()
 
 
 def _check_unique(blocks: list[JsonObject], place: int, known: set[str]) -> None:
     for number, block in enumerate(blocks):
         if block["type"] == "tool_use":
             if block["id"] in known:
-                raise at(("messages", place, "content", number), "`tool_use` ids must be unique")
+                path = ("messages", place, "content", number)
+                raise ANTHROPIC["anthropic-call-ids"].at(path)
             known.add(block["id"])
 
 
@@ -111,18 +105,9 @@ def _check_results(blocks: list[JsonObject], place: int, asked: list[str]) -> No
             continue
         call_id, path = block["tool_use_id"], ("messages", place, "content", number)
         if call_id not in asked:
-            raise at(
-                path,
-                f"unexpected `tool_use_id` found in `tool_result` blocks: {call_id}. Each"
-                " `tool_result` block must have a corresponding `tool_use` block in the"
-                " previous message.",
-            )
+            raise ANTHROPIC["anthropic-result-without-call"].at(path, id=call_id)
         if call_id in answered:
-            raise at(
-                path,
-                "each tool_use must have a single result. Found multiple `tool_result` blocks"
-                f" with id: {call_id}",
-            )
+            raise ANTHROPIC["anthropic-two-results"].at(path, id=call_id)
         answered.add(call_id)
 
 
@@ -135,12 +120,8 @@ def _check_answered(blocks: list[JsonObject], place: int, following: list[JsonOb
         leading.append(block["tool_use_id"])
     unanswered = [block["id"] for block in _of(blocks, "tool_use") if block["id"] not in leading]
     if unanswered:
-        raise at(
-            ("messages", place),
-            "`tool_use` ids were found without `tool_result` blocks immediately after:"
-            f" {', '.join(unanswered)}. Each `tool_use` block must have a corresponding"
-            " `tool_result` block in the next message.",
-        )
+        rule = ANTHROPIC["anthropic-call-without-result"]
+        raise rule.at(("messages", place), ids=", ".join(unanswered))
 
 
 def _of(blocks: list[JsonObject], kind: str) -> list[JsonObject]:

@@ -1,7 +1,6 @@
 """OpenAI: its manners, and what is asked of parameters in both its APIs.
 
 Documented: bearer keys, errors as `{"error": {"message", "type", "param", "code"}}`.
-Assumed: the size of a body (413, as proxies in front of it answer).
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from tests.vendors.fields import JsonObject, Path, check_range
 from tests.vendors.models import GptModel
+from tests.vendors.openai_rules import OPENAI
 from tests.vendors.openai_tools import SAY
 from tests.vendors.rejections import Rejection
-from tests.vendors.wordings import and_list, invalid
+from tests.vendors.wordings import and_list, bracketed
 
 CACHE_KEY_CHARACTERS_MAX = 64
 SERVER_ERROR = "The server had an error while processing your request. Sorry about that!"
@@ -32,26 +32,16 @@ class OpenAI:
     def authenticate(self, headers: Mapping[str, str]) -> None:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme != "Bearer" or not given:
-            raise Rejection(
-                "You didn't provide an API key. You need to provide your API key in an"
-                " Authorization header using Bearer auth (i.e. Authorization: Bearer YOUR_KEY).",
-                status=401,
-            )
+            raise OPENAI["openai-no-key"].refusal()
         if given != self._key:
             shown = f"{given[:3]}***{given[-2:]}"
-            raise Rejection(
-                f"Incorrect API key provided: {shown}.", status=401, code="invalid_api_key"
-            )
+            raise OPENAI["openai-wrong-key"].refusal(shown=shown)
 
     def unreadable(self, error: str) -> Rejection:
-        return Rejection(
-            "We could not parse the JSON body of your request. (HINT: This likely means you"
-            " aren't using your HTTP library correctly. The OpenAI API expects a JSON payload,"
-            f" but what was sent was not valid JSON: {error})"
-        )
+        return OPENAI["openai-json"].refusal(error=error)
 
     def too_large(self) -> Rejection:
-        return Rejection("Request body too large", status=413)
+        return OPENAI["openai-size"].refusal()
 
     def failure(self, status: int) -> Rejection:
         kind, message, code = _FAILURES.get(status, ("server_error", SERVER_ERROR, None))
@@ -79,35 +69,21 @@ class OpenAI:
         for model in self._models:
             if model.name == name:
                 return model
-        raise Rejection(
-            f"The model `{name}` does not exist or you do not have access to it.",
-            status=404,
-            code="model_not_found",
-        )
+        raise OPENAI["openai-model"].refusal(name=name)
 
 
 def check_effort(effort: object, path: Path, model: GptModel) -> None:
-    """pydantic-ai issue 7081 has the sentence."""
     if effort is not None and effort not in model.efforts:
         supported = and_list([f"'{each}'" for each in model.efforts])
-        raise invalid(
-            f"Unsupported value: '{effort}' is not supported with the '{model.name}' model."
-            f" Supported values are: {supported}.",
-            path,
-            code="unsupported_value",
+        raise OPENAI["openai-effort"].refusal(
+            param=bracketed(path), effort=effort, model=model.name, supported=supported
         )
 
 
 def check_cache_key(body: JsonObject) -> None:
-    """llmgateway pull request 3110 has the whole answer, with its code."""
     key = body.get("prompt_cache_key")
     if isinstance(key, str) and len(key) > CACHE_KEY_CHARACTERS_MAX:
-        raise invalid(
-            "Invalid 'prompt_cache_key': string too long. Expected a string with maximum length"
-            f" {CACHE_KEY_CHARACTERS_MAX}, but got a string with length {len(key)} instead.",
-            ("prompt_cache_key",),
-            code="string_above_max_length",
-        )
+        raise SAY.too_long(("prompt_cache_key",), len(key), CACHE_KEY_CHARACTERS_MAX)
 
 
 def check_sampling(body: JsonObject) -> None:
@@ -116,9 +92,7 @@ def check_sampling(body: JsonObject) -> None:
 
 
 def unsupported(name: str, *, instead: str | None = None) -> Rejection:
-    hint = f" Use '{instead}' instead." if instead else ""
-    return invalid(
-        f"Unsupported parameter: '{name}' is not supported with this model.{hint}",
-        (name,),
-        code="unsupported_parameter",
-    )
+    if instead is None:
+        return OPENAI["openai-unsupported"].refusal(param=name, name=name)
+    rule = OPENAI["openai-unsupported-for-another"]
+    return rule.refusal(param=name, name=name, instead=instead)

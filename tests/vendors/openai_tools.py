@@ -1,18 +1,20 @@
-"""Functions offered to OpenAI's models, the same in both APIs but for their place.
-
-From refusals users have reported: names, an object schema with `properties` and without
-alternatives at its top, arrays with `items`, what `strict` asks of it, a description of
-at most 1,024 characters (seen with chat completions; held in both), 128 tools.
-"""
+"""Functions offered to OpenAI's models, the same in both APIs but for their place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.vendors.fields import JsonObject, Path, check_name
+from tests.vendors.fields import (
+    JsonObject,
+    Path,
+    Shape,
+    check_choice,
+    check_name,
+    check_shape,
+)
 from tests.vendors.json_schemas import schema_faults
-from tests.vendors.rejections import Rejection
-from tests.vendors.wordings import OpenAIWording, bracketed, invalid
+from tests.vendors.openai_rules import OPENAI
+from tests.vendors.wordings import OpenAIWording, bracketed
 
 SAY = OpenAIWording()
 
@@ -23,16 +25,28 @@ TOOLS_MAX = 128
 NOT_AT_THE_TOP = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
 
 
-def check_tool_count(tools: list[JsonObject]) -> None:
+def check_tools(body: JsonObject, shape: Shape, *, inside: Shape | None = None) -> None:
+    """`inside`: the shape of the function, where the tool has one inside it (chat)."""
+    tools = body.get("tools")
+    if tools is not None:
+        _check_count(tools)
+        for place, tool in enumerate(tools):
+            path: Path = ("tools", place)
+            tool = check_shape(tool, path, shape, SAY)
+            check_choice(tool["type"], (*path, "type"), ("function",), SAY)
+            if inside is not None:
+                path = (*path, "function")
+                tool = check_shape(tool["function"], path, inside, SAY)
+            check_function(tool, path)
+    _check_choice(body)
+
+
+def _check_count(tools: list[JsonObject]) -> None:
     if not tools:
         raise SAY.empty_array(("tools",))
     if len(tools) > TOOLS_MAX:
-        raise invalid(
-            f"Invalid 'tools': array too long. Expected an array with maximum length {TOOLS_MAX},"
-            f" but got an array with length {len(tools)} instead.",
-            ("tools",),
-            code="array_above_max_length",
-        )
+        rule = OPENAI["openai-tool-count"]
+        raise rule.refusal(param="tools", most=TOOLS_MAX, length=len(tools))
 
 
 def check_function(function: JsonObject, path: Path) -> None:
@@ -45,61 +59,45 @@ def check_function(function: JsonObject, path: Path) -> None:
     if schema is not None:
         fault = _schema_fault(schema, strict=bool(function.get("strict")))
         if fault is not None:
-            raise Rejection(
-                f"Invalid schema for function '{name}': {fault}",
-                param=bracketed((*path, "parameters")),
-                code="invalid_function_parameters",
-            )
+            rule, words = fault
+            param = bracketed((*path, "parameters"))
+            raise OPENAI[rule].refusal(param=param, name=name, **words)
 
 
 def check_function_name(name: str, path: Path) -> None:
     check_name(name, path, TOOL_NAME, SAY, most=TOOL_NAME_CHARACTERS_MAX)
 
 
-def check_choice_of_tools(body: JsonObject) -> None:
+def _check_choice(body: JsonObject) -> None:
     if body.get("tools"):
         return
     if body.get("tool_choice") is not None:
-        raise invalid(
-            "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are"
-            " specified.",
-            ("tool_choice",),
-        )
+        raise OPENAI["openai-tool-choice"].refusal(param="tool_choice")
     if body.get("parallel_tool_calls") is not None:
-        raise invalid(
-            "Invalid value for 'parallel_tool_calls': 'parallel_tool_calls' is only allowed"
-            " when 'tools' are specified.",
-            ("parallel_tool_calls",),
-        )
+        raise OPENAI["openai-parallel-calls"].refusal(param="parallel_tool_calls")
 
 
-def _schema_fault(schema: JsonObject, *, strict: bool) -> str | None:
+def _schema_fault(schema: JsonObject, *, strict: bool) -> tuple[str, JsonObject] | None:
+    """The broken rule and the words it needs."""
     kind = schema.get("type")
     if kind != "object":
-        return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'."
+        return "openai-function-schema-kind", {"kind": kind}
     if not NOT_AT_THE_TOP.isdisjoint(schema):
-        return (
-            "schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not'"
-            " at the top level."
-        )
+        return "openai-function-schema-top", {}
     if not isinstance(schema.get("properties"), dict):
-        return "In context=(), object schema missing properties."
+        return "openai-function-properties", {}
     fault = next(schema_faults(schema), None)
     if fault is not None:
-        return fault
+        return "openai-function-draft", {"fault": fault}
     itemless = next(_arrays_without_items(schema["properties"], ("properties",)), None)
     if itemless is not None:
-        return f"In context={itemless}, array schema missing items."
+        return "openai-function-items", {"context": itemless}
     if strict and schema.get("additionalProperties") is not False:
-        return "In context=(), 'additionalProperties' is required to be supplied and to be false."
-    required = schema.get("required")
-    if strict and not (
-        isinstance(required, list) and all(name in required for name in schema["properties"])
-    ):
-        return (
-            "In context=(), 'required' is required to be supplied and to be an array including"
-            " every key in properties."
-        )
+        return "openai-function-additional", {}
+    required = schema.get("required") or []
+    missing = [name for name in schema["properties"] if name not in required]
+    if strict and missing:
+        return "openai-function-required", {"missing": missing[0]}
     return None
 
 

@@ -17,11 +17,11 @@ from tests.vendors.answers import (
     Text,
     Thinking,
     ToolCall,
-    Unheard,
+    UnknownItem,
 )
 from tests.vendors.apis import Ids
 from tests.vendors.caching import Usage
-from tests.vendors.chat_answers import said_tokens
+from tests.vendors.chat_answers import output_tokens_of
 from tests.vendors.fields import JsonObject
 from tests.vendors.responses_rules import sealed_reasoning
 from tests.vendors.seals import Seals
@@ -53,7 +53,7 @@ class AnsweredResponse:
 
     def whole(self) -> JsonObject:
         incomplete = _INCOMPLETE.get(self._answer.stopped_by)
-        reasoning, said = said_tokens(self._answer)
+        reasoning, output = output_tokens_of(self._answer)
         return {
             **self._begun(),
             "status": "incomplete" if incomplete else "completed",
@@ -65,28 +65,28 @@ class AnsweredResponse:
                     "cached_tokens": self._usage.read_tokens,
                     "cache_write_tokens": self._usage.written_tokens,
                 },
-                "output_tokens": said,
+                "output_tokens": output,
                 "output_tokens_details": {"reasoning_tokens": reasoning},
-                "total_tokens": self._usage.input_tokens + said,
+                "total_tokens": self._usage.input_tokens + output,
             },
         }
 
     def events(self) -> list[Event]:
         whole = self.whole()
-        told = [
+        event_list = [
             {"type": "response.created", "response": self._begun()},
             {"type": "response.in_progress", "response": self._begun()},
-            *self._told_items(),
+            *self._items_events(),
             {"type": f"response.{whole['status']}", "response": whole},
         ]
-        last = len(told) - 1
+        last = len(event_list) - 1
         return [
             Event(
                 name=data["type"],
                 data={**data, "sequence_number": number},
                 end="stop" if number == last else "",
             )
-            for number, data in enumerate(told)
+            for number, data in enumerate(event_list)
         ]
 
     def _begun(self) -> JsonObject:
@@ -129,7 +129,7 @@ class AnsweredResponse:
                 }
             case Thinking(text):
                 return self._reasoning(text)
-            case Unheard(block):
+            case UnknownItem(block):
                 return block
 
     def _message(self, content: JsonObject) -> JsonObject:
@@ -151,31 +151,31 @@ class AnsweredResponse:
             )
         return item
 
-    def _told_items(self) -> Iterator[JsonObject]:
+    def _items_events(self) -> Iterator[JsonObject]:
         for index, item in enumerate(self._items):
-            yield from self._told_item(item, index)
+            yield from self._item_events(item, index)
 
-    def _told_item(self, item: JsonObject, index: int) -> Iterator[JsonObject]:
+    def _item_events(self, item: JsonObject, index: int) -> Iterator[JsonObject]:
         at_item = {"output_index": index}
         inner = {**at_item, "item_id": item.get("id", "")}
         added = item
-        told: Iterator[JsonObject] = iter(())
+        event_list: Iterator[JsonObject] = iter(())
         match item["type"]:
             case "message":
                 added = {**item, "status": "in_progress", "content": []}
-                told = self._told_content(item["content"][0], {**inner, "content_index": 0})
+                event_list = self._content_events(item["content"][0], {**inner, "content_index": 0})
             case "function_call":
                 added = {**item, "status": "in_progress", "arguments": ""}
-                told = self._told_arguments(item["arguments"], inner)
+                event_list = self._arguments_events(item["arguments"], inner)
             case "reasoning":
                 added = {**item, "summary": []}
                 added.pop("encrypted_content", None)
-                told = self._told_summary(item["summary"], {**inner, "summary_index": 0})
+                event_list = self._summary_events(item["summary"], {**inner, "summary_index": 0})
         yield {"type": "response.output_item.added", **at_item, "item": added}
-        yield from told
+        yield from event_list
         yield {"type": "response.output_item.done", **at_item, "item": item}
 
-    def _told_content(self, part: JsonObject, place: JsonObject) -> Iterator[JsonObject]:
+    def _content_events(self, part: JsonObject, place: JsonObject) -> Iterator[JsonObject]:
         is_text = part["type"] == "output_text"
         name, text_field = ("output_text", "text") if is_text else ("refusal", "refusal")
         extra: JsonObject = {"logprobs": []} if is_text else {}
@@ -186,13 +186,13 @@ class AnsweredResponse:
         yield {"type": f"response.{name}.done", **place, **extra, text_field: part[text_field]}
         yield {"type": "response.content_part.done", **place, "part": part}
 
-    def _told_arguments(self, arguments: str, place: JsonObject) -> Iterator[JsonObject]:
+    def _arguments_events(self, arguments: str, place: JsonObject) -> Iterator[JsonObject]:
         name = "response.function_call_arguments"
         for piece in self._answer.pieces(arguments):
             yield {"type": f"{name}.delta", **place, "delta": piece}
         yield {"type": f"{name}.done", **place, "arguments": arguments}
 
-    def _told_summary(self, summary: list[JsonObject], place: JsonObject) -> Iterator[JsonObject]:
+    def _summary_events(self, summary: list[JsonObject], place: JsonObject) -> Iterator[JsonObject]:
         name = "response.reasoning_summary"
         for part in summary:
             yield {"type": f"{name}_part.added", **place, "part": {**part, "text": ""}}

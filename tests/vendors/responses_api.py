@@ -63,8 +63,8 @@ class ResponsesApi:
             }
             data: JsonObject = {"type": "response.failed", "response": failed, **number}
             return Event(name="response.failed", data=data)
-        told = self._openai.error_body(self._openai.failure(500), "")
-        return Event(name="error", data={"type": "error", **number, **told})
+        error = self._openai.error_body(self._openai.failure(500), "")
+        return Event(name="error", data={"type": "error", **number, **error})
 
     def _answered(self, body: JsonObject, answer: Answer, usage: Usage) -> AnsweredResponse:
         answered = AnsweredResponse(body, answer, usage, ids=self._ids, seals=self._seals)

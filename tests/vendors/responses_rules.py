@@ -1,11 +1,9 @@
 """The rules of `POST /v1/responses`.
 
-Sentences are OpenAI's as users have reported them: prefixes, charset and length of item
-ids, pairing of calls and outputs, reasoning that must be followed by what it led to and
-the other way round (reported since 2025; in September 2026 one user saw it no longer
-enforced without `store`, it is held here), encrypted reasoning that must be the server's
-own. Assumed: such reasoning is bound to its model and not to what came before; a call has
-one output. Nothing is stored: earlier responses and item references are never found.
+That reasoning and what it led to belong together is reported since 2025; in September 2026
+one user saw it no longer enforced without `store`, it is held here. Encrypted reasoning is
+bound to its model and not to what came before. Nothing is stored: earlier responses and item
+references are never found.
 """
 
 from __future__ import annotations
@@ -20,17 +18,15 @@ from tests.vendors.fields import (
     check_name,
     check_range,
     check_shape,
-    told_by,
+    discriminator,
 )
 from tests.vendors.models import GptModel
 from tests.vendors.openai_api import check_cache_key, check_effort, check_sampling, unsupported
+from tests.vendors.openai_rules import OPENAI
 from tests.vendors.openai_tools import (
     SAY,
-    check_choice_of_tools,
-    check_function,
-    check_tool_count,
+    check_tools,
 )
-from tests.vendors.rejections import Rejection
 from tests.vendors.responses_shapes import (
     CALL_ID_CHARACTERS_MAX,
     FUNCTION,
@@ -41,7 +37,6 @@ from tests.vendors.responses_shapes import (
 )
 from tests.vendors.seals import Seals, digest
 from tests.vendors.tokens import canonical
-from tests.vendors.wordings import invalid
 
 OUTPUT_TOKENS_MIN = 16
 
@@ -65,18 +60,9 @@ def check_parameters(body: JsonObject, model: GptModel) -> None:
         check_choice(name, ("include", place), ("reasoning.encrypted_content",), SAY)
     earlier = body.get("previous_response_id")
     if earlier is not None:
-        raise invalid(
-            f"Previous response with id '{earlier}' not found.",
-            ("previous_response_id",),
-            code="previous_response_not_found",
-        )
-    if body.get("tools") is not None:
-        check_tool_count(body["tools"])
-        for place, tool in enumerate(body["tools"]):
-            tool = check_shape(tool, ("tools", place), FUNCTION, SAY)
-            check_choice(tool["type"], ("tools", place, "type"), ("function",), SAY)
-            check_function(tool, ("tools", place))
-    check_choice_of_tools(body)
+        rule = OPENAI["openai-previous-response"]
+        raise rule.refusal(param="previous_response_id", id=earlier)
+    check_tools(body, FUNCTION)
 
 
 def check_input(body: JsonObject, seals: Seals, led_to: Mapping[str, str]) -> None:
@@ -96,12 +82,7 @@ def check_input(body: JsonObject, seals: Seals, led_to: Mapping[str, str]) -> No
 
 def check_window(tokens: int, model: GptModel) -> None:
     if tokens > model.window_tokens:
-        raise invalid(
-            "Your input exceeds the context window of this model. Please adjust your input and"
-            " try again.",
-            ("input",),
-            code="context_length_exceeded",
-        )
+        raise OPENAI["openai-responses-window"].refusal(param="input")
 
 
 def sealed_reasoning(model: str, item: JsonObject) -> dict[str, str]:
@@ -112,11 +93,8 @@ def _check_item(item: object, path: Path) -> None:
     kind = item.get("type", "message") if isinstance(item, dict) else "message"
     check_choice(kind, (*path, "type"), ("message", *ITEMS), SAY)
     if kind == "item_reference":
-        raise Rejection(
-            f"Item with id '{item.get('id') if isinstance(item, dict) else ''}' not found.",
-            status=404,
-            param="input",
-        )
+        item_id = item.get("id") if isinstance(item, dict) else ""
+        raise OPENAI["openai-item"].refusal(param="input", id=item_id)
     if kind == "message":
         _check_message(item, path)
         return
@@ -127,7 +105,7 @@ def _check_item(item: object, path: Path) -> None:
 
 
 def _check_message(item: object, path: Path) -> None:
-    role = told_by(item, path, "role", SAY)
+    role = discriminator(item, path, "role", SAY)
     check_choice(role, (*path, "role"), tuple(MESSAGES), SAY)
     item = check_shape(item, path, MESSAGES[role], SAY)
     if role == "assistant":
@@ -137,7 +115,7 @@ def _check_message(item: object, path: Path) -> None:
     parts = PARTS["assistant" if role == "assistant" else "user"]
     for place, part in enumerate(item["content"]):
         part_path = (*path, "content", place)
-        check_choice(told_by(part, part_path, "type", SAY), part_path, tuple(parts), SAY)
+        check_choice(discriminator(part, part_path, "type", SAY), part_path, tuple(parts), SAY)
         check_shape(part, part_path, parts[part["type"]], SAY)
 
 
@@ -146,11 +124,7 @@ def _check_unique(items: list[JsonObject]) -> None:
     for item in items:
         item_id = item.get("id")
         if item_id in seen:
-            raise invalid(
-                f"Duplicate item found with id {item_id}. Remove duplicate items from your"
-                " input and try again.",
-                ("input",),
-            )
+            raise OPENAI["openai-two-items"].refusal(param="input", id=item_id)
         if item_id is not None:
             seen.add(item_id)
 
@@ -162,18 +136,16 @@ def _check_outputs(items: list[JsonObject]) -> None:
         match item.get("type"):
             case "function_call":
                 if item["call_id"] in calls:
-                    raise invalid(f"Duplicate call_id '{item['call_id']}'.", ("input",))
+                    rule = OPENAI["openai-two-calls"]
+                    raise rule.refusal(param="input", id=item["call_id"])
                 calls.add(item["call_id"])
             case "function_call_output":
                 if item["call_id"] not in calls or item["call_id"] in outputs:
-                    raise invalid(
-                        "No tool call found for function call output with call_id"
-                        f" {item['call_id']}.",
-                        ("input",),
-                    )
+                    rule = OPENAI["openai-output-without-call"]
+                    raise rule.refusal(param="input", id=item["call_id"])
                 outputs.add(item["call_id"])
     for call_id in sorted(calls - outputs):
-        raise invalid(f"No tool output found for function call {call_id}.", ("input",))
+        raise OPENAI["openai-call-without-output"].refusal(param="input", id=call_id)
 
 
 def _check_reasoning(body: JsonObject, seals: Seals) -> None:
@@ -183,32 +155,16 @@ def _check_reasoning(body: JsonObject, seals: Seals) -> None:
             continue
         sealed = item.get("encrypted_content")
         if sealed is None:
-            raise _not_kept(item["id"], stored=body.get("store") is not False)
+            stored = body.get("store") is not False
+            rule = OPENAI["openai-item" if stored else "openai-item-not-stored"]
+            raise rule.refusal(param="input", id=item["id"])
         if seals.contents(sealed) != sealed_reasoning(body["model"], item):
-            raise Rejection(
-                f"The encrypted content for item {item['id']} could not be verified. Reason:"
-                " Encrypted content could not be decrypted or parsed.",
-                code="invalid_encrypted_content",
-            )
+            raise OPENAI["openai-encrypted"].refusal(id=item["id"])
         following = items[place + 1] if place + 1 < len(items) else {}
         if following.get("type") not in ("reasoning", "function_call") and (
             following.get("role") != "assistant"
         ):
-            raise invalid(
-                f"Item '{item['id']}' of type 'reasoning' was provided without its required"
-                " following item.",
-                ("input",),
-            )
-
-
-def _not_kept(item_id: str, *, stored: bool) -> Rejection:
-    why = (
-        ""
-        if stored
-        else " Items are not persisted when `store` is set to false. Try again with `store` set"
-        " to true, or remove this item from your input."
-    )
-    return Rejection(f"Item with id '{item_id}' not found.{why}", status=404, param="input")
+            raise OPENAI["openai-reasoning-alone"].refusal(param="input", id=item["id"])
 
 
 def _check_led_to(items: list[JsonObject], led_to: Mapping[str, str]) -> None:
@@ -217,9 +173,10 @@ def _check_led_to(items: list[JsonObject], led_to: Mapping[str, str]) -> None:
         item_id = item.get("id") or ""
         reasoning = led_to.get(item_id)
         if reasoning is not None and reasoning not in seen:
-            raise invalid(
-                f"Item '{item_id}' of type '{item.get('type', 'message')}' was provided without"
-                f" its required 'reasoning' item: '{reasoning}'.",
-                ("input",),
+            raise OPENAI["openai-without-reasoning"].refusal(
+                param="input",
+                id=item_id,
+                type=item.get("type", "message"),
+                reasoning=reasoning,
             )
         seen.add(item_id)

@@ -7,8 +7,9 @@ belongs to them are left out, and so refused.
 from __future__ import annotations
 
 from tests.vendors.fields import JsonObject, Path, Shape
+from tests.vendors.openai_rules import OPENAI
 from tests.vendors.openai_tools import SAY
-from tests.vendors.wordings import bracketed, invalid
+from tests.vendors.wordings import bracketed
 
 CALL_ID_CHARACTERS_MAX = 64
 ITEM_ID_CHARACTERS_MAX = 64
@@ -110,17 +111,10 @@ def check_item_id(item: JsonObject, kind: str, path: Path) -> None:
     path = (*path, "id")
     if len(item_id) > ITEM_ID_CHARACTERS_MAX:
         raise SAY.too_long(path, len(item_id), ITEM_ID_CHARACTERS_MAX)
-    where = f"Invalid '{bracketed(path)}': '{item_id}'."
+    place = bracketed(path)
     if not item_id.startswith(_PREFIXES[kind]):
-        raise invalid(
-            f"{where} Expected an ID that begins with '{_PREFIXES[kind]}'.",
-            path,
-            code="invalid_value",
-        )
+        rule = OPENAI["openai-item-prefix"]
+        raise rule.refusal(param=place, path=place, id=item_id, prefix=_PREFIXES[kind])
     if not item_id.isascii() or not item_id.replace("_", "").replace("-", "").isalnum():
-        raise invalid(
-            f"{where} Expected an ID that contains letters, numbers, underscores, or dashes, but"
-            " this value contained additional characters.",
-            path,
-            code="invalid_value",
-        )
+        rule = OPENAI["openai-item-characters"]
+        raise rule.refusal(param=place, path=place, id=item_id)

@@ -17,8 +17,8 @@ CLAUDE_TOOL = {"name": "look", "input_schema": {"type": "object", "properties": 
 GPT_FUNCTION = {"name": "look", "parameters": {"type": "object", "properties": {}}}
 
 
-def text(said: str, **more: object) -> Json:
-    return {"type": "text", "text": said, **more}
+def text(content: str, **more: object) -> Json:
+    return {"type": "text", "text": content, **more}
 
 
 def ask_claude(*contents: list[Json], **fields: Any) -> Json:
@@ -104,8 +104,8 @@ def test_a_mark_sees_twenty_blocks_back_and_no_further() -> None:
 def test_openai_reads_the_longest_prefix_in_steps_of_128_tokens() -> None:
     api = Emulator().api("chat")
 
-    def ask(said: str) -> Usage:
-        return api.admit({"model": "gpt-4.1", "messages": [{"role": "user", "content": said}]})
+    def ask(content: str) -> Usage:
+        return api.admit({"model": "gpt-4.1", "messages": [{"role": "user", "content": content}]})
 
     assert ask("x" * 5000).read_tokens == 0
     read = ask("x" * 5000 + "y" * 5000).read_tokens
@@ -129,7 +129,7 @@ ANSWERS = st.lists(
 
 
 @given(ANSWERS)
-def test_claude_takes_back_whatever_it_said_and_reads_all_of_it_from_the_cache(
+def test_claude_accepts_its_own_outputs_and_reads_them_from_the_cache(
     answers: list[list[Part]],
 ) -> None:
     vendors = Emulator(limits=Limits(cached_tokens_min=0))
@@ -142,17 +142,17 @@ def test_claude_takes_back_whatever_it_said_and_reads_all_of_it_from_the_cache(
         assert usage.read_tokens == sent
         assert usage.read_tokens + usage.written_tokens == usage.input_tokens
         sent = usage.input_tokens
-        said = api.whole(body, Answer(parts=tuple(parts)), usage)["content"]
+        content = api.whole(body, Answer(parts=tuple(parts)), usage)["content"]
         results = [
             {"type": "tool_result", "tool_use_id": block["id"], "content": "seen"}
-            for block in said
+            for block in content
             if block["type"] == "tool_use"
         ]
-        contents += [said, [*results, text("go on")]]
+        contents += [content, [*results, text("go on")]]
 
 
 @given(ANSWERS)
-def test_gpt_takes_back_whatever_it_said(answers: list[list[Part]]) -> None:
+def test_gpt_accepts_its_own_outputs(answers: list[list[Part]]) -> None:
     chat, responses = (Emulator().api(name) for name in ("chat", "responses"))
     messages: list[Json] = [{"role": "user", "content": "go"}]
     items = list(messages)

@@ -163,7 +163,7 @@ async def test_an_answer_in_one_piece_can_be_broken_too(fault: faults.Fault) -> 
             json.loads(body)
 
 
-async def test_a_script_can_fail_by_itself_and_is_told_which_call_it_is() -> None:
+async def test_a_script_can_fail_and_gets_the_number_of_its_call() -> None:
     def script(call: Call) -> Answer:
         first = call.number == 1
         return Answer(parts=say(call.api).parts, fault=faults.Status(status=529) if first else None)
@@ -212,7 +212,7 @@ async def test_rules_come_before_faults() -> None:
         assert (await post(vendors, CHAT, ASKED_GPT))[0] == 200
 
 
-async def test_a_script_that_crashes_is_heard_of() -> None:
+async def test_a_script_that_crashes_is_reported() -> None:
     def script(call: Call) -> Answer:
         raise LookupError("nothing to say")
 

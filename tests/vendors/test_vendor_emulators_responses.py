@@ -14,8 +14,6 @@ from tests.vendors.rule import Json, Rule, assert_holds, each
 PLAIN = "gpt-4.1"
 REASONING = "gpt-5.6"
 
-SCHEMA = {"type": "object", "properties": {"at": {"type": "string"}}}
-TOOL = {"type": "function", "name": "look", "parameters": SCHEMA}
 HELLO = {"role": "user", "content": "hello"}
 
 
@@ -32,7 +30,7 @@ def assistant(*parts: Json, **more: object) -> Json:
     return {"type": "message", "role": "assistant", "content": list(parts), **more}
 
 
-def said(text: str) -> Json:
+def output_text(text: str) -> Json:
     return {"type": "output_text", "text": text, "annotations": []}
 
 
@@ -84,7 +82,7 @@ RULES = [
     Rule(
         name="assistants say output_text",
         broken=ask(HELLO, assistant({"type": "input_text", "text": "hi"})),
-        kept=ask(HELLO, assistant(said("hi"))),
+        kept=ask(HELLO, assistant(output_text("hi"))),
         says="Invalid value: 'input_text'. Supported values are: 'output_text' and 'refusal'.",
         param="input[1].content[0]",
         code="invalid_value",
@@ -144,8 +142,8 @@ RULES = [
     ),
     Rule(
         name="ids of messages tell their kind",
-        broken=ask(HELLO, assistant(said("hi"), id="item_1")),
-        kept=ask(HELLO, assistant(said("hi"), id="msg_1")),
+        broken=ask(HELLO, assistant(output_text("hi"), id="item_1")),
+        kept=ask(HELLO, assistant(output_text("hi"), id="msg_1")),
         says="Expected an ID that begins with 'msg'.",
         param="input[1].id",
         code="invalid_value",
@@ -170,11 +168,11 @@ RULES = [
         broken=ask(
             HELLO,
             {"type": "reasoning", "id": "rs_1", "summary": []},
-            assistant(said("hi")),
+            assistant(output_text("hi")),
             model=REASONING,
             store=False,
         ),
-        kept=ask(HELLO, assistant(said("hi")), model=REASONING, store=False),
+        kept=ask(HELLO, assistant(output_text("hi")), model=REASONING, store=False),
         says="Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.",
         status=404,
         param="input",
@@ -184,10 +182,10 @@ RULES = [
         broken=ask(
             HELLO,
             {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
-            assistant(said("hi")),
+            assistant(output_text("hi")),
             model=REASONING,
         ),
-        kept=ask(HELLO, assistant(said("hi")), model=REASONING),
+        kept=ask(HELLO, assistant(output_text("hi")), model=REASONING),
         says="The encrypted content for item rs_1 could not be verified.",
         code="invalid_encrypted_content",
     ),
@@ -255,37 +253,6 @@ RULES = [
         says="Invalid 'temperature': integer above maximum value.",
         param="temperature",
         code="integer_above_max_value",
-    ),
-    Rule(
-        name="a choice of tools asks for tools",
-        broken=ask(tool_choice="auto"),
-        kept=ask(tools=[TOOL], tool_choice="auto"),
-        says="'tool_choice' is only allowed when 'tools' are specified.",
-        param="tool_choice",
-    ),
-    Rule(
-        name="tools are functions",
-        broken=ask(tools=[{**TOOL, "type": "custom"}]),
-        kept=ask(tools=[TOOL]),
-        says="Invalid value: 'custom'. Supported values are: 'function'.",
-        param="tools[0].type",
-        code="invalid_value",
-    ),
-    Rule(
-        name="a schema is an object's",
-        broken=ask(tools=[{**TOOL, "parameters": {"type": "array"}}]),
-        kept=ask(tools=[TOOL]),
-        says="schema must be a JSON Schema of 'type: \"object\"', got 'type: \"array\"'.",
-        param="tools[0].parameters",
-        code="invalid_function_parameters",
-    ),
-    Rule(
-        name="names of tools are plain",
-        broken=ask(tools=[{**TOOL, "name": "look at"}]),
-        kept=ask(tools=[{**TOOL, "name": "look-at"}]),
-        says="Invalid 'tools[0].name': string does not match pattern.",
-        param="tools[0].name",
-        code="invalid_value",
     ),
 ]
 

@@ -23,8 +23,8 @@ SELF: Json = {
 
 
 def chat(schema: Json, *, model: str = "gpt-4.1", strict: bool = True, name: str = "x") -> Json:
-    told = {"name": name, "schema": schema, "strict": strict}
-    return asked(model, response_format={"type": "json_schema", "json_schema": told})
+    format_ = {"name": name, "schema": schema, "strict": strict}
+    return asked(model, response_format={"type": "json_schema", "json_schema": format_})
 
 
 def asked(model: str, text: str = "hello", **fields: Any) -> Json:
@@ -32,8 +32,8 @@ def asked(model: str, text: str = "hello", **fields: Any) -> Json:
 
 
 def responses(schema: Json, *, strict: bool = True) -> Json:
-    told = {"type": "json_schema", "name": "x", "schema": schema, "strict": strict}
-    return {"model": "gpt-4.1", "input": "hello", "text": {"format": told}}
+    format_ = {"type": "json_schema", "name": "x", "schema": schema, "strict": strict}
+    return {"model": "gpt-4.1", "input": "hello", "text": {"format": format_}}
 
 
 def claude(schema: Json, *, model: str = "claude-opus-5-5") -> Json:

@@ -22,7 +22,7 @@ from tests.vendors.answers import (
     Text,
     Thinking,
     ToolCall,
-    Unheard,
+    UnknownItem,
     say,
 )
 from tests.vendors.emulator import Emulator, emulator
@@ -127,7 +127,7 @@ async def test_unscripted_every_api_says_the_prompt_again_whole_and_streamed(
     assert text_of_messages(await messaged(claude)) == "hello there"
 
 
-async def test_usage_of_a_chat_is_told_at_the_end_and_only_if_asked_for(
+async def test_usage_of_a_chat_is_sent_at_the_end_and_only_on_request(
     gpt: openai.AsyncOpenAI,
 ) -> None:
     assert [chunk.usage for chunk in await chatted(gpt)] == [None] * 4
@@ -238,7 +238,7 @@ async def test_each_api_has_its_word_for_why_the_model_stopped(
     assert [each.delta.stop_reason for each in stops] == [messages]
 
 
-async def test_models_and_tokens_are_told(
+async def test_models_and_token_counts_are_served(
     gpt: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic
 ) -> None:
     assert GPT in [model.id async for model in gpt.models.list()]
@@ -280,7 +280,7 @@ async def test_keys_and_models_are_checked(
 
 
 @pytest.mark.parametrize("retry_after", ["7", "Wed, 21 Oct 2026 07:28:00 GMT", None])
-async def test_429_is_told_with_when_to_come_back(
+async def test_429_carries_retry_after(
     vendors: Emulator,
     gpt: openai.AsyncOpenAI,
     claude: anthropic.AsyncAnthropic,
@@ -301,7 +301,7 @@ async def test_429_is_told_with_when_to_come_back(
 
 
 @pytest.mark.parametrize("status", [500, 503, 529])
-async def test_a_server_that_fails_is_told_apart(
+async def test_a_server_error_has_its_own_class(
     vendors: Emulator, gpt: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic, status: int
 ) -> None:
     fault = faults.Status(status=status)
@@ -425,10 +425,10 @@ async def test_the_answer_is_the_same_on_any_wire(
     assert usage.input_tokens > 0
 
 
-async def test_a_block_nobody_has_heard_of_is_passed_on(
+async def test_an_unknown_block_is_passed_on(
     vendors: Emulator, gpt: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic
 ) -> None:
-    stranger = Unheard({"type": "hologram", "of": "a cat"})
+    stranger = UnknownItem({"type": "hologram", "of": "a cat"})
     vendors.script = lambda call: Answer(parts=(stranger, Text("meow")))
     assert text_of_messages(await messaged(claude)) == "meow"
     assert text_of_responses(await responded(gpt)) == "meow"

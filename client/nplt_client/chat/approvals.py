@@ -7,7 +7,7 @@ Every attached person may decide, and the first decision counts.
 
 The arguments come from a model: they are shown exactly, with every character that could
 control a terminal escaped. `OpenQuestion` is a question above an input, with the marked
-answer.
+decision.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class ApprovalDecision(Struct, frozen=True, kw_only=True):
 
 
 ARROWS = {"left": -1, "up": -1, "right": 1, "down": 1}
-"""The keys that move the mark, and by how many answers."""
+"""The keys that move the mark, and by how many choices."""
 CHOICES = (("y", "yes"), ("n", "no"), ("a", "always"))
-"""The possible answers: the letter and its meaning."""
-ANSWERS_HELP = "y: yes, this once; n: no; a: yes, always in this conversation"
+"""The possible decisions: the letter and its meaning."""
+DECISIONS_HELP = "y: yes, this once; n: no; a: yes, always in this conversation"
 
 
 def parse_decision(line: str) -> ApprovalDecision | None:
@@ -71,16 +71,16 @@ def approval_wanted(request: ApprovalRequest, *, is_mine: bool = False) -> Appro
 
 
 class OpenQuestion:
-    """The question above the input, and the marked answer.
+    """The question above the input, and the marked decision.
 
     A key that was meant for the input must not decide. So the question accepts keys only after
-    a pause in typing, and a letter or an arrow only marks an answer: Enter decides.
+    a pause in typing, and a letter or an arrow only marks a decision: Enter decides.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.wanted: ApprovalWanted | None = None
         self.marked: str | None = None
-        """The letter of the marked answer."""
+        """The letter of the marked decision."""
         self._clock = clock
         self._typed_at = 0.0
 
@@ -164,11 +164,11 @@ class Approvals:
             raise
         allowed = decided.decision == "allow"
         if allowed != decision.allow:
-            who = safe_line(decided.decided_by or "nobody")
+            who = safe_line(decided.decided_by or "no one")
             return f"{who} decided before: {safe_line(decided.decision)}"
         return f"{wanted.tool_name}: {'allowed' if allowed else 'denied'}"
 
     async def decide_oldest(self, decision: ApprovalDecision) -> str:
         if self.oldest is None:
-            raise RequestRefused("No tool waits for an answer.", code="not_found")
+            raise RequestRefused("No tool waits for a decision.", code="not_found")
         return await self.decide(self.oldest, decision)

@@ -299,7 +299,7 @@ class ChatSession:
         change = self._note_taken_back(change)
         alert = ""
         if isinstance(change, ApprovalWanted):
-            alert = f"{change.tool_name} waits for your answer"
+            alert = f"{change.tool_name} waits for your decision"
         elif isinstance(change, changes.TurnEnded) and self.client.started_here(change.turn_id):
             # The end may be received twice, but only the first time the turn still runs here.
             alert = "the answer is done" if change.turn_id == self.turn_status.running else ""

@@ -374,12 +374,12 @@ async def _tools(chat: ChatDisplay, argument: str) -> None:
     await chat.show_text(reports.tools_text(await chat.session.client.tools()))
 
 
-@_command("[always]", "let the tool that waits for it be run")
+@_command("[always]", "run the tool that waits for a decision")
 async def _allow(chat: ChatDisplay, argument: str) -> None:
     await _decide(chat, argument, allow=True)
 
 
-@_command("[always]", "don't let it be run")
+@_command("[always]", "deny that tool")
 async def _deny(chat: ChatDisplay, argument: str) -> None:
     await _decide(chat, argument, allow=False)
 

@@ -67,7 +67,7 @@ def assemble_prompt(argument: str | None, deadline: Deadline) -> str:
     if argument == "-" or (argument is None and not is_terminal(sys.stdin)):
         text = _read_stdin(deadline)
     elif argument is None:
-        raise click.UsageError("Say what to ask: nplt ask PROMPT, or nplt ask - to read stdin.")
+        raise click.UsageError("Give a prompt: nplt ask PROMPT, or nplt ask - to read stdin.")
     else:
         # Python decodes bytes that are not UTF-8 to lone surrogates.
         text = argument.encode(errors="surrogateescape").decode(errors="replace")

@@ -61,7 +61,7 @@ from nplt_protocol.codec import to_object
 
 _ROWS_PER_PAGE = 100
 _SHOWN_WIDTH = 60
-_ANSWER_SECONDS_MAX = 3.0
+_REPLY_SECONDS_MAX = 3.0
 _NONE = "no server of yours is running on this machine; to start one: nplt server start"
 
 R = TypeVar("R", bound=messages.Reply)
@@ -360,7 +360,7 @@ def redact(wanted: str, seq: int, yes: bool, server: str | None) -> None:
             )
             _confirm(connection.request(part, messages.MessageRange).content, found.name, seq)
         connection.request(messages.Redact(seq=seq, session_id=found.session_id), messages.Redacted)
-    print_remark(f"what entry {seq} of {found.name!r} said is erased")
+    print_remark(f"the text of entry {seq} of {found.name!r} is erased")
 
 
 def _confirm(words: str, name: str, seq: int) -> None:
@@ -380,7 +380,7 @@ def repair(wanted: str, as_json: bool, server: str | None) -> None:
     """Make a damaged conversation usable again.
 
     Every entry that can be read is kept; a note stands in the place of each other one. The
-    file is kept beside it as it was.
+    file is kept next to it as it was.
     """
     with open_for_command(server) as connection:
         done = connection.request(messages.Repair(session_id=wanted), messages.Repaired)
@@ -452,10 +452,10 @@ def server_status() -> None:
     welcome = None
     with (
         suppress(NpltError),
-        open_running(parse_url(server.url), Deadline(_ANSWER_SECONDS_MAX)) as connection,
+        open_running(parse_url(server.url), Deadline(_REPLY_SECONDS_MAX)) as connection,
     ):
         welcome = connection.welcome
-    version = welcome.server.removeprefix("nplt/") if welcome else "it does not answer"
+    version = welcome.server.removeprefix("nplt/") if welcome else "it does not reply"
     facts = {"pid": server.pid, "address": server.url, "version": version, "log": log_path()}
     print(pairs((name, str(value)) for name, value in facts.items()))
     if welcome is not None:
@@ -495,7 +495,7 @@ def server_stop() -> None:
     os.kill(server.pid, signal.SIGTERM)
     if not wait_until_gone(server):
         raise TimedOut(
-            f"nplt-server (pid {server.pid}) was told to stop but is still running; "
+            f"nplt-server (pid {server.pid}) was asked to stop but is still running; "
             "its log may say why: nplt server log"
         )
     print_remark(f"stopped nplt-server (pid {server.pid})")

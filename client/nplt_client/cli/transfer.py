@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from nplt_client.errors import ConfigurationError, NpltError
 from nplt_client.render.export import ConversationWalk, Form, exported, form_of, with_content
 from nplt_client.render.terminal import exact_stream, is_terminal, print_error, print_remark
-from nplt_client.render.text import number_in, sanitize_line, shorten, width_of, word_in
+from nplt_client.render.text import number_in, sanitize_line, shorten, word_in
 from nplt_client.wire.blocking import BlockingConnection, open_for_command, read_file
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import (
@@ -31,15 +31,16 @@ from nplt_protocol.messages import (
     SessionSwitch,
 )
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
 BEGIN_AFTER_SECONDS = 0.5
-BETWEEN_SECONDS = 0.1
-_CELLS = 24
 _NAME_WIDTH_MAX = 40
 
 
 class ProgressBar:
-    """A progress bar in one line on stderr, if that is a terminal. It appears after a moment and
-    is removed at the end."""
+    """A progress bar on stderr, if that is a terminal. It appears after a moment and is removed at
+    the end. Only then is rich imported, which takes 0.1 s."""
 
     def __init__(
         self,
@@ -54,38 +55,52 @@ class ProgressBar:
         self._total = max(1, total)
         self._stream = exact_stream(stream or sys.stderr)
         self._clock = clock
-        self._next = clock() + BEGIN_AFTER_SECONDS
-        self._width = 0
+        self._due = clock() + BEGIN_AFTER_SECONDS
         self._is_wanted = not hidden and is_terminal(self._stream)
+        self._bar: Progress | None = None
 
     def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._width:
-            self._write("\r" + " " * self._width + "\r")
-            self._width = 0
+        if self._bar is not None:
+            self._bar.stop()
 
     def show(self, done: int) -> None:
-        if not self._is_wanted or (now := self._clock()) < self._next:
-            return
-        self._next = now + BETWEEN_SECONDS
-        share = min(1.0, done / self._total)
-        full = int(share * _CELLS)
-        line = f"{self._name}  {'█' * full}{'░' * (_CELLS - full)}  {share:4.0%}"
-        self._width = width_of(line)
-        self._write(f"\r{line}")
+        if self._is_wanted and (self._bar is not None or self._clock() >= self._due):
+            self._update(self._name, done, self._total)
 
     def note(self, text: str) -> None:
-        """Shows a text instead of the bar, while the server works and progress is unknown."""
+        """Shows a text and a bar without a share, while the server works."""
         if self._is_wanted:
-            line = f"{self._name}  {text}"
-            self._write("\r" + " " * self._width + f"\r{line}")
-            self._width = width_of(line)
+            self._update(f"{self._name}  {text}", 0, None)
 
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+    def _update(self, name: str, done: int, total: int | None) -> None:
+        if self._bar is None:
+            self._bar = _bar_on(self._stream)
+            self._bar.add_task(name, completed=done, total=total)
+            self._bar.start()
+        else:
+            (task,) = self._bar.task_ids
+            self._bar.update(task, description=name, completed=done)
+            self._bar.tasks[0].total = total
+
+
+def _bar_on(stream: TextIO) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    name = TextColumn("{task.description}", markup=False)
+    console = Console(file=stream)
+    return Progress(
+        name,
+        BarColumn(24),
+        TaskProgressColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
 
 
 _PAGE_MESSAGES = 200
@@ -138,15 +153,15 @@ def _opened(output: Path | None) -> Iterator[TextIO]:
     if output is None:
         yield sys.stdout
         return
-    beside = output.with_name(f".{output.name}.new")
+    new_file = output.with_name(f".{output.name}.new")
     try:
-        with beside.open("w", encoding="utf-8", newline="\n") as stream:
+        with new_file.open("w", encoding="utf-8", newline="\n") as stream:
             yield stream
-        beside.replace(output)
+        new_file.replace(output)
     except OSError as error:
         raise ConfigurationError(f"can't write {output}: {error.strerror or error}") from None
     finally:
-        beside.unlink(missing_ok=True)
+        new_file.unlink(missing_ok=True)
 
 
 def _counted(messages: Iterable[JsonObject], progress: ProgressBar) -> Iterator[JsonObject]:

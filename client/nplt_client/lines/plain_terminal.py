@@ -32,7 +32,7 @@ from msgspec.structs import replace
 
 from nplt_client.chat import changes
 from nplt_client.chat.approvals import (
-    ANSWERS_HELP,
+    DECISIONS_HELP,
     LINE_WIDTH_MAX,
     ApprovalDecision,
     ApprovalWanted,
@@ -514,7 +514,7 @@ class PlainChat(LineChat):
     async def _decide(self, wanted: ApprovalWanted) -> None:
         approvals = self.session.approvals
         if not self.is_interactive:
-            self._print(f"({_nobody_here(wanted)})")
+            self._print(f"({_not_interactive(wanted)})")
             await approvals.decide(wanted, ApprovalDecision(allow=False))
             return
         if len(wanted.line) >= LINE_WIDTH_MAX:  # the line was shortened
@@ -526,7 +526,7 @@ class PlainChat(LineChat):
             decision = ApprovalDecision(allow=False) if line is None else parse_decision(line)
             if decision is not None:
                 break
-            self._print(ANSWERS_HELP)
+            self._print(DECISIONS_HELP)
         words = await approvals.decide(wanted, decision)
         self._print(f"({words})", dimmed=True)
 
@@ -578,8 +578,8 @@ def question_text(wanted: ApprovalWanted) -> str:
     return f"allow {wanted.tool_name} {wanted.line}? [y/n/a] "
 
 
-def _nobody_here(wanted: ApprovalWanted) -> str:
-    return f"{wanted.tool_name} is not allowed: nobody is here to be asked"
+def _not_interactive(wanted: ApprovalWanted) -> str:
+    return f"{wanted.tool_name} is not allowed: no one is here to decide"
 
 
 def ask_for_approval(request: ApprovalRequest) -> Approval:
@@ -588,14 +588,14 @@ def ask_for_approval(request: ApprovalRequest) -> Approval:
     wanted, reader = approval_wanted(request), LineReader()
     denied = Approval(approval_id=request.approval_id, decision="deny", remember=False)
     if not reader.is_interactive:
-        print_remark(f"({_nobody_here(wanted)})")
+        print_remark(f"({_not_interactive(wanted)})")
         return denied
     former = signal.getsignal(signal.SIGINT)
     if former is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         while (decision := parse_decision(reader.read(question_text(wanted)))) is None:
-            print_remark(ANSWERS_HELP)
+            print_remark(DECISIONS_HELP)
     except EOFError:
         print_remark("")
         return denied

@@ -265,7 +265,7 @@ def page(name: str, session_id: str, messages: Iterable[JsonObject]) -> Iterator
             turns[-1].sent += max(0, number_in(usage, "input_tokens"))
             turns[-1].received += max(0, number_in(usage, "output_tokens"))
         yield _message(message)
-    yield "</section>\n" if turns else '<p class="dim">Nothing was said yet.</p>\n'
+    yield "</section>\n" if turns else '<p class="dim">No messages yet.</p>\n'
     yield "</main>\n"
     if drawing := chart(turns):
         per_bar = turns_per_bar(turns)
@@ -294,16 +294,16 @@ def _message(message: JsonObject) -> str:
         for attached in objects_in(message.get("attachments"))
     )
     who = {"user": "You", "assistant": "Answer"}.get(role) or plain(role.capitalize())
-    said = ""
+    content = ""
     if text := str(message.get("content") or ""):
         inner = prose(text) if kind == "assistant" else plain(text)
-        said = f'<div class="said" dir="auto">{inner}</div>\n'
+        content = f'<div class="said" dir="auto">{inner}</div>\n'
     outcome = f'<span class="bad">{plain(state)}</span>' if state not in ("", "completed") else ""
     return (
         f'<article class="message {kind}"><header><b>{who}</b> '
         f'<span class="dim">{plain(model)}</span> {outcome}'
         f'<time datetime="{plain(timestamp)}">{plain(format_time(timestamp))}</time></header>\n'
-        f"{said}{files}{calls}</article>\n"
+        f"{content}{files}{calls}</article>\n"
     )
 
 

@@ -108,10 +108,10 @@ class Composer(TextArea):
 
     async def _on_key(self, event: Key) -> None:
         letter = self._question.letter
-        is_answer = self._question.take_key(event, has_draft=bool(self.text))
-        if not is_answer and letter and not self._question.letter:
+        is_decision_key = self._question.take_key(event, has_draft=bool(self.text))
+        if not is_decision_key and letter and not self._question.letter:
             self.write(letter)  # the letter was the beginning of a text
-        if is_answer or self._act_on_key(event.key):
+        if is_decision_key or self._act_on_key(event.key):
             event.stop()
             event.prevent_default()
         else:
@@ -257,10 +257,10 @@ _WRITING_KEYS = frozenset({"enter", "backspace", "ctrl+j", "alt+enter", "shift+e
 _PAGES = {"pageup": -1, "pagedown": 1}
 _MEANINGS = {"y": "allows it once", "n": "denies it", "a": "allows this tool from now on"}
 _LATER = "Esc later (/allow, /deny)"
-_TYPING = f"Pause typing to answer · {_LATER}"
+_TYPING = f"Pause typing to decide · {_LATER}"
 _ASKING = f"y, n, a or arrows, then Enter · {_LATER}"
 _ROWS_AROUND = 10
-"""The rows for question, answers and keys, input and status."""
+"""The rows for question, choices and keys, input and status."""
 _ARGUMENT_ROWS_MIN, _ARGUMENT_ROWS_MAX = 3, 16
 
 

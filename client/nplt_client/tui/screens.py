@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from asyncio import sleep
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from difflib import SequenceMatcher, get_close_matches
 from functools import partial
 from typing import ClassVar
 
 from msgspec.structs import replace
-from rapidfuzz import fuzz, utils
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -210,7 +211,7 @@ _NAME_CHARACTERS = 100
 
 def ranked(wanted: str, texts: Mapping[str, str]) -> list[str]:
     """Returns the keys of the matching texts, best first. The first line of a text is its name."""
-    typed = utils.default_process(wanted) or wanted.strip().lower()
+    typed = " ".join(re.findall(r"\w+", wanted.lower())) or wanted.strip().lower()
     if not typed:
         return list(texts)
     scores = {key: score(typed, text) for key, text in texts.items()}
@@ -233,7 +234,14 @@ def score(typed: str, text: str) -> float:
     letters = min((_letters_score(word, name) for word in words), default=0.0)
     if letters or len(typed) < 3:
         return letters
-    return 0.9 * fuzz.partial_ratio(typed, looked_at)
+    there = set(looked_at.split())
+    return min((_similarity_score(word, there) for word in words), default=0.0)
+
+
+def _similarity_score(word: str, words: Iterable[str]) -> float:
+    """Rates the most similar of the words up to 90; 0 if none is similar enough."""
+    similar = get_close_matches(word, words, 1, _SCORE_MIN / 90)
+    return 90 * SequenceMatcher(None, similar[0], word).ratio() if similar else 0.0
 
 
 def _letters_score(word: str, name: str) -> float:
@@ -415,8 +423,10 @@ class SessionPicker(PickerScreen):
         except NpltError:
             return  # the row shows what is known of it
         # Messages that only call tools are left out.
-        said = [message for message in page.messages if word_in(message, "content").strip()]
-        self._previews[key, seq] = said
+        shown_messages = [
+            message for message in page.messages if word_in(message, "content").strip()
+        ]
+        self._previews[key, seq] = shown_messages
         if self.is_open and self.marked == key:
             super().show_details(key)
 

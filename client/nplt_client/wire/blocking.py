@@ -401,7 +401,7 @@ def with_server(address: Address, use: Callable[[Address], T]) -> T:
     try:
         return use(address)
     except CannotConnect as error:
-        if not error.nobody_listens:
+        if not error.nothing_listens:
             raise
     from nplt_client.background import ensure_running
 

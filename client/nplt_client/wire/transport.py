@@ -33,7 +33,7 @@ from nplt_client.wire.wire_session import (
     WireSession,
     connect_error,
 )
-from nplt_protocol.connection import Heard
+from nplt_protocol.connection import ReceivedByClient
 from nplt_protocol.frames import FRAME_PAYLOAD_BYTES_MAX
 from nplt_protocol.messages import Event, FileMetadata, Request
 from nplt_protocol.stream import FrameStream, open_stream
@@ -57,7 +57,7 @@ class SessionRunner:
         self.session = session
         self._address = address
         self._on_connection = on_connection
-        self._stream: FrameStream[Heard] | None = None
+        self._stream: FrameStream[ReceivedByClient] | None = None
         self._opened = anyio.Event()
         self._woken = anyio.Event()
         # Shielded, so that clean-up code after a cancellation can still use the connection.
@@ -217,7 +217,7 @@ class SessionRunner:
         else:
             session.connection_made(anyio.current_time())
 
-    async def _receive(self, stream: FrameStream[Heard]) -> None:
+    async def _receive(self, stream: FrameStream[ReceivedByClient]) -> None:
         """Receives until the session's next time, or until the connection is lost."""
         session = self.session
         with anyio.CancelScope(deadline=self._next_time()) as scope:

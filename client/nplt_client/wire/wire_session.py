@@ -76,19 +76,18 @@ from nplt_client.wire.reconnect_policy import (
 from nplt_client.wire.replay import ENDED, AnyReply, Steps, replay_from_record
 from nplt_protocol import messages
 from nplt_protocol.client_connection import ClientConnection
-from nplt_protocol.codec import from_object
+from nplt_protocol.codec import dump_json, from_object
 from nplt_protocol.connection import (
     ConnectionRefused,
     Dialect,
     ErrorReceived,
     EventReceived,
-    Heard,
+    ReceivedByClient,
     ReplyReceived,
 )
 from nplt_protocol.errors import LocalProtocolError, RemoteProtocolError, RequestError
 from nplt_protocol.frames import WireLimits
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.payloads import dump_json
 from nplt_protocol.resume import Cursor, TurnProgress, has_ended
 
 if TYPE_CHECKING:
@@ -471,7 +470,7 @@ class WireSession:
         if self._liveness is not None:
             self._liveness.bytes_received(when)
 
-    def receive(self, items: Sequence[Heard], now: float) -> None:
+    def receive(self, items: Sequence[ReceivedByClient], now: float) -> None:
         self.bytes_received(now)
         broken: NpltError | None = None
         try:
@@ -493,14 +492,12 @@ class WireSession:
             if isinstance(self.state, Reconnecting):
                 self._set_state(replace(self.state, in_seconds=0.0))
         elif self.phase is Phase.GREETING and now >= self._phase_ends_at:
-            silent = f"{self._address} did not answer within {self.timeout:g} s"
+            silent = f"{self._address} did not reply within {self.timeout:g} s"
             self._drop_connection(TimedOut(f"{silent}; is it an nplt server?"), now)
         elif self._liveness is not None:
             match self._liveness.check(now):
                 case "lost":
-                    self._drop_connection(
-                        ConnectionLost("the server does not answer any more"), now
-                    )
+                    self._drop_connection(ConnectionLost("the server does not reply any more"), now)
                 case "ping" if self.connection is not None:
                     self._outgoing.append(self.connection.send(messages.Ping())[1])
                 case _:
@@ -510,7 +507,7 @@ class WireSession:
                 continue
             if exchange.seq is not None:
                 self._under_way.pop(exchange.seq, None)
-                late = TimedOut(f"the server did not answer within {exchange.timeout:g} s")
+                late = TimedOut(f"the server did not reply within {exchange.timeout:g} s")
                 self._advance(exchange, late, now)
             else:
                 self._waiting.remove(exchange)
@@ -530,8 +527,8 @@ class WireSession:
         return min(times, default=None)
 
     def data_to_send(self) -> bytes:
-        if self.connection is not None and (answers := self.connection.data_to_send()):
-            self._outgoing.append(answers)
+        if self.connection is not None and (pongs := self.connection.data_to_send()):
+            self._outgoing.append(pongs)
         data = b"".join(self._outgoing)
         self._outgoing.clear()
         return data
@@ -690,7 +687,7 @@ class WireSession:
 
     # Receiving
 
-    def _receive(self, item: Heard, now: float) -> None:
+    def _receive(self, item: ReceivedByClient, now: float) -> None:
         if self.phase is Phase.GREETING:
             self._receive_welcome(item, now)
             return
@@ -711,7 +708,7 @@ class WireSession:
             case _:
                 pass
 
-    def _receive_welcome(self, item: Heard, now: float) -> None:
+    def _receive_welcome(self, item: ReceivedByClient, now: float) -> None:
         """Handles messages before WELCOME. Raises if there will be no WELCOME."""
         match item:
             case ReplyReceived(reply=messages.Welcome() as welcome):
@@ -1005,13 +1002,13 @@ def connect_error(address: Address, error: OSError | UnicodeError) -> CannotConn
     # asyncio's message names its own call, for one address or several, not the system's error.
     numbers = re.findall(r"\[Errno (\d+)\] Connect call failed", str(error))
     if isinstance(error, TimeoutError):
-        reason = "no answer in time"
+        reason = "no reply in time"
     elif numbers:
         reason = "; ".join(dict.fromkeys(os.strerror(int(number)) for number in numbers))
-    nobody_listens = reason == os.strerror(errno.ECONNREFUSED)
-    hint = "; is nplt-server running there?" if nobody_listens else ""
+    nothing_listens = reason == os.strerror(errno.ECONNREFUSED)
+    hint = "; is nplt-server running there?" if nothing_listens else ""
     refusal = CannotConnect(f"can't connect to {address}: {reason}{hint}")
-    refusal.nobody_listens = nobody_listens
+    refusal.nothing_listens = nothing_listens
     return refusal
 
 

@@ -318,7 +318,7 @@ class Session:
 
     async def _handle(self, received: RequestReceived, presenter: Presenter) -> None:
         request = received.request
-        # A model switch typed as a chat text is answered as a switch.
+        # A model switch typed as a chat text gets the reply of a switch.
         is_switch = isinstance(request, ModelSwitch)
         message_type = MessageType.MODEL_SWITCH if is_switch else received.type
         presenter.expect(message_type)
@@ -365,7 +365,7 @@ class Session:
         self.input_closed = True
         self.connection.end_input()
         await self.uploads.give_up()
-        while (self.own_turns or self.connection.unanswered) and not self.stream.closed:
+        while (self.own_turns or self.connection.open_requests) and not self.stream.closed:
             self._settled = anyio.Event()
             await _unless_closed(self.stream, self._settled.wait)
         await self.stream.close()

@@ -10,7 +10,7 @@ turn. In this order:
     the prompt              cut in its middle, last
 
 Tool calls and results stay together. The same record gives the same context. The current live
-screen is shown in the head. If the instruction and the tools alone don't fit, `ContextTooSmall`
+screen is shown in the head. If the instruction and the tools alone don't fit, `WindowTooSmall`
 is raised.
 """
 
@@ -49,6 +49,7 @@ from nplt_server.context.selection import (
 )
 from nplt_server.context.steps import ContextStep, Measure, Measured, left_out, tokens_of
 from nplt_server.digest.text import place_to_resume, place_to_stop
+from nplt_server.errors import WindowTooSmall
 from nplt_storage.entries import LevelOfDetail, ModelInputEntry, ToolCallResult
 
 _FILLED: Final = 0.7
@@ -58,19 +59,6 @@ _PROMPT_TOKENS_MIN: Final = 32
 _SHORTER: Final[tuple[LevelOfDetail, ...]] = ("summary", "gist")
 
 
-class ContextTooSmall(Exception):
-    """The instruction and the tools exceed the budget. The user has to choose a model with a
-    larger window, or offer fewer tools."""
-
-    def __init__(self, needed: int, budget: int) -> None:
-        super().__init__(
-            f"instruction and tools alone take {needed:,} of {budget:,} tokens, "
-            "and leave no room for a prompt; shorten the instruction or choose another model"
-        )
-        self.needed = needed
-        self.budget = budget
-
-
 def fit(parts: ContextParts) -> ContextView:
     assert parts.call_budget.budget_tokens is not None
     budget = parts.call_budget.budget_tokens
@@ -78,7 +66,12 @@ def fit(parts: ContextParts) -> ContextView:
     system = measure_system(parts)
     room = budget - parts.call_budget.tools_tokens - tokens_of(system)
     if room < _PROMPT_TOKENS_MIN:
-        raise ContextTooSmall(budget - room, budget)
+        needed = budget - room
+        raise WindowTooSmall(
+            f"instruction and tools alone take {needed:,} of {budget:,} tokens, "
+            "and leave no room for a prompt; shorten the instruction or choose another model",
+            needed_tokens=needed,
+        )
     head_room = min(head_tokens_max(parts), room // 4)
     own = _fit_own(parts, room - head_room)
     selection = _choose_turns(parts, own, fixed=budget - room + head_room)

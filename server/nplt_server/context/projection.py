@@ -88,7 +88,7 @@ class Projection:
         *,
         epoch: EpochEntry | None = None,
     ) -> ContextView:
-        """A context that fits the budget; otherwise raises `ContextTooSmall`. `epoch`: a
+        """A context that fits the budget; otherwise raises `WindowTooSmall`. `epoch`: a
         draft; the context is the one that will follow when the draft is written."""
         at = self._history_at(prompt_ref)
         if epoch is None:

@@ -450,8 +450,8 @@ def head_tokens_max(parts: ContextParts) -> int:
     if parts.selection.first == parts.selection.until:
         return tokens_of(measure_head(parts))
     none = structs.replace(parts.selection, first=parts.selection.until)
-    said = tokens_of(measure_head(with_selection(parts, none)))
-    return said + parts.measure.text(SHORTENED) + MESSAGE_TOKENS
+    tokens = tokens_of(measure_head(with_selection(parts, none)))
+    return tokens + parts.measure.text(SHORTENED) + MESSAGE_TOKENS
 
 
 SEARCH_TOOL: Final = "search_history"

@@ -132,7 +132,7 @@ class AgentState:
             raise BadEntry("a prompt is not blank")
         if self._record.history.unfinished_turns():
             return draft
-        sections = self._with_screen(draft.sections, said=draft.content, turn_id=draft.turn_id)
+        sections = self._with_screen(draft.sections, text=draft.content, turn_id=draft.turn_id)
         return draft if sections is draft.sections else replace(draft, sections=sections)
 
     def _draft_tool_results(self, draft: ToolResultsEntry) -> ToolResultsEntry:
@@ -143,7 +143,7 @@ class AgentState:
             raise BadEntry("there are neither results nor an error")
         draft = matched(draft, tool_calls, at=self.history.entries[-1].timestamp)
         *others, last = draft.results
-        sections = self._with_screen(last.sections, said=last.result, turn_id=draft.turn_id)
+        sections = self._with_screen(last.sections, text=last.result, turn_id=draft.turn_id)
         return replace(draft, results=(*others, replace(last, sections=sections)))
 
     def append_model_input(self, draft: ModelInputEntry) -> Coroutine[None, None, ModelInputEntry]:
@@ -213,13 +213,13 @@ class AgentState:
             return state
 
     def _with_screen(
-        self, sections: LevelOfDetailSections | None, *, said: str, turn_id: str | None
+        self, sections: LevelOfDetailSections | None, *, text: str, turn_id: str | None
     ) -> LevelOfDetailSections | None:
         screen, shown = self.screen(), self._shown_screens().last_shown_to(turn_id)
         if screen == shown or (not screen and shown == BLANK_SCREEN):
             return sections  # the model has seen it already
-        told = sections or LevelOfDetailSections(live=(("", said),))
-        return told.with_live_section(LIVE_SCREEN, screen or BLANK_SCREEN)
+        shown_sections = sections or LevelOfDetailSections(live=(("", text),))
+        return shown_sections.with_live_section(LIVE_SCREEN, screen or BLANK_SCREEN)
 
 
 # The live screen

@@ -1,17 +1,18 @@
 """Asks people whether a tool may run, and remembers what they decided.
 
-    asked ──someone answers──▶ allowed | denied
-      └──nobody in time, or the turn is cancelled──▶ denied
+    asked ──someone decides──▶ allowed | denied
+      └──no decision in time, or the turn is cancelled──▶ denied
 
-The first answer counts. Questions and decisions are entries in the record, so they
-survive a restart. Where nobody is connected who could answer, the call is denied at once,
-unless the settings say that it waits.
+The first decision counts. Questions and decisions are entries in the record, so they
+survive a restart. If no connected client can decide, the call is denied at
+once, unless the settings say that it waits.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -30,10 +31,11 @@ from nplt_protocol.messages import Approval, ApprovalDecided, ApprovalRequest
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.services import Services
 from nplt_server.tools import ToolPolicy
+from nplt_storage.active_entries import is_in
 from nplt_storage.codec import time_as_text
 from nplt_storage.entries import ApprovalEntry, Entry, ForkedEntry, ToolCallRequest
 from nplt_storage.errors import StorageError
-from nplt_storage.history import ConversationHistory, is_in
+from nplt_storage.history import ConversationHistory
 
 log = logging.getLogger(__name__)
 
@@ -59,15 +61,15 @@ def remembered_decisions(
 def last_words_of_step(history: ConversationHistory, turn_id: str) -> dict[str, ApprovalEntry]:
     """The last approval entry of each tool call that has no result yet, by the call's id."""
     turn = history.turn(turn_id)
-    if turn is None or turn.unanswered is None:
+    if turn is None or turn.awaiting_results is None:
         return {}
-    said: dict[str, ApprovalEntry] = {}
+    decisions: dict[str, ApprovalEntry] = {}
     for entry in reversed(history.entries):
-        if entry.seq <= turn.unanswered.seq:
+        if entry.seq <= turn.awaiting_results.seq:
             break
         if isinstance(entry, ApprovalEntry) and entry.turn_id == turn_id:
-            said.setdefault(entry.tool_call_id, entry)
-    return said
+            decisions.setdefault(entry.tool_call_id, entry)
+    return decisions
 
 
 def is_open_question(entry: ApprovalEntry | None, now: datetime) -> bool:
@@ -85,7 +87,7 @@ def _is_needed(entry: Entry, history: ConversationHistory) -> bool:
 
 _WHY_DENIED: Final = {
     "nobody_there": "nobody is here who could be asked",
-    "expired": "nobody answered in time",
+    "expired": "no decision came in time",
 }
 
 
@@ -147,7 +149,7 @@ class _Question:
     decision: ApprovalEntry | None = None
     is_being_decided: bool = False
     """Its decision is being written."""
-    answered: anyio.Event = field(default_factory=anyio.Event)
+    decided: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Approvals:
@@ -155,8 +157,8 @@ class Approvals:
         self._record = record
         self._services = services
         self._open: dict[str, _Question] = {}
-        self.when_asked: Callable[[], None] = lambda: None
-        """Called whenever a question was opened."""
+        self.next_question: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when a question is opened; replaced then."""
         self._suspended_turn: str | None = None
         """The turn whose questions stay open although it stops: they are asked again after
         the next start of the server."""
@@ -254,14 +256,14 @@ class Approvals:
             asked = await self._record.append(draft)
             question = self._open_question(asked, tool_call)
             self._record.broadcast.emit(question.event)
-        return await self._answer_to(question)
+        return await self._await_decision(question)
 
-    async def _answer_to(self, question: _Question) -> ApprovalEntry:
+    async def _await_decision(self, question: _Question) -> ApprovalEntry:
         try:
             expires_at = question.asked.expires_at
             assert expires_at is not None
             with anyio.move_on_after((expires_at - self._services.clock()).total_seconds()):
-                await question.answered.wait()
+                await question.decided.wait()
             return question.decision or await self._close(question, "expired")
         except anyio.get_cancelled_exc_class():
             if question.asked.turn_id != self._suspended_turn:
@@ -274,7 +276,8 @@ class Approvals:
     def _open_question(self, asked: ApprovalEntry, tool_call: ToolCallRequest) -> _Question:
         event = question_event(self._record.session_id, asked, tool_call)
         question = self._open[asked.approval_id] = _Question(asked=asked, event=event)
-        self.when_asked()
+        self.next_question.set_result(None)
+        self.next_question = asyncio.get_running_loop().create_future()
         return question
 
     def reopen(self, turn_id: str, decided: Container[str]) -> None:
@@ -294,27 +297,27 @@ class Approvals:
 
     # Deciding
 
-    async def decide(self, answer: Approval, *, by: str) -> ApprovalDecided:
+    async def decide(self, approval: Approval, *, by: str) -> ApprovalDecided:
         """Takes a person's decision and returns the one that holds: the first."""
-        question = self._open.get(answer.approval_id)
+        question = self._open.get(approval.approval_id)
         if question is not None:
-            said = {
-                "state": "allowed" if answer.decision == "allow" else "denied",
+            fields = {
+                "state": "allowed" if approval.decision == "allow" else "denied",
                 "expires_at": None,
                 "decided_by": by,
-                "remember": answer.remember,
+                "remember": approval.remember,
             }
-            counts = await self._decide(question, replace(question.asked, **said))
-            if counts and answer.remember:  # it answers the other questions about that tool, too
+            counts = await self._decide(question, replace(question.asked, **fields))
+            if counts and approval.remember:  # it also decides the other questions about that tool
                 for other in tuple(self._open.values()):
                     if other.asked.tool_name == question.asked.tool_name:
-                        await self._decide(other, replace(other.asked, **said))
-        decision = question.decision if question else self._last_word(answer.approval_id)
+                        await self._decide(other, replace(other.asked, **fields))
+        decision = question.decision if question else self._last_word(approval.approval_id)
         if decision is None and question is None:
-            raise no_such_question(answer.approval_id)
+            raise no_such_question(approval.approval_id)
         if decision is None or (decision.state == "asked" and self._services.draining):
             raise RequestError(
-                ErrorCode.SHUTTING_DOWN, "the server is shutting down; answer when it is back"
+                ErrorCode.SHUTTING_DOWN, "the server is shutting down; decide when it is back"
             )
         return _as_reply(decision)
 
@@ -338,15 +341,15 @@ class Approvals:
                 question.is_being_decided = False
             self._open.pop(draft.approval_id, None)
         self._announce(question.decision)
-        question.answered.set()
+        question.decided.set()
         return True
 
     def _announce(self, decision: ApprovalEntry) -> None:
-        said = _as_reply(decision)
+        reply = _as_reply(decision)
         details: JsonObject = {
-            "approval_id": said.approval_id,
-            "decision": said.decision,
-            "decided_by": said.decided_by,
+            "approval_id": reply.approval_id,
+            "decision": reply.decision,
+            "decided_by": reply.decided_by,
             "tool_name": decision.tool_name,
             "turn_id": decision.turn_id,
             "remember": decision.remember,
@@ -366,13 +369,13 @@ class Approvals:
 def no_such_question(approval_id: str) -> RequestError:
     return RequestError(
         ErrorCode.NOT_FOUND,
-        f"no tool call waits under {approval_id!r}; it may be answered or expired already",
+        f"no tool call waits under {approval_id!r}; it may be decided or expired already",
         field="approval_id",
     )
 
 
 def _as_reply(decision: ApprovalEntry) -> ApprovalDecided:
-    """A question that was never answered is a no."""
+    """A question without a decision is a no."""
     return ApprovalDecided(
         approval_id=decision.approval_id,
         decision="allow" if decision.state == "allowed" else "deny",

@@ -108,21 +108,26 @@ class AttachmentReader:
 
     async def gather(self) -> None:
         """Reads the files of prompts that were added since the last call."""
-        if not self._read_through and len(self.history.entries) > QUICK_ENTRIES_MAX:
+        if self.history.head_seq - self._read_through > QUICK_ENTRIES_MAX:
             async with self._record.exclusive():
                 prompts = await self._record.in_thread(self._new_prompts)
         else:
             prompts = self._new_prompts()
-        wanted = dict.fromkeys(file_id for each in prompts for file_id in file_ids_of(each))
-        missing = [file_id for file_id in wanted if file_id not in self._read_files]
-        if missing:
-            if not self._read_files:
-                self.contents = AttachmentContents(files=self._read_files)
-            described = await self._described(missing)
-            for file_id in missing:
-                self._read_files[file_id] = await self._read(described.get(file_id))
+        if prompts:
+            await self._read_files_of(prompts)
         if self._pictures:
             await self._choose_pictures()
+
+    async def _read_files_of(self, prompts: Iterable[ModelInputEntry | ToolResultsEntry]) -> None:
+        wanted = dict.fromkeys(file_id for each in prompts for file_id in file_ids_of(each))
+        missing = [file_id for file_id in wanted if file_id not in self._read_files]
+        if not missing:
+            return
+        if not self._read_files:
+            self.contents = AttachmentContents(files=self._read_files)
+        described = await self._described(missing)
+        for file_id in missing:
+            self._read_files[file_id] = await self._read(described.get(file_id))
 
     def _new_prompts(self) -> list[ModelInputEntry | ToolResultsEntry]:
         """Newest first."""

@@ -13,10 +13,10 @@ from typing import Final, Protocol
 
 from msgspec import Raw
 
-from nplt_protocol.codec import encode_event
+from nplt_protocol.codec import dump_json, encode_event
+from nplt_protocol.errors import LocalProtocolError
 from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_protocol.messages import EncodedEntryAdded, Event, SessionEvent
-from nplt_protocol.payloads import dump_json
 from nplt_storage.codec import encode_entry, entry_as_json
 from nplt_storage.entries import Entry
 from nplt_storage.pages import cut_message_to_fit
@@ -31,20 +31,13 @@ CLIENTS_MAX: Final = 100
 
 
 class BroadcastEvent:
-    """An event for all subscribers, and its encoded frames, made on first use."""
+    """An event for all subscribers, and its encoded frames."""
 
-    __slots__ = ("_bytes_max", "_frames", "event")
+    __slots__ = ("event", "frames")
 
     def __init__(self, event: Event, bytes_max: int) -> None:
         self.event = event
-        self._bytes_max = bytes_max
-        self._frames: bytes | None = None
-
-    @property
-    def frames(self) -> bytes:
-        if self._frames is None:
-            self._frames = encode_event(self.event, message_bytes_max=self._bytes_max)
-        return self._frames
+        self.frames = encode_event(event, message_bytes_max=bytes_max)
 
 
 def entry_event(session_id: str, entry: Entry, bytes_max: int) -> EncodedEntryAdded:
@@ -152,7 +145,14 @@ class Broadcast:
     def emit(self, event: Event) -> None:
         if not self._subscribers:
             return
-        shared = BroadcastEvent(event, self.bytes_max)
+        try:
+            shared = BroadcastEvent(event, self.bytes_max)
+        except LocalProtocolError:
+            # The turn goes on; who attaches again reads what there is.
+            log.exception("an event can't be sent, and all subscribers are removed")
+            for subscriber in tuple(self._subscribers):
+                self._remove(subscriber)
+            return
         if self._pending is not None:
             self._pending.append(shared)
             return
@@ -166,7 +166,10 @@ class Broadcast:
                     except Exception:
                         # The turn goes on, and the others get the event.
                         log.exception("a subscriber failed and is removed")
-                        self.leave(subscriber)
-                        subscriber.dropped()
+                        self._remove(subscriber)
         finally:
             self._pending = None
+
+    def _remove(self, subscriber: Subscriber) -> None:
+        self.leave(subscriber)
+        subscriber.dropped()

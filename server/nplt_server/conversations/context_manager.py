@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
 from nplt_server import logs
 from nplt_server.context.epochs import RequestedReason
-from nplt_server.context.fit import ContextTooSmall
 from nplt_server.context.projection import Projection
 from nplt_server.context.selection import CallBudget, ContextView, PromptReference
 from nplt_server.context.steps import Measure
@@ -25,8 +23,7 @@ from nplt_server.conversations.agent_state import AgentState
 from nplt_server.conversations.attachments_shown import AttachmentReader
 from nplt_server.conversations.record import QUICK_ENTRIES_MAX, ConversationRecord
 from nplt_server.conversations.services import Compressible, OverThreshold, Services
-from nplt_server.errors import WindowTooSmall
-from nplt_server.providers import CallRoom, ModelFacts
+from nplt_server.providers import CallRoom
 from nplt_storage.entries import (
     Entry,
     EpochEntry,
@@ -102,9 +99,10 @@ class ContextManager:
         Meanwhile nothing is written here, and nobody else uses the projection.
         `characters`: of texts that are not in the history."""
         history = self.record.history
-        is_quick = not self._is_computing and len(history.entries) <= QUICK_ENTRIES_MAX
+        entries = history.entries
+        is_quick = not self._is_computing and len(entries) <= QUICK_ENTRIES_MAX
         if is_quick:  # whether all that is in memory is counted and digested quickly
-            characters += sum(map(_characters_of, history.entries))
+            characters += sum(map(_characters_of, entries))
             is_quick = characters <= _QUICK_DIGEST_MAX
         self._computed = (history, history.head_seq)
         if is_quick:
@@ -138,17 +136,20 @@ class ContextManager:
 
     def call_budget(self, model: str, *, tokens_max: int | None = None) -> CallBudget:
         services = self.services
-        self._load_correction(model)
         offer = self._tools.offer
-        facts = services.facts(model)
+        facts = services.models.facts(model)
+        if facts.counts_tokens:
+            self._load_correction(model)
         budget = facts.budget_tokens
-        corrected = services.counting.correction.budget_in_counted(model, budget)
+        # Counting too many tokens only makes epochs begin a little early.
+        budget = min(budget, services.counting.correction.budget_in_counted(model, budget))
         ceiling = self._ceilings.get(model)
-        learned = None if ceiling is None else ceiling.context_tokens
-        ceilings = [each for each in (tokens_max, learned) if each is not None]
+        if ceiling is not None:
+            budget = min(budget, ceiling.context_tokens)
+        if tokens_max is not None:
+            budget = min(budget, tokens_max)
         return CallBudget(
-            # Counting too many tokens only makes epochs begin a little early.
-            budget_tokens=min(budget, corrected, *ceilings),
+            budget_tokens=budget,
             tools_tokens=services.counting.tokens_of_tools(offer.digest, offer.texts)
             if facts.takes_tools
             else 0,
@@ -199,22 +200,20 @@ class ContextManager:
         Tokens are counted by the local tokenizer (by characters ÷ 2.5 where there is
         none), corrected by what the provider reported for earlier calls.
         """
+        needs_epoch = self.attachments.needs_epoch
 
         def decide() -> ContextView | EpochEntry:
-            return self._due_epoch(turn_id, call_budget) or self._view(turn_id, call_budget)
+            projection = self.projection
+            due = projection.due_epoch(turn_id, call_budget, screen=self.state.screen)
+            if due is None and needs_epoch and projection.policy == "epochs":
+                due = projection.epoch_for("pictures", call_budget, screen=self.state.screen())
+            return due or projection.context(turn_id, call_budget)
 
         if not self._only_grows(turn_id, call_budget):
             return await self.compute(decide)
-        if self.attachments.needs_epoch:
+        if needs_epoch:
             return decide()
         return self._grown_view(turn_id, call_budget)
-
-    def _due_epoch(self, turn_id: str, call_budget: CallBudget) -> EpochEntry | None:
-        projection = self.projection
-        due = projection.due_epoch(turn_id, call_budget, screen=self.state.screen)
-        if due is None and self.attachments.needs_epoch and projection.policy == "epochs":
-            return projection.epoch_for("pictures", call_budget, screen=self.state.screen())
-        return due
 
     async def _begin_due_epoch(
         self, draft: EpochEntry, turn_id: str, compressible: Compressible
@@ -233,23 +232,17 @@ class ContextManager:
     async def view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
         if self._only_grows(prompt_ref, call_budget):
             return self._grown_view(prompt_ref, call_budget)
-        return await self.compute(partial(self._view, prompt_ref, call_budget))
+        return await self.compute(lambda: self.projection.context(prompt_ref, call_budget))
 
     def _grown_view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
         history = self.record.history
         self._computed = (history, history.head_seq)
-        return self._view(prompt_ref, call_budget)
+        return self.projection.context(prompt_ref, call_budget)
 
-    def _view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
-        try:
-            return self.projection.context(prompt_ref, call_budget)
-        except ContextTooSmall as error:
-            raise WindowTooSmall(str(error)) from None
-
-    def answer_tokens_max(self, model: str, facts: ModelFacts, context_tokens: int) -> int:
+    def answer_tokens_max(self, model: str, context_tokens: int) -> int:
         """The room for the answer after a context of so many tokens."""
         corrected = self.services.counting.correction.corrected(model, context_tokens)
-        most = facts.room_for_answer(corrected)
+        most = self.services.models.facts(model).room_for_answer(corrected)
         ceiling = self._ceilings.get(model)
         return most if ceiling is None else min(most, ceiling.answer_tokens)
 
@@ -271,7 +264,7 @@ class ContextManager:
                 continue
             real = entry.usage.get("input_tokens")
             if entry.invocation and model_name(entry.invocation) == model and isinstance(real, int):
-                self.services.learn(model, counted=entry.sent.tokens, real=real)
+                self.services.counting.learn(model, counted=entry.sent.tokens, real=real)
                 return
 
     # Epochs and summaries

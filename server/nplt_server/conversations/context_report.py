@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from nplt_protocol.codec import to_object
 from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_protocol.messages import ContextAccount, UsageAccount
-from nplt_server.context.fit import ContextTooSmall
 from nplt_server.context.messages import (
     ContextAttachment,
     ContextMessage,
@@ -35,6 +34,7 @@ from nplt_server.context.steps import steps_of
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.errors import WindowTooSmall
 from nplt_server.usage import billed_series, occupancy_of
+from nplt_storage.active_entries import is_in
 from nplt_storage.entries import (
     Entry,
     FaultEntry,
@@ -43,7 +43,7 @@ from nplt_storage.entries import (
     SystemInstructionEntry,
     ToolResultsEntry,
 )
-from nplt_storage.history import ConversationHistory, is_in
+from nplt_storage.history import ConversationHistory
 from nplt_storage.messages import model_name
 from nplt_storage.turns import Turn
 
@@ -217,8 +217,8 @@ def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryRepo
             reason="quarantined" if message.seq in quarantined else message.level,
         )
         if message.role == "system":
-            told = (e.seq for e in history.active if isinstance(e, SystemInstructionEntry))
-            yield replace(row, seq=max(told, default=0), reason="system")
+            shown = (e.seq for e in history.active if isinstance(e, SystemInstructionEntry))
+            yield replace(row, seq=max(shown, default=0), reason="system")
         elif head_is_next:
             head_is_next = False
             yield replace(row, seq=view.selection.epoch_seq, kind="epoch", reason="head")
@@ -272,14 +272,14 @@ def _words_of(message: ContextMessage | None, bytes_max: int) -> JsonObject:
         case SystemMessage():
             return _cut("content", message.instruction, bytes_max)
         case ModelInputMessage():
-            said = _cut("content", message.text, bytes_max)
+            message_json = _cut("content", message.text, bytes_max)
             if message.attachments:
-                said["attachments"] = _attached(message.attachments)
-            return said
+                message_json["attachments"] = _attached(message.attachments)
+            return message_json
         case ModelOutputMessage():
-            said = _cut("content", message.content, bytes_max)
+            message_json = _cut("content", message.content, bytes_max)
             if message.tool_calls:
-                said["tool_calls"] = [
+                message_json["tool_calls"] = [
                     {
                         "tool_name": call.tool_name,
                         "tool_call_id": call.tool_call_id,
@@ -287,7 +287,7 @@ def _words_of(message: ContextMessage | None, bytes_max: int) -> JsonObject:
                     }
                     for call in message.tool_calls
                 ]
-            return said
+            return message_json
         case ToolResultsMessage():
             results: list[JsonValue] = [
                 {
@@ -321,20 +321,20 @@ def _cut(name: str, text: str, bytes_max: int) -> JsonObject:
 
 # Rows and texts within the bytes of a message
 
-_Told: TypeAlias = tuple[EntryReport, ContextMessage | None]
+_ReportedRow: TypeAlias = tuple[EntryReport, ContextMessage | None]
 """A row, and what is shown of it."""
 _T = TypeVar("_T")
 
-_TOLD_ALONE: Final = ("system", "head", "tools")
+_KEPT_APART: Final = ("system", "head", "tools")
 """There are only ever a few of them, and everybody wants to see them."""
 
 
 def rows_within(
     rows: Sequence[EntryReport], view: ContextView, *, bytes_max: int
 ) -> tuple[JsonObject, ...]:
-    told = list(zip(rows, _messages(rows, view), strict=True))
+    shown = list(zip(rows, _messages(rows, view), strict=True))
     room, written = bytes_max, list[JsonObject]()
-    for row, message in told:
+    for row, message in shown:
         written.append(_as_json(row) | _words_of(message, bytes_max))
         room -= _written_size(written[-1])
         if room < 0:
@@ -342,12 +342,12 @@ def rows_within(
     else:
         return tuple(written)
     # Half for the rows themselves: an account in which nobody says anything is of no use.
-    told = _joined_within(told, bytes_max // 2)
-    written = [_as_json(row) for row, _ in told]
+    shown = _joined_within(shown, bytes_max // 2)
+    written = [_as_json(row) for row, _ in shown]
     room = bytes_max - sum(map(_written_size, written))
-    share = _fair_share([size for _, message in told for size in _text_sizes(message)], room)
-    for place in range(len(told) - 1, -1, -1):
-        words = _words_of(told[place][1], share)
+    share = _fair_share([size for _, message in shown for size in _text_sizes(message)], room)
+    for place in range(len(shown) - 1, -1, -1):
+        words = _words_of(shown[place][1], share)
         size = _written_size(words)
         if size <= room:
             written[place] |= words
@@ -373,25 +373,25 @@ def _messages(rows: Sequence[EntryReport], view: ContextView) -> Iterator[Contex
             yield head if row.reason == "head" else by_seq.get(row.seq)
 
 
-def _joined_within(told: Sequence[_Told], bytes_max: int) -> list[_Told]:
+def _joined_within(shown: Sequence[_ReportedRow], bytes_max: int) -> list[_ReportedRow]:
     """The newest rows one by one, older ones together: those shown alike if that is
     enough, else whatever stands side by side."""
-    sizes = [_written_size(_as_json(row)) for row, _ in told]
+    sizes = [_written_size(_as_json(row)) for row, _ in shown]
     if sum(sizes) <= bytes_max:
-        return list(told)
-    first, room = len(told), bytes_max // 2
+        return list(shown)
+    first, room = len(shown), bytes_max // 2
     while sizes[first - 1] <= room:
         first -= 1
         room -= sizes[first]
-    older = _joined(told[:first], only_alike=True)
+    older = _joined(shown[:first], only_alike=True)
     if sum(sizes[first:]) + sum(_written_size(_as_json(row)) for row, _ in older) > bytes_max:
-        older = _joined(told[:first], only_alike=False)
-    return [*older, *told[first:]]
+        older = _joined(shown[:first], only_alike=False)
+    return [*older, *shown[first:]]
 
 
-def _joined(told: Iterable[_Told], *, only_alike: bool) -> list[_Told]:
-    runs: list[list[_Told]] = []
-    for one in told:
+def _joined(shown: Iterable[_ReportedRow], *, only_alike: bool) -> list[_ReportedRow]:
+    runs: list[list[_ReportedRow]] = []
+    for one in shown:
         if runs and _may_join(runs[-1][-1][0], one[0], only_alike=only_alike):
             runs[-1].append(one)
         else:
@@ -401,7 +401,7 @@ def _joined(told: Iterable[_Told], *, only_alike: bool) -> list[_Told]:
 
 def _may_join(row: EntryReport, following: EntryReport, *, only_alike: bool) -> bool:
     """Whether they stand side by side; `only_alike`: and are shown alike."""
-    if row.reason in _TOLD_ALONE or following.reason in _TOLD_ALONE:
+    if row.reason in _KEPT_APART or following.reason in _KEPT_APART:
         return False
     if only_alike and (row.level is None or row.level != following.level):
         return False
@@ -462,10 +462,7 @@ def _context_report(
     call_budget = context.call_budget(model)
     projection = context.expected_projection()
     epoch = projection.due_epoch(prompt_ref, call_budget, screen=context.state.screen)
-    try:
-        view = projection.context(prompt_ref, call_budget, epoch=epoch)
-    except ContextTooSmall as error:
-        raise WindowTooSmall(str(error)) from None
+    view = projection.context(prompt_ref, call_budget, epoch=epoch)
     rows = report_entries(projection.history, view, prompt_ref)
     shown = sum(row.level is not None for row in rows)
     left_out = sum(row.through_seq - row.seq + 1 for row in rows if row.level is None and row.seq)
@@ -497,11 +494,11 @@ def usage_of(context: ContextManager, model: str) -> UsageAccount:
     try:
         epoch = projection.due_epoch(None, call_budget, screen=context.state.screen)
         next_tokens = projection.context(None, call_budget, epoch=epoch).tokens
-    except ContextTooSmall as error:
-        next_tokens = error.needed  # what was billed is told whatever fits
+    except WindowTooSmall as error:
+        next_tokens = error.needed_tokens  # what was billed is told whatever fits
     row = context.record.row
     bills, details = (row.billed, row.billed_details) if row is not None else ((), ())
-    known = {name: services.facts(name).prices for name, *_ in bills}
+    known = {name: services.models.facts(name).prices for name, *_ in bills}
     prices = {name: price for name, price in known.items() if price is not None}
     billed, cost = billed_series(bills, details, prices)
     counting = services.counting
@@ -526,7 +523,7 @@ def _occupancy(context: ContextManager, model: str) -> JsonObject:
             return occupancy_of(
                 entry.usage,
                 counted=sent.tokens if sent is not None else 0,
-                context_tokens=services.facts(called).context_tokens,
+                context_tokens=services.models.facts(called).context_tokens,
             )
-    window = services.facts(model).context_tokens
+    window = services.models.facts(model).context_tokens
     return occupancy_of(None, counted=0, context_tokens=window)

@@ -31,6 +31,7 @@ from nplt_server.conversations.summarizer import ConversationNamer, Summarizer
 from nplt_server.conversations.turn_queue import QueuedJob, TurnQueue
 from nplt_server.histories import HistoryProfile
 from nplt_server.tasks import Activity, call_guarded
+from nplt_storage.active_entries import is_in
 from nplt_storage.entries import (
     AttachmentEntry,
     ClearEntry,
@@ -40,15 +41,10 @@ from nplt_storage.entries import (
     RollbackEntry,
 )
 from nplt_storage.errors import StorageError, WrittenElsewhere
-from nplt_storage.history import (
-    ConversationHistory,
-    NotInReach,
-    SentBefore,
-    is_in,
-    sent_before,
-)
+from nplt_storage.history import ConversationHistory, NotInReach
 from nplt_storage.messages import ChatMessage
 from nplt_storage.rows import NEW_NAME, ConversationRow
+from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import Opened
 
 log = logging.getLogger(__name__)
@@ -218,6 +214,7 @@ class Conversation:
         """
         model = self.services.router.wished(model=prompt.model, role=prompt.role)
         self.check_open()
+        draft = self._draft(prompt, model)
         if self.queue.has_unwritten_ends:
             await self.queue.write_ends()
         async with self.record.exclusive():
@@ -239,7 +236,9 @@ class Conversation:
             if rollback is not None:
                 rollback = await self.record.append(rollback)
             try:
-                entry = await self._write_prompt(prompt, model)
+                if rollback is not None:
+                    self.check_open()
+                entry = await self.record.append(self.state.draft_model_input(draft))
             except Exception:
                 if rollback is not None:
                     await self._redo(rollback)
@@ -274,12 +273,11 @@ class Conversation:
             return sent_before(entry for entry in history.entries if entry.seq >= prompt.seq)
         return SentBefore(seq=prompt.seq, turn_id=turn_id, state=state, text=prompt.content)
 
-    def _write_prompt(self, prompt: Prompt, model: str | None) -> Awaitable[ModelInputEntry]:
+    def _draft(self, prompt: Prompt, model: str | None) -> ModelInputEntry:
         """`model`: the model that the prompt names, or that has its role. It is written into
         the entry, so that the same model answers after a restart."""
-        self.check_open()
         role: JsonObject = {} if prompt.role is None else {"role": prompt.role}
-        draft = ModelInputEntry(
+        return ModelInputEntry(
             turn_id=self.services.new_entry_id(),
             content=prompt.text,
             message_id=prompt.message_id,
@@ -288,7 +286,6 @@ class Conversation:
             options=prompt.options,
             metadata={**prompt.metadata, **role},
         )
-        return self.state.append_model_input(draft)
 
     def add_job(
         self,
@@ -303,7 +300,7 @@ class Conversation:
         if self.approvals.pending:
             raise self.approvals.as_reason_to_wait()
         self._check_room()
-        self.queue.add(QueuedJob(work=work, done=done, failed=failed))
+        self.queue.add_job(QueuedJob(work=work, done=done, failed=failed))
         self.queue.advance()
 
     def cancel(self, turn_id: str, reason: str = "cancelled") -> bool:

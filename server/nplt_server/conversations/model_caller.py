@@ -66,7 +66,6 @@ from nplt_storage.entries import (
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
-    SentContext,
 )
 
 _SHORTENED: Final = (0.6, 0.3, 0.2)
@@ -95,10 +94,6 @@ class CallOutcome:
     def usage(self) -> JsonObject | None:
         return usage_as_json(self.output.usage)
 
-    @property
-    def sent(self) -> SentContext:
-        return self.view.sent
-
     def entry(self, turn_id: str, call: int, new_call_id: Callable[[], str]) -> ModelOutputEntry:
         """The entry of a complete output."""
         return self.output.entry(
@@ -106,13 +101,13 @@ class CallOutcome:
             call=call,
             invocation=self.invocation,
             new_call_id=new_call_id,
-            sent=self.sent,
+            sent=self.view.sent,
         )
 
     def cut_entry(self, turn_id: str, call: int) -> ModelOutputEntry:
         """The entry of an output that was cut off, without its tool calls."""
         return self.output.entry(
-            turn_id=turn_id, call=call, invocation=self.invocation, sent=self.sent
+            turn_id=turn_id, call=call, invocation=self.invocation, sent=self.view.sent
         )
 
 
@@ -213,7 +208,7 @@ class ModelCaller:
         made, services = self.so_far, self._services.context
         if made is None or made.output.stop_reason is not None:
             return
-        if not services.facts(self.model).counts_tokens:
+        if not services.models.facts(self.model).counts_tokens:
             return
         output = made.output
         written = services.counting.estimate(output.text + output.reasoning)
@@ -228,13 +223,15 @@ class ModelCaller:
         usage, counted = made.output.usage, made.view.tokens
         if usage is None or usage.estimated:
             return
-        self._services.context.learn(self.model, counted=counted, real=usage.input_tokens)
+        services = self._services.context
+        if services.models.facts(self.model).counts_tokens:
+            services.counting.learn(self.model, counted=counted, real=usage.input_tokens)
         if logs.tokens.on:
             logs.tokens("billed", model=self.model, counted=counted, **usage.as_json())
 
     async def _learn_window(self) -> None:
         """Asks the provider about the model, if that may tell its window."""
-        sources = self._services.context.facts(self.model).sources
+        sources = self._services.context.models.facts(self.model).sources
         await self._router.before_call(self.model, is_window_known="context_tokens" in sources)
 
     # One request
@@ -294,8 +291,8 @@ class ModelCaller:
                     self._events.thought("notice", notice)
 
     def _request(self, made: CallOutcome, *, answer_only: bool) -> LlmRequest:
-        facts, record = self._services.context.facts(self.model), self._record
-        answer_tokens_max = self._context.answer_tokens_max(self.model, facts, made.view.tokens)
+        answer_tokens_max = self._context.answer_tokens_max(self.model, made.view.tokens)
+        facts, record = self._services.context.models.facts(self.model), self._record
         if self._room is not None:
             answer_tokens_max = min(answer_tokens_max, self._room.answer_tokens)
         return LlmRequest(
@@ -377,20 +374,20 @@ class ModelCaller:
         self._tries.too_large.append(error)
         services = self._services.context
         window, sent = error.window_tokens, error.sent_tokens
-        is_shorter = window is not None and services.learn_window(self.model, window)
-        facts = services.facts(self.model)
+        is_shorter = window is not None and services.models.learn_window(self.model, window)
+        facts = services.models.facts(self.model)
         if sent is not None and sent > facts.budget_tokens:
-            services.learn(self.model, counted=view.tokens, real=sent, at_once=True)
+            services.counting.learn(self.model, counted=view.tokens, real=sent, at_once=True)
             # As the provider counts, also where it differs more than a correction may.
             share = _FILLED_SHARE * facts.budget_tokens / sent
-            answer_tokens = self._context.answer_tokens_max(self.model, facts, 0)
+            answer_tokens = self._context.answer_tokens_max(self.model, 0)
             self._room = CallRoom(
                 context_tokens=int(view.tokens * share), answer_tokens=answer_tokens
             ).within(self._room)
         elif not is_shorter:
             room = CallRoom(
                 context_tokens=view.tokens,
-                answer_tokens=self._context.answer_tokens_max(self.model, facts, view.tokens),
+                answer_tokens=self._context.answer_tokens_max(self.model, view.tokens),
             ).within(self._room)
             self._room = room.shortened(_SHORTENED[tries])
         self._announce_retry(

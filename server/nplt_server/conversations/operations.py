@@ -41,11 +41,12 @@ from nplt_storage.entries import (
 from nplt_storage.errors import BadEntry, ConversationExists
 from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import is_session_id
-from nplt_storage.maintenance.migrate import InOneGo, NotAConversation, import_source, opened
+from nplt_storage.maintenance.importing import import_source
+from nplt_storage.maintenance.sources import InOneGo, NotAConversation, opened
 
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that command a terminal, line ends among them."""
-_TOLD_CHARACTERS_MAX: Final = 10_000
+_SHOWN_CHARACTERS_MAX: Final = 10_000
 """An event shows so much of an instruction; the entry has all of it."""
 
 
@@ -119,7 +120,7 @@ async def set_system(conversation: Conversation, instruction: str) -> None:
     instruction again changes nothing, so the provider's prompt cache stays good."""
     conversation.check_open()
     if await conversation.state.set_system_instruction(instruction):
-        conversation.announce("system", {"system": instruction[:_TOLD_CHARACTERS_MAX]})
+        conversation.announce("system", {"system": instruction[:_SHOWN_CHARACTERS_MAX]})
 
 
 async def roll_back(

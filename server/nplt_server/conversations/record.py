@@ -31,6 +31,7 @@ from nplt_server.conversations.services import Services
 from nplt_server.errors import no_such_conversation
 from nplt_server.histories import HistoryProfile
 from nplt_server.tasks import Activity
+from nplt_storage.active_entries import ActiveEntries
 from nplt_storage.entries import (
     Entry,
     ModelSwitchedEntry,
@@ -44,7 +45,7 @@ from nplt_storage.errors import (
     StorageError,
     WrittenElsewhere,
 )
-from nplt_storage.history import ActiveEntries, ConversationHistory
+from nplt_storage.history import ConversationHistory
 from nplt_storage.rows import ConversationRow, new_row
 from nplt_storage.store import DeltaKind, Leased, Opened, Record, Unstoppable, unstoppable
 
@@ -74,6 +75,10 @@ class ConversationRecord:
         self.profile = profile
         self.user = user
         self._services = services
+        self._record: Record | None
+        self.lease: Leased | None
+        """The record, if it is held for a time only: another server can have it then."""
+        self._hold(opened.record if opened else None)
         self._chosen_model = model
         self._chosen_options: Mapping[str, str | int | float] = {}
         self.history = (
@@ -92,10 +97,6 @@ class ConversationRecord:
         """Done, with the reason, when the history in memory is not what the record holds any
         more: another server has written to it or deleted it, or it could not be read again. The
         conversation must be opened anew then."""
-        self._record: Record | None
-        self.lease: Leased | None
-        """The record, if it is held for a time only: another server can have it then."""
-        self._hold(opened.record if opened else None)
         self._is_closed = False
         self._write_lock = asyncio.Lock()
         """Held while the record is written, created, removed or read again."""
@@ -212,7 +213,7 @@ class ConversationRecord:
             entry = await self._append_with_care(draft)
         else:
             entry = await self._commit(self._record, draft)
-        self.touch()
+        self.used_at = monotonic()
         self._unpublished.append(entry)
         return entry
 
@@ -221,7 +222,7 @@ class ConversationRecord:
         read again."""
         is_new = self._record is None
         if is_new:
-            self._stamp(draft)  # a bad draft is refused before anything is created
+            self.history.check(draft)  # a bad draft is refused before anything is created
         record = self._record or await self._opened()
         try:
             for first in self._first_entries():
@@ -369,8 +370,10 @@ class ConversationRecord:
     async def _create(self) -> None:
         user, clock = self.user, self._services.clock
         try:
-            with self.profile.explained():
-                record = await self.profile.store.create(self.session_id, user=user)
+            record = await self.profile.store.create(self.session_id, user=user)
+        except (ConversationNotFound, ConversationReadOnly):
+            self.profile.check_there()
+            raise
         except ConversationExists:
             # An id that somebody chose, and another server on the same store made meanwhile.
             opened = await self.profile.store.open(self.session_id)
@@ -384,8 +387,8 @@ class ConversationRecord:
         if self._is_closed:
             await self._discard_new(record)
             return
-        self._hold(record)
         self.row = new_row(self.session_id, user=user, created_at=clock())
+        self._hold(record)
 
     def _hold(self, record: Record | None) -> None:
         self._record = record

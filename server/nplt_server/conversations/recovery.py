@@ -137,7 +137,7 @@ def _interrupted_step(
                                     does not run it again
     """
     turn = history.turn(turn_id)
-    if turn is None or turn.unanswered is None or turn.is_over:
+    if turn is None or turn.awaiting_results is None or turn.is_over:
         return None
     last = last_words_of_step(history, turn_id)
     results = {
@@ -153,10 +153,10 @@ def _interrupted_step(
         for name, tokens in (reported or {}).items():
             if isinstance(tokens, int):
                 usage[name] = usage.get(name, 0) + tokens
-    invocation = turn.unanswered.invocation
+    invocation = turn.awaiting_results.invocation
     return InterruptedStep(
         model="" if invocation is None else f"{invocation.provider}/{invocation.model}",
-        call=turn.unanswered.call,
+        call=turn.awaiting_results.call,
         results=results,
         usage=usage,
     )

@@ -7,19 +7,16 @@ token counting, widgets, rules, and the listener that is called when a context g
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, partial
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import anyio
-from msgspec import structs
 
-from nplt_protocol import JsonObject
 from nplt_server.histories import Histories
-from nplt_server.providers import ModelFacts
-from nplt_server.providers.models import KnownModels
+from nplt_server.providers import ModelCatalog
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
 from nplt_server.settings import ApprovalSettings, ContextSettings, Limits, SessionSettings
@@ -30,8 +27,6 @@ from nplt_server.tools.mcp import McpServers
 from nplt_server.widgets import Widget, default_widgets
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import EpochEntry
-
-_UNKNOWN_MODEL: Final = ModelFacts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +48,7 @@ class Compressible(Protocol):
 
     async def begin_epoch(self, draft: EpochEntry) -> EpochEntry: ...
 
-    def summarize_beside(self, prompt_ref: str | None, epoch: EpochEntry) -> None: ...
+    def start_summary(self, prompt_ref: str | None, epoch: EpochEntry) -> None: ...
 
 
 CompressionListener: TypeAlias = Callable[[OverThreshold, Compressible], Awaitable[None]]
@@ -63,7 +58,7 @@ async def begin_epoch_and_summarize(event: OverThreshold, conversation: Compress
     """The built-in listener: begins the epoch at once, and starts a summary in the
     background."""
     epoch = await conversation.begin_epoch(event.draft)
-    conversation.summarize_beside(event.turn_id, epoch)
+    conversation.start_summary(event.turn_id, epoch)
 
 
 _widgets_once = cache(default_widgets)
@@ -73,9 +68,7 @@ _widgets_once = cache(default_widgets)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextServices:
     counting: TokenCounting = field(default_factory=TokenCounting)
-    models: Mapping[str, ModelFacts] = field(default_factory=dict)
-    windows: dict[str, int] = field(default_factory=dict)
-    """Window sizes in tokens that providers named when they refused a longer request."""
+    models: ModelCatalog = field(default_factory=ModelCatalog)
     rules: ContextSettings = field(default_factory=ContextSettings)
     widgets: Callable[[], tuple[Widget, ...]] = _widgets_once
     on_compression: CompressionListener = begin_epoch_and_summarize
@@ -83,38 +76,6 @@ class ContextServices:
     namer: str | None = None
     """The model that names conversations; without one the name is the first words of the
     first prompt."""
-
-    def learn(self, model: str, *, counted: int, real: int, at_once: bool = False) -> None:
-        """Learns from the number of input tokens that a provider reports. `at_once`: it is all
-        that counts for the next call, which repeats this one."""
-        if self.facts(model).counts_tokens:
-            correction = self.counting.correction
-            self.counting.correction = correction.observe(model, counted, real, at_once=at_once)
-
-    def learn_window(self, model: str, tokens: int) -> bool:
-        """Notes a window that is smaller than the known one. False: it is not smaller."""
-        is_news = tokens < self.facts(model).context_tokens
-        if is_news:
-            self.windows[model] = tokens
-        return is_news
-
-    def facts(self, model: str) -> ModelFacts:
-        try:
-            known = self.models[model]  # it may find out
-        except KeyError:
-            known = _UNKNOWN_MODEL
-        window = self.windows.get(model)
-        if window is None or window >= known.context_tokens:
-            return known
-        sources = {**known.sources, "context_tokens": "the provider's refusal"}
-        return structs.replace(known.within(window), sources=sources)
-
-    def described(self, model: str) -> JsonObject:
-        """Describes a model for people: each fact, and where it is from."""
-        facts = self.facts(model)
-        if isinstance(self.models, KnownModels):
-            return self.models.described(model, facts)
-        return {"context_tokens": facts.context_tokens}
 
     def summary_tokens_max(self, budget_tokens: int) -> int:
         """The length limit of a summary: a quarter of what a new epoch fills."""

@@ -25,6 +25,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import islice
 from time import monotonic
 from typing import NamedTuple
 
@@ -54,7 +55,6 @@ from nplt_storage.store import Repairable, Shared
 
 log = logging.getLogger(__name__)
 
-_UNUSED_SECONDS_MAX = 60.0
 _UNUSED_MAX = 128
 _RESERVED_MAX = 10_000
 _CANDIDATES_MAX = 20
@@ -401,17 +401,22 @@ class SessionManager:
         return await histories.is_trash_of_another(session_id, user)
 
     async def close_unused(self) -> None:
-        """Closes conversations that were unused for long, and the longest unused of too many."""
+        """Closes conversations that were unused for long, and the longest unused of too many. One
+        with clients, a turn that runs, waits or asks for an approval, or a write in progress is
+        never closed."""
         now = monotonic()
+        seconds_max = self._services.limits.idle_conversation_seconds_max
         unused = sorted((each for each in self if each.is_unused), key=lambda each: each.used_at)
         surplus = len(unused) - _UNUSED_MAX
         for place, conversation in enumerate(unused):
-            if place >= surplus and now - conversation.used_at <= _UNUSED_SECONDS_MAX:
+            if place >= surplus and now - conversation.used_at <= seconds_max:
                 continue
             async with self.alone_with(conversation.session_id):
                 if conversation.is_unused:
                     # First out of sight: who wants it now waits for the lock, and opens it anew.
                     self._open.pop(conversation.session_id, None)
+                    if conversation.record.is_stored:  # its row says whose it is
+                        self._reserved.pop(conversation.session_id, None)
                     await conversation.record.close()
 
     async def check_owned(self) -> None:
@@ -532,7 +537,7 @@ class SessionManager:
     def _reserve(self, session_id: str, user: str, history: str | None) -> FreshConversation:
         reservation = _Reservation(user, self._services.histories.profile(history))
         self._reserved[session_id] = reservation
-        for oldest in tuple(self._reserved)[: max(0, len(self._reserved) - _RESERVED_MAX)]:
+        for oldest in tuple(islice(self._reserved, max(0, len(self._reserved) - _RESERVED_MAX))):
             if oldest in self._open:
                 self._reserved.move_to_end(oldest)
             else:

@@ -65,8 +65,8 @@ SUMMARY_BYTES_MAX = 64 * 1024
 def transcript(task: SummaryTask) -> str:
     before = [] if task.shown_summary is None else [task.shown_summary.content]
     left_out = [_LEFT_OUT] if task.leaves_out else []
-    told = [part for part in map(_as_text, task.messages) if part]
-    return "\n\n".join((*before, *left_out, *told))
+    texts = [part for part in map(_as_text, task.messages) if part]
+    return "\n\n".join((*before, *left_out, *texts))
 
 
 def _as_text(message: ContextMessage) -> str:
@@ -141,7 +141,7 @@ class Summarizer(_BackgroundCall):
     async def begin_epoch(self, draft: EpochEntry) -> EpochEntry:
         return await self._context.begin_epoch(draft)
 
-    def summarize_beside(self, prompt_ref: PromptReference, epoch: EpochEntry) -> None:
+    def start_summary(self, prompt_ref: PromptReference, epoch: EpochEntry) -> None:
         """Starts a summary in a separate task, unless one is being made. The next turn after
         it is finished begins an epoch that shows it."""
         if self._model is not None and not self.is_running:
@@ -199,7 +199,7 @@ class Summarizer(_BackgroundCall):
         context, services, model = self._context, self._services.context, self._model
         if model is None:
             return None, None
-        facts = services.facts(model)
+        facts = services.models.facts(model)
         room = facts.budget_tokens * 3 // 4
 
         def find_task() -> tuple[Projection, int, SummaryTask | None]:
@@ -224,8 +224,8 @@ class Summarizer(_BackgroundCall):
             raise ProviderRefused("the summarizer gave an empty answer")
         tokens = projection.measure.text(text)
         if tokens >= task.tokens:
-            told = task.tokens
-            return None, f"its {tokens} tokens are not less than the {told} it would stand for"
+            texts = task.tokens
+            return None, f"its {tokens} tokens are not less than the {texts} it would stand for"
         if tokens > kept_max:
             return None, f"it has {tokens} tokens, and at most {kept_max} are kept"
         async with self._record.exclusive():
@@ -268,7 +268,7 @@ class Summarizer(_BackgroundCall):
 
 
 NAME_CHARACTERS_MAX: Final = 60
-_TOLD_CHARACTERS_MAX: Final = 2_000
+_SHOWN_CHARACTERS_MAX: Final = 2_000
 """The model that names a conversation is shown so much of the prompt and of the answer."""
 _NAME_BYTES_MAX: Final = 8 * 1024
 """The limit counts the model's reasoning too."""
@@ -305,14 +305,16 @@ class ConversationNamer(_BackgroundCall):
     async def _give_name(self, model: str, turn: Turn, scope: anyio.CancelScope) -> None:
         record = self._record
         output = ModelOutputAccumulator(answer_bytes_max=_NAME_BYTES_MAX)
-        tokens_max = min(_ANSWER_TOKENS_MAX, self._services.context.facts(model).answer_tokens)
+        tokens_max = min(
+            _ANSWER_TOKENS_MAX, self._services.context.models.facts(model).answer_tokens
+        )
         through = turn.end.seq if turn.end else turn.number
         try:
             with scope:
                 # More may have been said meanwhile.
-                said = [each for each in record.history.recent(sys.maxsize) if each.seq <= through]
+                shown = [each for each in record.history.recent(sys.maxsize) if each.seq <= through]
                 asked, answer = (
-                    each.content[:_TOLD_CHARACTERS_MAX] for each in (said[0], said[-1])
+                    each.content[:_SHOWN_CHARACTERS_MAX] for each in (shown[0], shown[-1])
                 )
                 beginning = f"User: {asked}\n\nAssistant: {answer}"
                 await self._ask(model, _NAMING_TASK, beginning, tokens_max, output)

@@ -262,18 +262,17 @@ class TurnRun:
 
     async def start(self) -> None:
         """Waits for a slot, and emits TURN_STARTED."""
+        started = TurnStarted(
+            session_id=self.record.session_id,
+            turn_id=self.turn_id,
+            seq=self.prompt.seq,
+            model=self.model or "",
+            message_id=self.prompt.message_id,
+        )
         if not self._take_slot_now():
             with self._cancellable(anyio.CancelScope()):
                 await self._take_slot()
-        self.record.broadcast.emit(
-            TurnStarted(
-                session_id=self.record.session_id,
-                turn_id=self.turn_id,
-                seq=self.prompt.seq,
-                model=self.model or "",
-                message_id=self.prompt.message_id,
-            )
-        )
+        self.record.broadcast.emit(started)
 
     def _take_slot_now(self) -> bool:
         """Takes a turn slot without waiting; False if none is free."""
@@ -311,7 +310,7 @@ class TurnRun:
 
     async def _run_calls(self) -> TurnFinished:
         """The loop: a call, then its tools, until a call gives an answer."""
-        calls_max, first = self.services.limits.steps_max, self.call
+        calls_max, first = self.services.limits.calls_max, self.call
         for call in range(first, calls_max):
             self.call = call
             if self.resumed is not None and call == first:
@@ -532,9 +531,9 @@ class TurnRun:
         """The turn is over, or suspended: sends what is held, and lets go of all it had."""
         if self.state is not RunState.SUSPENDED:
             self._take(RunStep.END)
-        self.events.send_held()
-        self.tool_host.is_over = True
         self._give_back_slot()
+        self.tool_host.is_over = True
+        self.events.send_held()
         if self._asks_people:
             self.approvals.drop(self.turn_id)
 

@@ -11,6 +11,7 @@ opened, what a stopped server left unfinished is resumed or ended (`recovery`).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -109,10 +110,6 @@ class TurnQueue:
     _is_retrying: bool = field(init=False, default=False)
     """Whether a task tries to write the unwritten ends."""
 
-    def __post_init__(self) -> None:
-        self.approvals.when_asked = self._refuse_waiting_jobs
-        self.record.staleness.add_done_callback(lambda stale: self._cancel_running(stale.result()))
-
     def __len__(self) -> int:
         return len(self._waiting)
 
@@ -162,6 +159,13 @@ class TurnQueue:
             )
         )
 
+    def add_job(self, job: QueuedJob[Any]) -> None:
+        """Queues the job. It is refused if people are asked for an approval while it waits."""
+        self.add(job)
+        question = self.approvals.next_question
+        question.remove_done_callback(self._refuse_waiting_jobs)  # that of a job before it
+        question.add_done_callback(self._refuse_waiting_jobs)
+
     def add(self, item: QueueItem) -> int:
         """Queues the item and gives how many are before it. Call `advance` after."""
         self._waiting.append(item)
@@ -209,9 +213,9 @@ class TurnQueue:
         for turn_id in (*self.waiting, *running):
             self.cancel(turn_id, reason)
 
-    def _cancel_running(self, reason: str) -> None:
+    def _cancel_stale(self, stale: asyncio.Future[str]) -> None:
         if self.running is not None:
-            self.running.cancel(reason)
+            self.running.cancel(stale.result())
 
     def interrupt(self, reason: str) -> None:
         """The server stops: what runs ends now, unless it can be suspended."""
@@ -233,8 +237,8 @@ class TurnQueue:
             if isinstance(item, QueuedJob):
                 item.drop(why)
 
-    def _refuse_waiting_jobs(self) -> None:
-        """People are asked now, and may take long: whoever sent a job learns what it waits for."""
+    def _refuse_waiting_jobs(self, _: asyncio.Future[None]) -> None:
+        """Refuses the jobs that wait: people are asked now, and may take long."""
         waiting = [item for item in self._waiting if isinstance(item, QueuedJob)]
         self._waiting = [item for item in self._waiting if isinstance(item, TurnRun)]
         for job in waiting:
@@ -261,6 +265,9 @@ class TurnQueue:
             await job.run()
 
     async def _run(self, turn: TurnRun) -> None:
+        stale = self.record.staleness
+        if not stale.done():
+            stale.add_done_callback(self._cancel_stale)
         try:
             await turn.start()
             self.services.counters[self.record.user].turns_started += 1
@@ -272,6 +279,7 @@ class TurnQueue:
         except Exception as error:
             finished = self._unwritten(turn, error)
         finally:
+            stale.remove_done_callback(self._cancel_stale)
             turn.close()
             self.running = None
         self.namer.turn_ended()

@@ -4,6 +4,10 @@ Decisions, advice, requests, and errors in quoted text are worth most; then begi
 headings and first list items, and the first sentence of each paragraph. Names and numbers are worth
 more than filler. A greeting is not a beginning, an offer of more help not an end.
 
+The words that tell decisions and greetings are English and Chinese, like the texts that measure
+them. Without those of decisions a gist keeps half as many facts; the beginning, the end and the
+errors alone keep a third, and a summary three quarters.
+
 A full stop ends a sentence if white space follows and the next word does not begin in lower case;
 。！？ always do.
 """
@@ -35,16 +39,15 @@ _CLOSERS: Final = "\"'”’»)]）」』】*_`"
 _CLOSERS_MAX: Final = 4
 _ABBREVIATIONS: Final = frozenset(
     {"e.g", "i.e", "etc", "vs", "cf", "approx", "dr", "mr", "mrs", "ms", "prof", "nr", "fig"}
-    | {"ca", "bzw", "z.b", "u.a", "d.h"}
 )
 
 _FILLER_PATTERN: Final = re.compile(
-    r"(?:sure|certainly|of course|absolutely|great|good question|ok|okay|alright|no problem|cheers"
-    r"|gerne|natürlich|bien sûr|claro)[,.!:]"
+    r"(?:sure|certainly|of course|absolutely|great|good question|ok|okay|alright|no problem"
+    r"|cheers)[,.!:]"
     r"|(?:hi|hello|hey|thanks|thank you|i hope|let me know|please let me know|feel free|happy to"
     r"|glad to|you're welcome|best regards|kind regards|if you have any|good morning|good evening"
-    r"|here is|here are|here's|hallo|danke|bonjour|merci|hola|gracias)\b"
-    r"|好的|当然|你好|谢谢|はい|もちろん|こんにちは|네|안녕",
+    r"|here is|here are|here's)\b"
+    r"|好的|当然|你好|谢谢",
     re.IGNORECASE,
 )
 _FILLER_CHARACTERS_MAX: Final = 120

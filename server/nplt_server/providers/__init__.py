@@ -60,12 +60,17 @@ class UsageReport(Struct, frozen=True, kw_only=True):
 
     def as_json(self) -> dict[str, int]:
         """The counts; those of the cache only if they are not 0."""
-        said = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        counts = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         if self.cached_tokens:
-            said["cached_tokens"] = self.cached_tokens
+            counts["cached_tokens"] = self.cached_tokens
         if self.cache_write_tokens:
-            said["cache_write_tokens"] = self.cache_write_tokens
-        return said
+            counts["cache_write_tokens"] = self.cache_write_tokens
+        return counts
+
+    def in_range(self, tokens_max: int) -> UsageReport:
+        counts = self.as_json().items()
+        in_range = {name: min(max(count, 0), tokens_max) for name, count in counts}
+        return structs.replace(self, **in_range)
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
@@ -201,6 +206,8 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     sources: Mapping[str, str] = field(default_factory=dict)
     """The source of each fact, in a few words: of `context_tokens`, `prices`, `tools`, `images`.
     A fact without a source is assumed."""
+    ceiling_tokens: int | None = None
+    """The largest window that the model could be loaded with, if that is known."""
     takes_tools: bool = True
     """Whether it is offered tools. If not, they take no room in its window."""
 
@@ -225,6 +232,22 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
         # A setting that leaves nothing to send is a mistake no call can mend.
         return max(self.context_tokens - self.answer_tokens, self.context_tokens // 8)
 
+    def as_json(self) -> JsonObject:
+        """The facts for people, and the source of each."""
+        facts: JsonObject = {
+            "context_tokens": self.context_tokens,
+            "tools": self.takes_tools,
+            "images": self.takes_images,
+            "pdfs": self.takes_pdfs,
+            "sources": {**self.sources},
+        }
+        if self.ceiling_tokens is not None:
+            facts["ceiling_tokens"] = self.ceiling_tokens
+        if self.prices is not None:
+            facts["price_in"] = float(self.prices.price_in)
+            facts["price_out"] = float(self.prices.price_out)
+        return facts
+
     def within(self, window_tokens: int) -> ModelFacts:
         """The same model, whose window is smaller than anybody said."""
         room = window_tokens // 4
@@ -233,6 +256,36 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
             context_tokens=min(self.context_tokens, window_tokens),
             output_tokens=None if self.output_tokens is None else min(self.output_tokens, room),
         )
+
+
+class ModelCatalog:
+    """The facts about each model, with a window as small as a refused request has shown."""
+
+    def __init__(self, known: Mapping[str, ModelFacts] | None = None) -> None:
+        self._known = {} if known is None else known
+        self._windows: dict[str, int] = {}
+        """Window sizes in tokens that providers named when they refused a longer request."""
+
+    def facts(self, model: str) -> ModelFacts:
+        try:
+            known = self._known[model]  # it may find out
+        except KeyError:
+            known = _UNKNOWN_MODEL
+        window = self._windows.get(model)
+        if window is None or window >= known.context_tokens:
+            return known
+        sources = {**known.sources, "context_tokens": "the provider's refusal"}
+        return structs.replace(known.within(window), sources=sources)
+
+    def learn_window(self, model: str, tokens: int) -> bool:
+        """Notes a window that is smaller than the known one. False: it is not smaller."""
+        is_news = tokens < self.facts(model).context_tokens
+        if is_news:
+            self._windows[model] = tokens
+        return is_news
+
+
+_UNKNOWN_MODEL = ModelFacts()
 
 
 class CallRoom(Struct, frozen=True, kw_only=True):

@@ -149,10 +149,7 @@ class ModelOutputAccumulator:
             case OpaquePiece(data=data):
                 self._parts.append(_Part(kind="opaque", data=self._kept(dict(data))))
             case UsageReport():
-                # Odd counts do not make an answer fail.
-                counts = delta.as_json().items()
-                in_range = {name: min(max(n, 0), _TOKENS_MAX) for name, n in counts}
-                self.usage = structs.replace(delta, **in_range)
+                self.usage = delta.in_range(_TOKENS_MAX)  # odd counts do not make an answer fail
             case Stopped(reason=reason):
                 self.stop_reason = reason
             case _:
@@ -191,14 +188,15 @@ class ModelOutputAccumulator:
         return ModelOutputEntry(
             turn_id=turn_id,
             call=call,
+            state="completed",
             content=self.text,
             reasoning=self.reasoning,
             tool_calls=() if new_call_id is None else self._tool_calls(new_call_id),
             invocation=invocation,
+            parts=() if new_call_id is None else self._parts_in_order(),
+            stop_reason=self.stop_reason,
             sent=sent,
             usage=usage_as_json(self.usage),
-            stop_reason=self.stop_reason,
-            parts=() if new_call_id is None else self._parts_in_order(),
         )
 
     def _tool_calls(self, new_call_id: Callable[[], str]) -> tuple[ToolCallRequest, ...]:

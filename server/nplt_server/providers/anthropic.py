@@ -140,7 +140,7 @@ def _sent_ids(steps: Sequence[CompiledStep]) -> dict[str, str]:
     taken = set(ids)
     for step in answers:
         opaque = (block.data for block in step.blocks if isinstance(block, OpaquePiece))
-        listed = (told for data in opaque if isinstance(told := data.get("call_ids"), list))
+        listed = (call_ids for data in opaque if isinstance(call_ids := data.get("call_ids"), list))
         calls = (block for block in step.blocks if isinstance(block, CompiledCall))
         vendor_ids = (each for each in chain.from_iterable(listed) if isinstance(each, str))
         for call, vendor_id in zip(calls, vendor_ids, strict=False):
@@ -427,9 +427,9 @@ class MessageParser(AnswerParser):
         self._blocks: dict[int, _Block] = {}
         self._last_kind = ""
         self._call_ids: list[str] = []
-        self._calls_told = 0
+        self._calls_sent = 0
         self._is_verbatim = True
-        self._has_said = False
+        self._has_text = False
         self._usage: dict[str, int] = {}
         self._stop_reason: str | None = None
 
@@ -490,19 +490,19 @@ class MessageParser(AnswerParser):
     def _piece(self, block: _Block, delta: Json) -> list[ModelOutputDelta]:
         match delta["type"], block.kind:
             case (("text_delta" | "text"), "text"):
-                text = self._heard(delta.get("text"))
+                text = self._cleaned(delta.get("text"))
                 block.is_blank = block.is_blank and not text.strip()
-                self._has_said = self._has_said or not block.is_blank
+                self._has_text = self._has_text or not block.is_blank
                 return [TextPiece(text=text)] if text else []
             case (("thinking_delta" | "thinking"), "thinking"):
-                text = self._heard(delta.get("thinking"))
+                text = self._cleaned(delta.get("thinking"))
                 block.signature += text_of(delta.get("signature"))
                 return [ReasoningPiece(text=text)] if text else []
             case "signature_delta", "thinking":
                 block.signature += delta["signature"]
                 return []
             case "input_json_delta", "tool_use":
-                arguments = self._heard(delta["partial_json"])
+                arguments = self._cleaned(delta["partial_json"])
                 block.arguments.append(arguments)
                 return [ToolCallPiece(index=block.call, arguments=arguments)] if arguments else []
             case _:
@@ -526,17 +526,17 @@ class MessageParser(AnswerParser):
 
     def _reported_call_ids(self) -> list[ModelOutputDelta]:
         """Thinking after a call knows it by the vendor's id, and ours is another."""
-        told, self._calls_told = self._call_ids[self._calls_told :], len(self._call_ids)
-        return self._kept({"call_ids": [*told]}) if told else []
+        call_ids, self._calls_sent = self._call_ids[self._calls_sent :], len(self._call_ids)
+        return self._kept({"call_ids": [*call_ids]}) if call_ids else []
 
     def _kept(self, data: Json) -> list[ModelOutputDelta]:
         return [OpaquePiece(data=data)] if self._is_verbatim else []
 
-    def _heard(self, text: object) -> str:
-        heard = text_of(text)
-        if clean_text(heard) != heard:
+    def _cleaned(self, text: object) -> str:
+        text_received = text_of(text)
+        if clean_text(text_received) != text_received:
             self._is_verbatim = False  # it will be written down otherwise
-        return heard
+        return text_received
 
     def _count(self, usage: Json) -> list[ModelOutputDelta]:
         """Counts are cumulative; what a later report leaves out is still so."""
@@ -544,12 +544,15 @@ class MessageParser(AnswerParser):
         count = self._usage.get
         cached = count("cache_read_input_tokens", 0)
         kept = count("cache_creation_input_tokens", 0)
-        sent, said = count("input_tokens", 0) + cached + kept, count("output_tokens", 0)
+        sent, output = count("input_tokens", 0) + cached + kept, count("output_tokens", 0)
         if not sent:
             return []
         return [
             UsageReport(
-                input_tokens=sent, output_tokens=said, cached_tokens=cached, cache_write_tokens=kept
+                input_tokens=sent,
+                output_tokens=output,
+                cached_tokens=cached,
+                cache_write_tokens=kept,
             )
         ]
 
@@ -561,14 +564,14 @@ class MessageParser(AnswerParser):
         if reason == "refusal":
             why = text_of((delta.get("stop_details") or {}).get("explanation"))
             if why.strip():
-                deltas.append(TextPiece(text=f"\n\n{why}" if self._has_said else why))
-                self._has_said = True
+                deltas.append(TextPiece(text=f"\n\n{why}" if self._has_text else why))
+                self._has_text = True
         return deltas
 
     def _end(self) -> list[ModelOutputDelta]:
         self.is_done = True
         deltas = [each for block in self._blocks.values() for each in self._close(block)]
-        if self._stop_reason == "refusal" and not self._has_said and not self._call_ids:
+        if self._stop_reason == "refusal" and not self._has_text and not self._call_ids:
             raise ProviderRefused("the model declined to answer")
         if self._stop_reason is not None:
             deltas.append(Stopped(reason=self._stop_reason))
@@ -628,7 +631,7 @@ class MessagesClient(VendorClient):
             query = {"after_id": after} if after else None
             page = await sdk.models.with_raw_response.list(limit=_PAGE_MODELS, extra_query=query)
             yield page
-            told = json_object_of(page.http_response.content)
-            after = last if isinstance(last := told.get("last_id"), str) else None
-            if told.get("has_more") is not True or after is None:
+            call_ids = json_object_of(page.http_response.content)
+            after = last if isinstance(last := call_ids.get("last_id"), str) else None
+            if call_ids.get("has_more") is not True or after is None:
                 return

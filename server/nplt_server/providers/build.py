@@ -71,13 +71,13 @@ class ProviderBuilder:
                     from nplt_server.providers.local_model import LocalProvider
 
                     (name,) = models_of(settings)
-                    told = self._models.get(f"{settings.id}/{name}")
+                    description = self._models.get(f"{settings.id}/{name}")
                     return LocalProvider(
                         settings.id,
                         file=settings.path,
                         name=name,
                         facts=facts_of_local(settings),
-                        window_tokens=told.context_tokens if told is not None else None,
+                        window_tokens=None if description is None else description.context_tokens,
                         patience=self._patience,
                     )
                 case OpenAISettings() | AnthropicSettings():
@@ -94,8 +94,12 @@ class ProviderBuilder:
         return self._anthropic(settings)
 
     def _extra_bodies(self, provider_id: str) -> dict[str, dict[str, Any]]:
-        named = ((*name.partition("/"), told) for name, told in self._models.items())
-        return {model: told.extra_body for id_, _, model, told in named if id_ == provider_id}
+        named = ((*name.partition("/"), description) for name, description in self._models.items())
+        return {
+            model: description.extra_body
+            for id_, _, model, description in named
+            if id_ == provider_id
+        }
 
     def _key(self, settings: VendorSettings) -> str:
         key = read_key(settings, self._environ).get_secret_value()

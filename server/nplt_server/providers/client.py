@@ -213,13 +213,13 @@ class VendorClient(ABC):
         response = getattr(error, "response", None)
         if not isinstance(response, httpx2.Response):
             return failure_of_transport(error, before_first_token=not parser.has_spoken)
-        told = VendorError.of_body(response.content)
+        vendor_error = VendorError.of_body(response.content)
         retry_after = response.headers.get("retry-after")
-        failure = failure_of(response.status_code, told, retry_after=retry_after)
+        failure = failure_of(response.status_code, vendor_error, retry_after=retry_after)
         hint = self._address_hint(urlsplit(self.address).path)
         if hint and isinstance(failure, ProviderRefused) and failure.wrong_api:
             failure = replace(failure, sentence=f"{failure.sentence}: {hint}")
-        return self._explained(failure, told.message, rendered)
+        return self._explained(failure, vendor_error.message, rendered)
 
     def _explained(
         self, failure: ProviderError, message: str, rendered: RenderedRequest
@@ -400,5 +400,8 @@ def _without_schema(request: LlmRequest) -> LlmRequest:
 
 
 def _is_about_schema(refusal: ProviderRefused) -> bool:
-    said = refusal.vendor
-    return said is not None and _OF_SCHEMAS.search(f"{said.param} {said.message}") is not None
+    vendor_error = refusal.vendor
+    return (
+        vendor_error is not None
+        and _OF_SCHEMAS.search(f"{vendor_error.param} {vendor_error.message}") is not None
+    )

@@ -30,7 +30,7 @@ from nplt_server.tools import ToolDescription, fitting_name, name_fits
 from nplt_storage.entries import (
     ModelInvocationDescriptor,
     ToolCallRequest,
-    ToolStatus,
+    ToolExecutionStatus,
 )
 
 # ------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ class CompiledCall(Struct, frozen=True, kw_only=True):
 
 class CompiledResult(Struct, frozen=True, kw_only=True):
     call_id: str
-    status: ToolStatus
+    status: ToolExecutionStatus
     text: str
     seq: int = 0
     """The entry it is from; 0: there is none."""
@@ -162,8 +162,8 @@ def sendable_arguments(call: ToolCallRequest, characters_max: int) -> tuple[str,
 def _written(arguments: Mapping[str, JsonValue], *, is_clean: bool = True) -> str | None:
     """`None`: that is no JSON."""
     try:
-        told = arguments if is_clean else _cleaned(arguments, _DEPTH_MAX)
-        return orjson.dumps(told, default=dict).decode()  # they may be any mapping
+        arguments_sent = arguments if is_clean else _cleaned(arguments, _DEPTH_MAX)
+        return orjson.dumps(arguments_sent, default=dict).decode()  # they may be any mapping
     except (TypeError, ValueError):
         return None
 
@@ -222,15 +222,15 @@ def fitting_blocks(
     if not _cover(message):
         return []
     blocks: list[AnswerBlock] = []
-    said = thought = 0
+    text_sent = thought = 0
     is_as_it_came = True
     for part in message.parts:
         if part.kind in ("reasoning", "opaque") and not is_as_it_came:
             return []
         match part.kind:
             case "text":
-                text = message.content[said : said + part.size]
-                said += part.size
+                text = message.content[text_sent : text_sent + part.size]
+                text_sent += part.size
                 if text.strip():
                     blocks.append(TextPiece(text=text))
                 elif text:
@@ -299,7 +299,7 @@ class Compilation:
         self._repeats: dict[str, int] = {}
         self._asked: list[tuple[str, CompiledCall]] = []
         """The calls of the last answer, with the ids the record knows them by."""
-        self._said: list[ModelInputMessage | ToolResultsMessage] = []
+        self._inputs: list[ModelInputMessage | ToolResultsMessage] = []
         """Since the last answer."""
 
     def leads_to(self, messages: list[ContextMessage]) -> bool:
@@ -317,7 +317,7 @@ class Compilation:
                 case ModelOutputMessage():
                     self._add_answer(message)
                 case _:
-                    self._said.append(message)
+                    self._inputs.append(message)
         self._messages = messages
         return CompiledContext(
             system=self._sendable("\n\n".join(self._instructions)),
@@ -341,7 +341,7 @@ class Compilation:
         texts: list[tuple[str, int]] = []
         images: list[CompiledImage] = []
         documents: list[CompiledDocument] = []
-        for message in self._said:
+        for message in self._inputs:
             if isinstance(message, ModelInputMessage):
                 text = self._sendable(message.text)
                 if not text.strip():
@@ -367,9 +367,9 @@ class Compilation:
                     )
                     for document in message.documents
                 ]
-        seqs = tuple(message.seq for message in self._said if message.seq)
+        seqs = tuple(message.seq for message in self._inputs if message.seq)
         if not texts and not results:
-            if not any(isinstance(message, ModelInputMessage) for message in self._said):
+            if not any(isinstance(message, ModelInputMessage) for message in self._inputs):
                 return None
             texts = [(_EMPTY_INPUT, seqs[-1] if seqs else 0)]
         return UserStep(
@@ -389,8 +389,8 @@ class Compilation:
     ) -> Iterator[tuple[str, int]]:
         """Gives what of it can only be shown as text, with its entry: results without a call,
         and the names of pictures, which only a message of the user can hold, in every API."""
-        for result, told in zip(message.results, message.texts, strict=True):
-            text = told if told.strip() else _EMPTY_RESULT
+        for result, arguments_sent in zip(message.results, message.texts, strict=True):
+            text = arguments_sent if arguments_sent.strip() else _EMPTY_RESULT
             if calls := waiting.get(result.tool_call_id):
                 call_id = calls.popleft().call_id
                 results[call_id] = CompiledResult(
@@ -412,7 +412,7 @@ class Compilation:
         if not text.strip() and not message.tool_calls:
             return  # it says nothing
         user_step = self._user_step()
-        self._said = []
+        self._inputs = []
         answer = self._answer(message, text)
         if user_step is not None:
             self._steps.append(user_step)

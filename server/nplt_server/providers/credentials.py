@@ -41,8 +41,8 @@ def read_key(provider: VendorSettings, environ: Mapping[str, str]) -> SecretStr:
         key = environ.get(holder, "").strip()
         if not key:
             # Variables are written in capitals; anything else may be the key itself.
-            told = holder if holder.isupper() else "variable of that name"
-            raise KeyMistake(where, f"there is no {told} in the environment")
+            shown = holder if holder.isupper() else "variable of that name"
+            raise KeyMistake(where, f"there is no {shown} in the environment")
     # The HTTP library would say so too, and quote it.
     if any(not "!" <= character <= "~" for character in key):
         raise KeyMistake(where, f"what {holder} holds has characters that no key has")

@@ -52,12 +52,12 @@ class VendorError(Struct, frozen=True, kw_only=True):
             return cls()  # a page of some proxy
 
     @classmethod
-    def of(cls, told: Any) -> VendorError:
-        if isinstance(told, list):
-            told = told[0] if told else None
-        if not isinstance(told, dict):
+    def of(cls, body: Any) -> VendorError:
+        if isinstance(body, list):
+            body = body[0] if body else None
+        if not isinstance(body, dict):
             return cls()
-        error = told.get("error") or told
+        error = body.get("error") or body
         if isinstance(error, str):
             return cls(message=_words_of(error))
         if not isinstance(error, dict):
@@ -73,13 +73,13 @@ class VendorError(Struct, frozen=True, kw_only=True):
         )
 
     def words(self) -> VendorWords | None:
-        said = VendorWords(
+        vendor_text = VendorWords(
             code=self._name(self.code if not self.code.isdecimal() else "")
             or self._name(self.kind),
             param=self._name(self.param),
             message=_shown(self.message),
         )
-        return said if said != VendorWords() else None
+        return vendor_text if vendor_text != VendorWords() else None
 
     @staticmethod
     def _name(name: str) -> str:
@@ -118,39 +118,43 @@ _MESSAGES: Final = ("messages", "input", "system", "instructions")
 
 def _shown(message: str) -> str:
     plain = "".join(each if each.isprintable() else " " for each in clean_text(message))
-    said = " ".join(_KEYS.sub(_HIDDEN, plain).split())
-    return said if len(said) <= _SENTENCE_CHARACTERS_MAX else said[:_SENTENCE_CHARACTERS_MAX] + "…"
+    vendor_text = " ".join(_KEYS.sub(_HIDDEN, plain).split())
+    return (
+        vendor_text
+        if len(vendor_text) <= _SENTENCE_CHARACTERS_MAX
+        else vendor_text[:_SENTENCE_CHARACTERS_MAX] + "…"
+    )
 
 
 def without_prompt(words: VendorWords, body: Mapping[str, Any], key: str) -> VendorWords:
     """Hides the key, and what the sentence repeats of the messages of the request: in quotes,
     unless it is a name the request has elsewhere (a field, an option, a tool), or several
     words in a row."""
-    said = "\n".join(
+    vendor_text = "\n".join(
         " ".join(text.split()) for name in _MESSAGES for text in _texts(body.get(name))
     )
     named = json.dumps(
         {name: "" if name in _MESSAGES else body[name] for name in body}, default=str
     )
 
-    def unless_said(found: re.Match[str]) -> str:
+    def unless_known(found: re.Match[str]) -> str:
         quoted = next(filter(None, found.groups()))
-        is_hidden = quoted in said and json.dumps(quoted) not in named
+        is_hidden = quoted in vendor_text and json.dumps(quoted) not in named
         return found[0].replace(quoted, _HIDDEN) if is_hidden else found[0]
 
     shown = {
         name: value.replace(key, _HIDDEN) if key else value
         for name, value in structs.asdict(words).items()
     }
-    sentence = _QUOTED.sub(unless_said, shown.pop("message"))
-    return VendorWords(**shown, message=_without_runs(sentence, said))
+    sentence = _QUOTED.sub(unless_known, shown.pop("message"))
+    return VendorWords(**shown, message=_without_runs(sentence, vendor_text))
 
 
-def _without_runs(sentence: str, said: str) -> str:
+def _without_runs(sentence: str, vendor_text: str) -> str:
     words, kept, place = sentence.split(" "), [], 0
     while place < len(words):
         end = place
-        while end < len(words) and " ".join(words[place : end + 1]) in said:
+        while end < len(words) and " ".join(words[place : end + 1]) in vendor_text:
             end += 1
         run = " ".join(words[place:end])
         if end - place >= _RUN_WORDS_MIN or len(run) >= _RUN_CHARACTERS_MIN:
@@ -296,23 +300,23 @@ _STATUS_OF_KIND = {
 }
 
 
-def failure_of(status: int, told: VendorError, *, retry_after: str | None = None) -> ProviderError:
+def failure_of(status: int, body: VendorError, *, retry_after: str | None = None) -> ProviderError:
     """The error for a response with an error status; `retry_after` is the header as it came."""
-    failure = replace(_failure(status, told, retry_after), vendor=told.words())
+    failure = replace(_failure(status, body, retry_after), vendor=body.words())
     if not isinstance(failure, ProviderRefused):
         return failure
     is_elsewhere = status in (404, 405, 501) and not _NO_SUCH_MODEL.search(
-        f"{told.code} {told.message}"
+        f"{body.code} {body.message}"
     )
     return replace(
         failure,
-        wrong_api=is_elsewhere or _OTHER_API.search(told.message) is not None,
-        wrong_reasoning=status in (400, 422) and "reasoning_content" in told.message,
+        wrong_api=is_elsewhere or _OTHER_API.search(body.message) is not None,
+        wrong_reasoning=status in (400, 422) and "reasoning_content" in body.message,
     )
 
 
-def _failure(status: int, told: VendorError, retry_after: str | None) -> ProviderError:
-    all_words = f"{told.kind} {told.code} {told.message}"
+def _failure(status: int, body: VendorError, retry_after: str | None) -> ProviderError:
+    all_words = f"{body.kind} {body.code} {body.message}"
     is_refused = 400 <= status < 500
     # A gateway may have one status for all that its vendors say: words come first.
     if is_refused and _NO_SUCH_MODEL.search(all_words):
@@ -336,7 +340,7 @@ def _failure(status: int, told: VendorError, retry_after: str | None) -> Provide
             "the provider does not allow this to the account of the API key (403); "
             "ask whoever owns it, or choose another model"
         )
-    if status == 429 and not _TOO_LARGE_FOR_A_MINUTE.search(told.message):
+    if status == 429 and not _TOO_LARGE_FOR_A_MINUTE.search(body.message):
         return ProviderUnavailable(
             "the provider gets too many requests (429); try again later",
             retry_after=seconds_of(retry_after),
@@ -350,8 +354,8 @@ def _failure(status: int, told: VendorError, retry_after: str | None) -> Provide
     if status in (413, 429) or _TOO_LARGE.search(all_words):
         return RequestTooLarge(
             f"this is too long for the model ({status}); compact or clear the conversation",
-            window_tokens=window_named(told.message),
-            sent_tokens=sent_tokens_named(told.message),
+            window_tokens=window_named(body.message),
+            sent_tokens=sent_tokens_named(body.message),
         )
     if status == 404:
         return NoSuchModel(
@@ -361,17 +365,17 @@ def _failure(status: int, told: VendorError, retry_after: str | None) -> Provide
         return ProviderRefused(
             f"the provider's address is not the right one ({status}); check base_url"
         )
-    return _refusal(status, told)
+    return _refusal(status, body)
 
 
-def _refusal(status: int, told: VendorError) -> ProviderRefused:
+def _refusal(status: int, body: VendorError) -> ProviderRefused:
     says = (
         f"the provider refused the request ({status}); change what it names, "
         "or choose another model"
     )
     if status not in (400, 422):
         return ProviderRefused(says)
-    param, message = told.param, told.message
+    param, message = body.param, body.message
     found = _NAMED_MESSAGE.search(param) or _NAMED_MESSAGE.search(message)
     # Unless it names a field of the request that holds something else.
     field = _FIELD.match(param)
@@ -381,16 +385,16 @@ def _refusal(status: int, told: VendorError) -> ProviderRefused:
         message_index=int(found[1]) if found else None,
         block_index=int(found[2]) if found and found[2] else None,
         content_refused=found is not None or is_content,
-        reasoning_refused=_THOUGHTS.search(f"{told.code} {message}") is not None,
+        reasoning_refused=_THOUGHTS.search(f"{body.code} {message}") is not None,
     )
 
 
-def failure_in_stream(told: VendorError, *, before_first_token: bool) -> ProviderError:
+def failure_in_stream(body: VendorError, *, before_first_token: bool) -> ProviderError:
     """The error for an error event, which came after a response with status 200."""
-    status = told.status
+    status = body.status
     if status is None or not 400 <= status < 600:
-        status = _STATUS_OF_KIND.get(told.kind) or _STATUS_OF_KIND.get(told.code) or 500
-    failure = failure_of(status, told)
+        status = _STATUS_OF_KIND.get(body.kind) or _STATUS_OF_KIND.get(body.code) or 500
+    failure = failure_of(status, body)
     if isinstance(failure, ProviderUnavailable):
         return ProviderUnavailable(
             "the provider broke off with an error; ask again",

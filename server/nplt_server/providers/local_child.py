@@ -26,7 +26,7 @@ def main() -> None:
     model, name, window_tokens, slots, *flags = sys.argv[1:]
     key = sys.stdin.buffer.readline().decode().strip()
     threading.Thread(target=_leave_with_parent, args=(sys.stdin.buffer,), daemon=True).start()
-    told = os.fdopen(os.dup(1), "w")
+    pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # llama.cpp writes there too, when it breaks down
     asked = _parameters(model, name, window_tokens=int(window_tokens), slots=int(slots), key=key)
     if "--small" in flags:
@@ -35,7 +35,7 @@ def main() -> None:
         asked.sampling.penalty_repeat = 1.1
     xllamacpp: Any = import_module("xllamacpp")
     serving = xllamacpp.Server(asked)
-    print(serving.listening_address, file=told, flush=True)
+    print(serving.listening_address, file=pipe, flush=True)
     threading.Event().wait()
 
 

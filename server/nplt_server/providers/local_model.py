@@ -55,10 +55,10 @@ def without_tools(request: LlmRequest) -> LlmRequest:
                 if message.content:
                     context.append(structs.replace(message, tool_calls=(), parts=()))
             case ToolResultsMessage():
-                said = "\n".join(result.result for result in message.results)
+                text = "\n".join(result.result for result in message.results)
                 context.append(
                     ModelInputMessage(
-                        content=said, live_screen=message.live_screen, seq=message.seq
+                        content=text, live_screen=message.live_screen, seq=message.seq
                     )
                 )
             case _:

@@ -126,8 +126,8 @@ async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
     """Reads the body without waiting for the end of the connection, which some servers keep
     open. A body that is too long is cut, and so is no JSON, or refused."""
     if not re.search(rb"(?i)\r\ntransfer-encoding: *chunked", head):
-        told = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
-        length = int(told[1]) if told else _PROBE_BYTES_MAX
+        length_header = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+        length = int(length_header[1]) if length_header else _PROBE_BYTES_MAX
         try:
             return await reader.readexactly(min(length, _PROBE_BYTES_MAX))
         except asyncio.IncompleteReadError as end:

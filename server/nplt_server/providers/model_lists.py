@@ -51,9 +51,9 @@ class ModelList(Struct, frozen=True, kw_only=True):
     at: datetime
 
 
-def read_list(answer: JsonValue) -> tuple[ListedModel, ...]:
+def read_list(response: JsonValue) -> tuple[ListedModel, ...]:
     """Raises `ValueError` if this is no list of models."""
-    data = answer.get("data") if isinstance(answer, dict) else answer
+    data = response.get("data") if isinstance(response, dict) else response
     if not isinstance(data, list):
         raise ValueError("a list of models has data")
     models: list[ListedModel] = []
@@ -179,7 +179,7 @@ class ModelLists:
 
     def as_json(self) -> JsonObject:
         """The list of each provider, when it was made, and whether it is being asked for."""
-        told: JsonObject = {}
+        listed: JsonObject = {}
         for id_ in (*self._listers, *(self._asking - self._listers.keys())):
             one: JsonObject = {}
             if (known := self.of(id_)) is not None:
@@ -188,8 +188,8 @@ class ModelLists:
                 one["at"] = known.at.isoformat(timespec="seconds")
             if id_ in self._asking:
                 one["asking"] = True
-            told[id_] = one
-        return told
+            listed[id_] = one
+        return listed
 
     @property
     def names(self) -> Iterator[str]:

@@ -16,7 +16,6 @@ from typing import Any, Final, assert_never
 
 from msgspec import Struct, structs
 
-from nplt_protocol import JsonObject
 from nplt_server.providers import CONTEXT_TOKENS, OFFLINE_CONTEXT_TOKENS, ModelFacts, gguf
 from nplt_server.settings import (
     AnthropicSettings,
@@ -186,24 +185,6 @@ class KnownModels(dict[str, ModelFacts]):
         self._listed[name] = model
         self[name] = self._facts(name)
 
-    def described(self, name: str, facts: ModelFacts | None = None) -> JsonObject:
-        """Describes a model for people: each fact, and where it is from. `facts`: those that
-        hold now, if calls have taught more."""
-        facts = facts or self[name]
-        said: JsonObject = {
-            "context_tokens": facts.context_tokens,
-            "tools": facts.takes_tools,
-            "images": facts.takes_images,
-            "pdfs": facts.takes_pdfs,
-            "sources": {**facts.sources},
-        }
-        if ceiling := self._ceiling(name):
-            said["ceiling_tokens"] = ceiling
-        if facts.prices is not None:
-            said["price_in"] = float(facts.prices.price_in)
-            said["price_out"] = float(facts.prices.price_out)
-        return said
-
     def _ceiling(self, name: str) -> int | None:
         """The largest window that the model could be loaded with."""
         provider = self._providers.get(name.partition("/")[0])
@@ -220,7 +201,10 @@ class KnownModels(dict[str, ModelFacts]):
         known = ModelFacts() if provider is None else _by_name(provider, model)
         if (listed := self._listed.get(name)) is not None:
             known = _with_list(known, listed)
-        return known if told is None else _with_settings(known, told)
+        if told is not None:
+            known = _with_settings(known, told)
+        ceiling = self._ceiling(name)
+        return known if ceiling is None else structs.replace(known, ceiling_tokens=ceiling)
 
 
 _SETTINGS: Final = "models in the settings"
@@ -251,29 +235,29 @@ def _with_list(known: ModelFacts, listed: ListedModel) -> ModelFacts:
     )
 
 
-def _with_settings(known: ModelFacts, told: ModelSettings) -> ModelFacts:
+def _with_settings(known: ModelFacts, settings: ModelSettings) -> ModelFacts:
     prices = known.prices
-    if told.price_in is not None and told.price_out is not None:
+    if settings.price_in is not None and settings.price_out is not None:
         prices = ModelPrices.of(
-            told.price_in, told.price_out, told.price_cached, told.price_cache_write
+            settings.price_in, settings.price_out, settings.price_cached, settings.price_cache_write
         )
-    options = {"effort": told.effort, "temperature": told.temperature}
+    options = {"effort": settings.effort, "temperature": settings.temperature}
     chosen = {
-        "context_tokens": told.context_tokens,
-        "prices": told.price_in,
-        "images": told.images,
-        "pdfs": told.pdfs,
+        "context_tokens": settings.context_tokens,
+        "prices": settings.price_in,
+        "images": settings.images,
+        "pdfs": settings.pdfs,
     }
     here = {name: _SETTINGS for name, value in chosen.items() if value is not None}
     return structs.replace(
         known,
-        context_tokens=told.context_tokens or known.context_tokens,
-        output_tokens=told.output_tokens or known.output_tokens,
-        output_tokens_max=None if told.output_tokens else known.output_tokens_max,
+        context_tokens=settings.context_tokens or known.context_tokens,
+        output_tokens=settings.output_tokens or known.output_tokens,
+        output_tokens_max=None if settings.output_tokens else known.output_tokens_max,
         options={name: value for name, value in options.items() if value is not None},
         prices=prices,
-        takes_images=known.takes_images if told.images is None else told.images,
-        takes_pdfs=known.takes_pdfs if told.pdfs is None else told.pdfs,
+        takes_images=known.takes_images if settings.images is None else settings.images,
+        takes_pdfs=known.takes_pdfs if settings.pdfs is None else settings.pdfs,
         sources={**known.sources, **here},
     )
 

@@ -66,7 +66,8 @@ _CHECKPOINT_EVERY = 64
 _BLANKS_MARKED = bytes(b" x"[not chr(code).isspace()] for code in range(256))
 _COUNTING_SECONDS_MAX = 0.002
 """Spent on counting words between two checkpoints."""
-_CONTEXTS_KNOWN_MAX = 1_000
+_CONTEXTS_KNOWN_MAX = 64
+"""Each keeps two messages in memory, which may have megabytes; 64 turns run at once."""
 _SAMPLE_LEVELS_MAX = 16
 _ECHO_SECONDS_MAX = 3.0
 """A longer echo is sent faster, so that no echo takes longer than this."""
@@ -108,8 +109,8 @@ class OfflineProvider(_StreamingProvider):
         self._words = WordCounts()
 
     async def _stream(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        heard = await self._words.of(request.context)
-        script = write_script(request.context, heard=heard, schema=request.schema)
+        context_tokens = await self._words.of(request.context)
+        script = write_script(request.context, context_tokens=context_tokens, schema=request.schema)
         seconds = script.seconds
         if seconds is None:
             rate = self._words_per_second
@@ -127,12 +128,12 @@ class OfflineProvider(_StreamingProvider):
 
 
 def write_script(
-    context: Sequence[ContextMessage], *, heard: int, schema: JsonObject | None = None
+    context: Sequence[ContextMessage], *, context_tokens: int, schema: JsonObject | None = None
 ) -> Script:
     last, thoughts, seconds = context[-1], "", None
     if isinstance(last, ToolResultsMessage):
-        said = "\n".join(result.result for result in last.results)
-        text = _by_schema(schema, said or "(the tool said nothing)", context)
+        output = "\n".join(result.result for result in last.results)
+        text = _by_schema(schema, output or "(the tool said nothing)", context)
     else:
         prompt = last.content if isinstance(last, ModelInputMessage) else ""
         command, _, rest = prompt.partition(" ")
@@ -145,7 +146,7 @@ def write_script(
             case "!tool":
                 name, _, arguments = rest.strip().partition(" ")
                 call = ToolCallPiece(index=0, tool_name=name, arguments=arguments.strip() or "{}")
-                usage = UsageReport(input_tokens=heard, output_tokens=1)
+                usage = UsageReport(input_tokens=context_tokens, output_tokens=1)
                 return Script(deltas=(call, Stopped(reason="tool_calls"), usage), length=3)
             case "!think":
                 text = thoughts = rest.strip() or "hm"
@@ -156,7 +157,7 @@ def write_script(
         deltas=chain(
             (ReasoningPiece(text=found[0]) for found in _WORDS.finditer(thoughts)),
             (TextPiece(text=found[0]) for found in _WORDS.finditer(text)),
-            (Stopped(reason="end"), UsageReport(input_tokens=heard, output_tokens=words)),
+            (Stopped(reason="end"), UsageReport(input_tokens=context_tokens, output_tokens=words)),
         ),
         length=_count(thoughts) + words + 2,
         seconds=seconds,
@@ -293,15 +294,15 @@ class ScriptedProvider(_StreamingProvider):
         self._function = function
 
     async def _stream(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        said = self._function(request)
-        if not isinstance(said, str) and isawaitable(said):
-            said = await said
-        if isinstance(said, str):
-            yield TextPiece(text=said)
+        output = self._function(request)
+        if not isinstance(output, str) and isawaitable(output):
+            output = await output
+        if isinstance(output, str):
+            yield TextPiece(text=output)
             yield Stopped(reason="end")
             return
         speaks_in_deltas = False
-        async with aclosing(_pieces(said)) as pieces:
+        async with aclosing(_pieces(output)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, str):
                     yield TextPiece(text=piece)
@@ -312,12 +313,12 @@ class ScriptedProvider(_StreamingProvider):
             yield Stopped(reason="end")
 
 
-async def _pieces(said: Iterable[Piece] | AsyncIterable[Piece]) -> AsyncGenerator[Piece, None]:
-    if isinstance(said, AsyncIterable):
-        async for piece in said:
+async def _pieces(output: Iterable[Piece] | AsyncIterable[Piece]) -> AsyncGenerator[Piece, None]:
+    if isinstance(output, AsyncIterable):
+        async for piece in output:
             yield piece
         return
-    for piece in said:
+    for piece in output:
         yield piece
         await anyio.lowlevel.checkpoint()
 

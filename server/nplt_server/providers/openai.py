@@ -134,7 +134,7 @@ def _efforts_of(model: str) -> tuple[str, ...]:
     found, version = _FAMILY.match(model), _version_of(model)
     if found and found[1]:
         return ("low", "medium", "high")
-    known = next((told for since, told in _EFFORTS_SINCE if version >= since), EFFORTS)
+    known = next((shown for since, shown in _EFFORTS_SINCE if version >= since), EFFORTS)
     return known[1:] if _ALWAYS_REASONS.match(model) else known
 
 
@@ -181,15 +181,15 @@ def _description(tool: ToolDescription) -> str:
     description = clean_text(tool.description)[:_DESCRIPTION_CHARACTERS_MAX]
     if NOT_AT_THE_TOP.isdisjoint(tool.parameters):
         return description
-    told = f"{description}\n\n{in_words(tool.parameters)}"
-    return told if len(told) <= _DESCRIPTION_CHARACTERS_MAX else description
+    shown = f"{description}\n\n{in_words(tool.parameters)}"
+    return shown if len(shown) <= _DESCRIPTION_CHARACTERS_MAX else description
 
 
 def _schema_format(request: LlmRequest) -> JsonObject | None:
     """The schema of the answer, as both APIs take it."""
-    if request.schema is None or (told := for_openai(request.schema)) is None:
+    if request.schema is None or (shown := for_openai(request.schema)) is None:
         return None
-    schema, is_strict = told
+    schema, is_strict = shown
     return {"name": "answer", "schema": schema, "strict": is_strict}
 
 
@@ -215,7 +215,7 @@ def _without_nulls(options: JsonObject) -> JsonObject:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _usage_of(usage: JsonObject, *, sent: str, said: str) -> UsageReport:
+def _usage_of(usage: JsonObject, *, sent: str, output: str) -> UsageReport:
     """The APIs have different names for what was sent and what was said."""
 
     def count(figures: JsonObject, name: str) -> int:
@@ -225,7 +225,7 @@ def _usage_of(usage: JsonObject, *, sent: str, said: str) -> UsageReport:
     details = object_of(usage.get(f"{sent}_tokens_details"))
     return UsageReport(
         input_tokens=count(usage, f"{sent}_tokens"),
-        output_tokens=count(usage, f"{said}_tokens"),
+        output_tokens=count(usage, f"{output}_tokens"),
         cached_tokens=count(details, "cached_tokens"),
         cache_write_tokens=count(details, "cache_write_tokens"),
     )
@@ -295,7 +295,7 @@ class ChatParser(AnswerParser):
                 yield from self._call_pieces(call)
         self._reason = text_of(choice.get("finish_reason")) or self._reason
         if isinstance(usage := event.get("usage"), dict):
-            yield _usage_of(usage, sent="prompt", said="completion")
+            yield _usage_of(usage, sent="prompt", output="completion")
 
     def _read_whole(self, answer: Any) -> Iterator[ModelOutputDelta]:
         choice = answer["choices"][0]
@@ -306,9 +306,9 @@ class ChatParser(AnswerParser):
         """Numbers are ours, in the order the calls begin."""
         if not isinstance(call, dict):
             return
-        told, call_id, index = object_of(call.get("function")), call.get("id"), call.get("index")
+        shown, call_id, index = object_of(call.get("function")), call.get("id"), call.get("index")
         index = index if isinstance(index, int) else None
-        number, name = self._numbers.get(index), text_of(told.get("name"))
+        number, name = self._numbers.get(index), text_of(shown.get("name"))
         # Without an index whatever has a name is a call of its own.
         if number is None or (
             name and (index is None or (call_id and call_id != self._call_ids[number]))
@@ -318,7 +318,7 @@ class ChatParser(AnswerParser):
             name = self._own_names.get(name, name)
         else:
             name = ""
-        arguments = text_of(told.get("arguments"))
+        arguments = text_of(shown.get("arguments"))
         yield ToolCallPiece(index=number, tool_name=name, arguments=arguments)
         if isinstance(extra := call.get(_EXTRA_CONTENT), dict):
             yield OpaquePiece(data={_EXTRA_CONTENT: extra, "call": number})
@@ -465,14 +465,14 @@ def _answer_format(request: LlmRequest) -> JsonObject:
     others = not (_FAMILY.match(model) or _DOES_NOT_REASON.match(model))
     if others and request.tools and not request.answer_only:
         return {}
-    told = _schema_format(request)
-    if told is None and others:
-        told = {"name": "answer", "schema": schema}
+    shown = _schema_format(request)
+    if shown is None and others:
+        shown = {"name": "answer", "schema": schema}
     options: JsonObject = {"tool_choice": "none"} if others and request.tools else {}
     if model.startswith("deepseek"):  # it knows no schemas
         options["response_format"] = {"type": "json_object"}
-    elif told is not None:
-        options["response_format"] = {"type": "json_schema", "json_schema": told}
+    elif shown is not None:
+        options["response_format"] = {"type": "json_schema", "json_schema": shown}
     return options
 
 
@@ -585,7 +585,7 @@ class ResponsesParser(AnswerParser):
     def _end(self, response: JsonObject, kind: str) -> Iterator[ModelOutputDelta]:
         self.is_done = True
         if isinstance(usage := response.get("usage"), dict):
-            yield _usage_of(usage, sent="input", said="output")
+            yield _usage_of(usage, sent="input", output="output")
         reason = "tool_calls" if self._calls else "end"
         if kind == "response.incomplete":
             why = text_of(object_of(response.get("incomplete_details")).get("reason"))
@@ -629,9 +629,9 @@ class ResponsesApi(VendorApi, frozen=True, kw_only=True):
                 items += _user_items(step)
                 seqs += _seqs_of_user_step(step)
             else:
-                said = _answer_items(step, given_ids)
-                items += said
-                seqs += [step.seqs] * len(said)
+                output = _answer_items(step, given_ids)
+                items += output
+                seqs += [step.seqs] * len(output)
         model, tokens = request.invocation.model, request.output_tokens
         body: JsonObject = {"model": model, "input": items, "stream": True, "store": False}
         if compiled.system:
@@ -649,8 +649,8 @@ class ResponsesApi(VendorApi, frozen=True, kw_only=True):
             reasoning = _without_nulls({"effort": _effort_of(request), "summary": summary})
             options["include"] = ["reasoning.encrypted_content"]
             options["reasoning"] = reasoning or None
-        if (told := _schema_format(request)) is not None:
-            options["text"] = {"format": {"type": "json_schema", **told}}
+        if (shown := _schema_format(request)) is not None:
+            options["text"] = {"format": {"type": "json_schema", **shown}}
         return _rendered(request, body, options, seqs)
 
 

@@ -149,6 +149,7 @@ class ModelRoute:
     ) -> None:
         self.id = provider.id
         self._secrets = secrets
+        self._stream = self._masked_call if secrets else self._call
         self._provider = provider
         self._model = model
         self.provider_breaker = provider_breaker
@@ -169,7 +170,7 @@ class ModelRoute:
         )
 
     def call_model(self, request: LlmRequest) -> DeltaStream:
-        return aclosing(self._masked_call(request) if self._secrets else self._call(request))
+        return aclosing(self._stream(request))
 
     async def _masked_call(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         masked = MaskedOutput(self._secrets)
@@ -220,8 +221,8 @@ class ModelRoute:
     def _without_secrets(self, error: ProviderError) -> ProviderError:
         if error.vendor is None or not self._secrets:
             return error
-        said: dict[str, str] = structs.asdict(error.vendor)
-        words = {name: self._secrets.mask(each) for name, each in said.items()}
+        vendor_words: dict[str, str] = structs.asdict(error.vendor)
+        words = {name: self._secrets.mask(each) for name, each in vendor_words.items()}
         return replace(error, vendor=VendorWords(**words))
 
     def _refusal_for_bug(self, error: BaseException) -> ProviderRefused | None:
@@ -273,9 +274,9 @@ class _CallObserver:
             self.is_whole = True
         elif not self.has_begun:
             self.has_begun = True
+            self._metrics.first_token.add(self._clock() - self._began_at)
             self._of_model.began()
             self._of_provider.succeeded()
-            self._metrics.first_token.add(self._clock() - self._began_at)
 
     def ended(self) -> None:
         if self.is_whole:

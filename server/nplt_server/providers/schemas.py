@@ -32,14 +32,16 @@ _TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "str
 
 
 def in_words(parameters: JsonObject) -> str:
-    told = orjson.dumps(parameters).decode()
-    return f"The arguments are an object that fits this JSON Schema: {told}"
+    converted = orjson.dumps(parameters).decode()
+    return f"The arguments are an object that fits this JSON Schema: {converted}"
 
 
 def plain_object(parameters: JsonObject) -> JsonObject:
     """An object that takes at least what the schema takes, without the words that OpenAI
     refuses at its top: of several shapes it has the properties of all."""
-    plain = {word: told for word, told in parameters.items() if word not in NOT_AT_THE_TOP}
+    plain = {
+        word: converted for word, converted in parameters.items() if word not in NOT_AT_THE_TOP
+    }
     return {**plain, "type": "object", "properties": dict(_properties(parameters))}
 
 
@@ -48,15 +50,15 @@ def well_formed(schema: JsonValue) -> JsonObject:
     "anything", because OpenAI requires it."""
     if not isinstance(schema, dict):
         return {}
-    told = {
+    converted = {
         word: _with_inner(word, value, well_formed)
         for word, value in schema.items()
         if _is_well(word, value)
     }
-    kinds = told.get("type")
+    kinds = converted.get("type")
     if kinds == "array" or (isinstance(kinds, list) and "array" in kinds):
-        told.setdefault("items", {})
-    return told
+        converted.setdefault("items", {})
+    return converted
 
 
 def _is_well(word: str, value: JsonValue) -> bool:
@@ -201,11 +203,11 @@ def _fault(schema: JsonObject, answer: str | None) -> str | None:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if error is None:
         return None
-    said, half = error.message, _FAULT_CHARACTERS_MAX // 2
-    if len(said) > _FAULT_CHARACTERS_MAX:
-        said = f"{said[:half]} … {said[-half:]}"
+    fault_text, half = error.message, _FAULT_CHARACTERS_MAX // 2
+    if len(fault_text) > _FAULT_CHARACTERS_MAX:
+        fault_text = f"{fault_text[:half]} … {fault_text[-half:]}"
     place = "".join(f"/{step}" for step in error.absolute_path)
-    return f"{said} (at {place[:100]})" if place else str(said)
+    return f"{fault_text} (at {place[:100]})" if place else str(fault_text)
 
 
 # ------------------------------------------------------------------------------
@@ -300,32 +302,32 @@ def _for_anthropic(
 
     if not isinstance(schema, dict):
         raise ValueError("true or false is no schema here")
-    told: JsonObject = {}
+    converted: JsonObject = {}
     for word in ("$defs", "definitions"):
         if isinstance(schema.get(word), dict):
-            told[word] = {name: inner(each) for name, each in schema[word].items()}
+            converted[word] = {name: inner(each) for name, each in schema[word].items()}
     if "$ref" in schema:
         reference = str(schema["$ref"])
         if reference in within:
             raise ValueError("it refers to itself")  # and so has no end
         _for_anthropic(referred_to(root, reference), root, (*within, reference))
-        return {**told, "$ref": schema["$ref"]}
-    told |= {word: schema[word] for word in ("title", "description") if word in schema}
+        return {**converted, "$ref": schema["$ref"]}
+    converted |= {word: schema[word] for word in ("title", "description") if word in schema}
     if literals := {word: schema[word] for word in ("enum", "const") if word in schema}:
         listed = literals.get("enum")
         plain = [*(listed if isinstance(listed, list) else ()), literals.get("const")]
         if any(isinstance(each, list | dict) for each in plain):
             raise ValueError("only plain values can be listed")
-        return told | literals
+        return converted | literals
     if shapes := schema.get("anyOf") or schema.get("oneOf"):
-        return {**told, "anyOf": [inner(each) for each in shapes]}
-    return told | _typed_for_anthropic(schema, inner)
+        return {**converted, "anyOf": [inner(each) for each in shapes]}
+    return converted | _typed_for_anthropic(schema, inner)
 
 
 def _typed_for_anthropic(schema: JsonObject, inner: Callable[[Any], JsonObject]) -> JsonObject:
     if "type" not in schema:
         raise ValueError("any value at all")
-    told: JsonObject = {"type": schema["type"]}
+    converted: JsonObject = {"type": schema["type"]}
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     if "object" in kinds:
         properties, required = schema.get("properties"), schema.get("required", [])
@@ -335,18 +337,18 @@ def _typed_for_anthropic(schema: JsonObject, inner: Callable[[Any], JsonObject])
             raise ValueError("properties of any name")
         if "allOf" in schema or not properties.keys() >= set(map(str, required)):
             raise ValueError("properties that are named elsewhere")
-        told["properties"] = {name: inner(each) for name, each in properties.items()}
-        told["additionalProperties"] = False
+        converted["properties"] = {name: inner(each) for name, each in properties.items()}
+        converted["additionalProperties"] = False
         if required:
-            told["required"] = required
+            converted["required"] = required
     if "array" in kinds:
         if "items" in schema:
-            told["items"] = inner(schema["items"])
+            converted["items"] = inner(schema["items"])
         if schema.get("minItems") in (0, 1):
-            told["minItems"] = schema["minItems"]
+            converted["minItems"] = schema["minItems"]
     if "string" in kinds and schema.get("format") in _ANTHROPIC_FORMATS:
-        told["format"] = schema["format"]
-    return told
+        converted["format"] = schema["format"]
+    return converted
 
 
 def referred_to(root: Mapping[str, JsonValue], reference: str) -> JsonValue:

@@ -63,8 +63,10 @@ def with_entries(
 
 def _place_by_id(words: str, rendered: RenderedRequest) -> int | None:
     messages = rendered.body.get("input") or rendered.body["messages"]
-    told = set(_ID.findall(words))
-    places = (n for n, message in enumerate(messages) if not told.isdisjoint(_ids_of(message)))
+    vendor_error = set(_ID.findall(words))
+    places = (
+        n for n, message in enumerate(messages) if not vendor_error.isdisjoint(_ids_of(message))
+    )
     return next(places, None)
 
 
@@ -119,8 +121,8 @@ class AnswerParser(ABC):
             raise unreadable(before_first_token=True) from None
 
     def _failure(self, event: JsonObject) -> ProviderError:
-        told = VendorError.of(event)
-        return failure_in_stream(told, before_first_token=not self.has_spoken)
+        vendor_error = VendorError.of(event)
+        return failure_in_stream(vendor_error, before_first_token=not self.has_spoken)
 
     @abstractmethod
     def _read(self, event: JsonObject) -> Iterable[ModelOutputDelta]: ...

@@ -66,7 +66,7 @@ _NAMED: Final = (
     messages.FileGet,
 )
 """Requests about the conversation that they name, or the one that the client is in."""
-_ANSWERED_LATER: Final = (
+_REPLIED_LATER: Final = (
     messages.ClearRequest,
     messages.Compact,
     messages.Redact,
@@ -74,7 +74,7 @@ _ANSWERED_LATER: Final = (
 )
 """Requests that wait at the owner while later ones of the same client are handled."""
 _NOT_REPEATED: Final = (
-    *_ANSWERED_LATER,
+    *_REPLIED_LATER,
     messages.Rollback,
     messages.SessionFork,
     messages.SessionDelete,
@@ -299,7 +299,7 @@ class EdgeRelay:
             await self._session.handlers[type(request)](self._session, request, pending)
             return
         try:
-            if isinstance(request, _ANSWERED_LATER):
+            if isinstance(request, _REPLIED_LATER):
                 self._send(owner, request, pending)
             else:
                 await owner.ask(request, partial(self._receive_reply, owner, request, pending))

@@ -22,7 +22,12 @@ from msgspec.structs import replace
 from nplt_protocol import ErrorCode, MessageType, ProtocolError, RequestError, WireLimits, messages
 from nplt_protocol.client_connection import ClientConnection
 from nplt_protocol.codec import REQUEST_CODES, decode_event, decode_reply, encode_request
-from nplt_protocol.connection import ConnectionRefused, ErrorReceived, Heard, ReplyReceived
+from nplt_protocol.connection import (
+    ConnectionRefused,
+    ErrorReceived,
+    ReceivedByClient,
+    ReplyReceived,
+)
 from nplt_protocol.frames import Frame, encode_frame
 from nplt_protocol.link import (
     ChannelClose,
@@ -72,7 +77,7 @@ class RelayedEvent(BroadcastEvent):
 
     def __init__(self, message: Enclosed) -> None:
         self.message = message
-        self._frames = message.frames
+        self.frames = message.frames
 
     def __getattr__(self, name: str) -> messages.Event:
         if name != "event":
@@ -274,7 +279,7 @@ class Links:
         host, _, port = address.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         connection = ClientConnection(limits=self._limits)
-        stream: FrameStream[Heard] | None = None
+        stream: FrameStream[ReceivedByClient] | None = None
         try:
             async with asyncio.timeout(_CONNECT_SECONDS_MAX):
                 stream = await open_stream(
@@ -284,14 +289,16 @@ class Links:
         except (OSError, ssl.SSLError, ProtocolError, LinkLost) as error:
             if stream is not None:
                 stream.abort()
-            log.warning("the server at %s can't be reached: %s", address, error or "no answer")
+            log.warning("the server at %s can't be reached: %s", address, error or "no reply")
             raise LinkLost(str(error)) from None
         link_stream: FrameStream[Frame] = stream  # type: ignore[assignment]
         link = EdgeLink(address, link_stream, self._limits.message_bytes_max)
         self._spawn(link.run)
         return link
 
-    async def _introduce(self, stream: FrameStream[Heard], connection: ClientConnection) -> None:
+    async def _introduce(
+        self, stream: FrameStream[ReceivedByClient], connection: ClientConnection
+    ) -> None:
         """Authenticates both servers: each proves that it knows the secret."""
         nonce = secrets.token_hex(16)
         hello = messages.Hello(client=f"nplt-server/{__version__}", peer=nonce)

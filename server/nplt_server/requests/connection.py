@@ -1,6 +1,6 @@
 """Handles HELLO, PING, CLIENT_NOTE and STATUS.
 
-HELLO checks the token and answers with the limits; STATUS reports on storage and
+HELLO checks the token and replies with the limits; STATUS reports on storage and
 providers.
 """
 
@@ -161,7 +161,7 @@ def _providers(
     described: JsonObject = {}
     for provider, breaker in router.breakers.items():
         models: JsonObject = {
-            name: route.metrics.as_json(context.facts(name).prices) | _breaker(route.breaker)
+            name: route.metrics.as_json(context.models.facts(name).prices) | _breaker(route.breaker)
             for name, route in router.routes.items()
             if route.id == provider and (route.metrics.calls or route.metrics.failures)
         }

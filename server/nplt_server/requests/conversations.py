@@ -287,7 +287,7 @@ async def _trash(session: Session, query: RowQuery) -> messages.SessionRows:
 
 _HITS_MAX = 100
 _HIT_BYTES_MAX = 4_096
-_NAMES, _SAID = "n", "s"
+_NAMES, _TEXTS = "n", "s"
 
 
 async def search(session: Session, request: messages.Search, pending: PendingReply) -> None:
@@ -326,11 +326,11 @@ async def _page(
         if named.next_cursor is not None:
             return hits, _NAMES + named.next_cursor
         if len(hits) == limit:
-            return hits, _SAID
+            return hits, _TEXTS
         place = None
-    elif part != _SAID:
+    elif part != _TEXTS:
         raise BadCursor("a cursor begins with what it is a cursor of")
-    said = await services.histories.search(
+    found = await services.histories.search(
         session.user,
         SearchQuery(
             text=request.query,
@@ -348,6 +348,6 @@ async def _page(
             snippet=hit.snippet,
             timestamp=hit.timestamp.isoformat(),
         )
-        for hit in said.hits
+        for hit in found.hits
     ]
-    return hits, None if said.next_cursor is None else _SAID + said.next_cursor
+    return hits, None if found.next_cursor is None else _TEXTS + found.next_cursor

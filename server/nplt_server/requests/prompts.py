@@ -95,7 +95,10 @@ _DESCRIBED_MAX: Final = 1_000
 def _facts(session: Session) -> JsonObject:
     services = session.server.services
     names = dict.fromkeys((*services.router.models, *services.router.lists.names))
-    return {name: services.context.described(name) for name in islice(names, _DESCRIBED_MAX)}
+    return {
+        name: services.context.models.facts(name).as_json()
+        for name in islice(names, _DESCRIBED_MAX)
+    }
 
 
 async def clear(session: Session, request: messages.ClearRequest, pending: PendingReply) -> None:

@@ -42,7 +42,7 @@ from nplt_server.tools import (
     policy_of,
 )
 from nplt_server.tools.mcp import McpServers
-from nplt_storage.entries import ToolCallRequest, ToolCallResult, ToolStatus
+from nplt_storage.entries import ToolCallRequest, ToolCallResult, ToolExecutionStatus
 
 log = logging.getLogger(__name__)
 
@@ -285,7 +285,7 @@ class ToolExecutor:
         return tool
 
     def _result(
-        self, call: ToolCallRequest, status: ToolStatus, text: str, elapsed: float
+        self, call: ToolCallRequest, status: ToolExecutionStatus, text: str, elapsed: float
     ) -> ToolCallResult:
         return ToolCallResult(
             tool_call_id=call.tool_call_id,

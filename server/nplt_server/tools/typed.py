@@ -100,10 +100,10 @@ def _rule(found: ErrorDetails) -> str:
         return "must be one of " + expected.replace("' or '", "', '").replace("'", "")
     if found["type"] in ("model_type", "dict_type", "dataclass_type"):
         return "must be an object"
-    said = _DETAILS.sub("", found["msg"])
-    said = said.removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    said = re.sub("^Input should be", "must be", said)
-    return said[:1].lower() + said[1:]
+    message = _DETAILS.sub("", found["msg"])
+    message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = re.sub("^Input should be", "must be", message)
+    return message[:1].lower() + message[1:]
 
 
 def _in_short(given: object) -> str:

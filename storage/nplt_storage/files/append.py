@@ -19,7 +19,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from threading import Lock, Timer
-from time import monotonic
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import anyio
@@ -28,8 +27,8 @@ from msgspec.structs import replace
 
 from nplt_storage.entries import Entry
 from nplt_storage.errors import BadEntry, ConversationReadOnly, StorageUnavailable
-from nplt_storage.file_system import FileId, FileOperations, write_all
-from nplt_storage.files.commit_threads import SLOW_WRITE_SECONDS, CommitThreads, SyncRefused
+from nplt_storage.file_system import FileId, write_all
+from nplt_storage.files.commit_threads import CommitThreads
 from nplt_storage.files.conversation_file import JsonFile, check_lines, plain_errors, reader_of
 from nplt_storage.files.format import Tail, make_whole
 from nplt_storage.store import Unstoppable
@@ -126,10 +125,6 @@ class PreparedLine(NamedTuple):
     after: Tail
 
 
-WRITTEN_HERE_BYTES_MAX = 64 * 1024
-"""Longer lines are copied in a thread."""
-
-
 class Appender:
     def __init__(
         self, file: JsonFile, descriptor: int | None = None, *, sync_later: SyncLater | None = None
@@ -148,8 +143,6 @@ class Appender:
         """Offset of the first line that no sync has confirmed."""
         self._failure: OSError | None = None
         """The error of a scheduled sync, which the next append raises."""
-        # A test's own files sync in their own way.
-        self._syncs_as_system = type(file.files).sync_data is FileOperations.sync_data
 
     def prepare(self, entry: Entry) -> PreparedLine:
         """Validates and encodes an entry. Writes nothing; a bad entry is refused here."""
@@ -174,67 +167,10 @@ class Appender:
             if self._file.tail is not prepared.before:  # the commit hung too long
                 raise ConversationReadOnly(self.session_id, "the file was opened anew meanwhile")
             self._write(prepared.data, prepared.before)
-            self._end_commit(prepared, acknowledge)
-
-    def write_here(self, prepared: PreparedLine) -> int | None:
-        """Writes the line without waiting and returns the descriptor to sync; `settle` must follow.
-        `None` means that this append needs a thread, and `commit`."""
-        descriptor = self._descriptor
-        if (
-            descriptor is None
-            or self._failure is not None
-            or self._sync_later is not None
-            or not self._syncs_as_system
-            or len(prepared.data) > WRITTEN_HERE_BYTES_MAX
-            or not self._lock.acquire(blocking=False)
-        ):
-            return None
-        if not self._file.writing.acquire(blocking=False):
-            self._lock.release()
-            return None
-        is_written = False
-        try:
-            self._check_undisturbed(descriptor, prepared.before)
-            with suppress(OSError):
-                written = self._files.write(descriptor, prepared.data, prepared.before.end)
-                is_written = written == len(prepared.data)
-            if not is_written:
-                self._restore_closing_line(descriptor, prepared.before, is_synced=False)
-        finally:
-            if not is_written:
-                self._unlock()
-        return descriptor if is_written else None
-
-    def settle(
-        self, prepared: PreparedLine, error: OSError | None, *, acknowledge: Callable[[], bool]
-    ) -> None:
-        """Completes what `write_here` began, once the line is synced or the sync has failed."""
-        try:
-            if error is not None:
+            if acknowledge():
+                self._file.tail = prepared.after
+            else:
                 self._release()
-                raise self._not_confirmed(error) from error
-            self._end_commit(prepared, acknowledge)
-        finally:
-            self._unlock()
-
-    def sync_written(self) -> OSError | None:
-        """Syncs what `write_here` wrote. Blocks."""
-        assert self._descriptor is not None
-        try:
-            self._files.sync_data(self._descriptor)
-        except OSError as error:
-            return error
-        return None
-
-    def _unlock(self) -> None:
-        self._file.writing.release()
-        self._lock.release()
-
-    def _end_commit(self, prepared: PreparedLine, acknowledge: Callable[[], bool]) -> None:
-        if acknowledge():
-            self._file.tail = prepared.after
-        else:
-            self._release()
 
     def sync(self) -> None:
         """Syncs lines that were written earlier. Called when a scheduled sync is due."""
@@ -289,11 +225,12 @@ class Appender:
     def _check_undisturbed(self, descriptor: int, tail: Tail) -> None:
         """Refuses the append if another program (an editor, a restored backup) changed or
         replaced the file: the line would be acknowledged, but lost."""
+        size = tail.size
         try:
             if self._file_id is None:
                 self._file_id = self._files.file_id(descriptor)
             # One system call: each of them lets the other threads in, and waits for them.
-            if self._files.find(self._file.path) == (self._file_id, tail.size):
+            if self._files.find(self._file.path) == (self._file_id, size):
                 return
         except OSError as error:
             raise StorageUnavailable(f"the file can't be seen: {error.strerror}") from error
@@ -311,12 +248,11 @@ class Appender:
             raise
         self._unsynced_from = None
 
-    def _restore_closing_line(self, descriptor: int, tail: Tail, *, is_synced: bool = True) -> None:
+    def _restore_closing_line(self, descriptor: int, tail: Tail) -> None:
         try:
             self._files.truncate(descriptor, tail.size)
             write_all(self._files, descriptor, tail.closing_line, tail.end)
-            if is_synced:
-                self._sync(descriptor)
+            self._sync(descriptor)
         except OSError:
             self._release()
 
@@ -347,9 +283,7 @@ class Appender:
 # ------------------------------------------------------------------------------
 # Committing from the event loop
 #
-# The line is written here, and synced by the kernel. A commit that may have to wait for
-# something else (a file that must be opened again, a disk that is behind with its writes, a
-# long line, the other programs of a busy machine) runs in a thread from beginning to end.
+# A thread writes the line and syncs it, in one go.
 #
 # A commit can't be cancelled, so that its outcome is always known. It has a deadline: when a
 # disk hangs, the append fails. If the sync ends later, the line was not acknowledged: it
@@ -405,8 +339,7 @@ class Committer(Generic[_T]):
             if self._is_writing:
                 raise ConversationReadOnly(session_id, "the disk has not answered yet")
             commit: _Commit[_T] = _Commit(entry, self._appender.prepare(entry))
-            if not self._begin_here(commit):
-                self._threads.run(partial(self._run, commit), partial(self._settle, commit))
+            self._threads.run(partial(self._run, commit), partial(self._settle, commit))
             self._is_writing = True  # set before the thread can read it under this lock
         loop = commit.get_loop()
         self._watched = commit
@@ -440,46 +373,6 @@ class Committer(Generic[_T]):
         with anyio.move_on_after(self._commit_seconds_max, shield=True):
             await released
 
-    def _begin_here(self, commit: _Commit[_T]) -> bool:
-        """Writes the line and has the kernel sync it. False: a thread has to do both."""
-        kernel = self._threads.kernel_sync()
-        if kernel is None:
-            return False
-        begun_at = monotonic()
-        descriptor = self._appender.write_here(commit.prepared)
-        if monotonic() - begun_at > SLOW_WRITE_SECONDS:
-            self._threads.note_slow_write()
-        if descriptor is None:
-            return False
-        commit.is_begun = True
-        try:
-            kernel.begin(descriptor, partial(self._synced, commit))
-        except SyncRefused as refused:
-            try:
-                self._threads.run(
-                    lambda: self._end_writing(commit, self._appender.sync_written()),
-                    partial(self._settle, commit),
-                )
-            except StorageUnavailable:  # no thread: the line is not synced, and does not count
-                self._appender.settle(commit.prepared, refused, acknowledge=lambda: False)
-        return True
-
-    def _synced(self, commit: _Commit[_T], error: OSError | None) -> None:
-        """Called when the kernel has synced the line, or failed to."""
-        failure: BaseException | None = None
-        try:
-            self._end_writing(commit, error)
-        except StorageUnavailable as caught:
-            failure = caught
-        self._settle(commit, failure)
-
-    def _end_writing(self, commit: _Commit[_T], error: OSError | None) -> None:
-        try:
-            acknowledge = partial(self._acknowledge, commit)
-            self._appender.settle(commit.prepared, error, acknowledge=acknowledge)
-        finally:
-            self._written()
-
     def _run(self, commit: _Commit[_T]) -> None:
         with self._lock:
             if commit.is_given_up:
@@ -488,14 +381,11 @@ class Committer(Generic[_T]):
         try:
             self._appender.commit(commit.prepared, acknowledge=partial(self._acknowledge, commit))
         finally:
-            self._written()
-
-    def _written(self) -> None:
-        with self._lock:
-            self._is_writing = False
-            is_closed = self._is_closed
-        if is_closed:
-            self._appender.close()
+            with self._lock:
+                self._is_writing = False
+                is_closed = self._is_closed
+            if is_closed:
+                self._appender.close()
 
     def _acknowledge(self, commit: _Commit[_T]) -> bool:
         with self._lock:

@@ -1,11 +1,8 @@
 """The threads in which the disk works: one per commit, few for other work.
 
-Where the kernel can sync by itself, ordinary commits need no thread. On a busy machine it does
-so only for many commits at a time. The others, and all commits elsewhere, are made here.
-
-Each commit has a thread of its own from beginning to end, because it mostly waits,
-and the system lets files that are synced at the same time share that wait. The
-event loop is woken once for all commits that have finished since it last looked.
+Each commit has a thread of its own from beginning to end (it writes and syncs in one go),
+because it mostly waits, and the system lets files that are synced at the same time share that
+wait. The event loop is woken once for all commits that have finished since it last looked.
 
 Threads are started on demand. Work goes to the thread that became idle last, so
 the others stay idle and end after a while. A commit that hangs occupies only its
@@ -16,14 +13,10 @@ that a disk that never answers does not keep the process from ending.
 from __future__ import annotations
 
 import logging
-import os
-import struct
-import sys
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from math import inf
 from threading import Lock, Thread
 from typing import Final, TypeAlias, TypeVar
 
@@ -35,177 +28,10 @@ from nplt_storage.errors import StorageUnavailable
 log = logging.getLogger(__name__)
 
 # ------------------------------------------------------------------------------
-# Syncs without a thread, by Linux's asynchronous I/O (`io_submit(2)`)
-#
-# The kernel runs each fdatasync in a worker of its own, and counts those that are finished in
-# an eventfd, which the event loop watches. So conversations that commit at the same time share
-# the wait of the disk, no thread has to be woken, and the interpreter is not handed over.
-#
-# `KernelSync.start` gives `None` where there is no such thing: another system, an old kernel, a
-# sandbox that forbids the calls. Syncs are then made in threads.
-#
-#     OFFSET SIZE  struct iocb                    OFFSET SIZE  struct io_event
-#     0      8     data: the place in the table   0      8     data, as in the iocb
-#     16     2     opcode: 3 is fdatasync         8      8     address of the iocb
-#     20     4     file descriptor                16     8     result: 0, or -errno
-#     56     4     flags: 1, `resfd` is given     24     8     second result
-#     60     4     resfd: the eventfd
-
-_CALLS: Final = {
-    # io_setup, io_destroy, io_submit, io_getevents
-    "x86_64": (206, 207, 209, 208),
-    "aarch64": (0, 1, 2, 4),
-}
-_PLACES: Final = 128
-"""The number of syncs that may be under way."""
-_REQUEST: Final = struct.Struct("=Q8xH2xI32xII")
-_EVENT: Final = struct.Struct("=Q8xq8x")
-_FDATASYNC: Final = 3
-_WITH_EVENTFD: Final = 1
-
-
-class SyncRefused(OSError):
-    """The kernel did not accept the request: nothing was synced, and a thread can do it."""
-
-
-Done: TypeAlias = Callable[[OSError | None], None]
-"""Called with the error of a sync, or `None`."""
-
-
-class KernelSync:
-    """Syncs files by the kernel's asynchronous I/O; belongs to the event loop in which it was
-    started."""
-
-    def __init__(self, loop: AbstractEventLoop, calls: tuple[int, int, int, int]) -> None:
-        """Raises `OSError` if the kernel refuses."""
-        import ctypes  # a server starts without it
-
-        self.loop = loop
-        # Short calls that never wait: they keep the interpreter, as handing it over costs more.
-        self._call = ctypes.PyDLL(None, use_errno=True).syscall
-        self._call.restype = ctypes.c_long
-        self._error_number = ctypes.get_errno
-        setup, self._destroy, self._submit, self._get_events = map(ctypes.c_long, calls)
-        self._none, self._one, self._all = map(ctypes.c_long, (0, 1, _PLACES))
-        self._context = ctypes.c_ulong(0)
-        self._requests = ctypes.create_string_buffer(_REQUEST.size * _PLACES)
-        begins_at = ctypes.addressof(self._requests)
-        self._addresses = [begins_at + _REQUEST.size * place for place in range(_PLACES)]
-        self._submitted = (ctypes.c_void_p * 1)()
-        self._events = ctypes.create_string_buffer(_EVENT.size * _PLACES)
-        self._free = list(range(_PLACES))
-        self._under_way: dict[int, Done] = {}
-        self._single: tuple[int, float] | None = None
-        """The index of a sync that was alone when it began, and the time it began."""
-        self.slow_until = 0.0
-        """The machine counts as busy until this time of the loop's clock."""
-        self._is_closing = False
-        self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        try:
-            if self._call(setup, ctypes.c_uint(_PLACES), ctypes.byref(self._context)):
-                raise OSError(*self._last_error())
-            loop.add_reader(self._eventfd, self._take_events)
-        except BaseException:
-            self._give_back()
-            raise
-
-    @classmethod
-    def start(cls) -> KernelSync | None:
-        calls = _CALLS.get(os.uname().machine) if sys.platform == "linux" else None
-        if calls is None or sys.maxsize < 2**32:
-            return None
-        try:
-            return cls(get_running_loop(), calls)
-        # The kernel; the loop can't watch descriptors; a Python built without ctypes.
-        except (OSError, NotImplementedError, ImportError):
-            return None
-
-    @property
-    def count(self) -> int:
-        return len(self._under_way)
-
-    @property
-    def has_room(self) -> bool:
-        return bool(self._free)
-
-    def begin(self, descriptor: int, done: Done) -> None:
-        """Syncs the file and calls `done` in the event loop. The descriptor must stay open until
-        then. Call this only while it `has_room`. If it raises `SyncRefused`, nothing is done."""
-        place = self._free.pop()
-        _REQUEST.pack_into(
-            self._requests,
-            _REQUEST.size * place,
-            place,
-            _FDATASYNC,
-            descriptor,
-            _WITH_EVENTFD,
-            self._eventfd,
-        )
-        self._submitted[0] = self._addresses[place]
-        if self._call(self._submit, self._context, self._one, self._submitted) != 1:
-            self._free.append(place)
-            raise SyncRefused(*self._last_error())
-        if not self._under_way:
-            self._single = (place, self.loop.time())
-        self._under_way[place] = done
-
-    def close(self) -> None:
-        """Releases the resources once the syncs under way have finished and been reported."""
-        self._is_closing = True
-        if not self._under_way:
-            self.loop.remove_reader(self._eventfd)
-            self._give_back()
-
-    def _take_events(self) -> None:
-        try:
-            os.eventfd_read(self._eventfd)
-        except BlockingIOError:
-            return
-        limits = (self._none, self._all)
-        # -1 if a signal came and there is no event: an earlier call may have taken it.
-        count = self._call(self._get_events, self._context, *limits, self._events, None)
-        for number in range(count):
-            place, result = _EVENT.unpack_from(self._events, _EVENT.size * number)
-            self._free.append(place)
-            if self._single is not None and self._single[0] == place:
-                now, begun_at = self.loop.time(), self._single[1]
-                self._single = None
-                if now - begun_at > SLOW_SYNC_SECONDS:
-                    self.slow_until = now + _SLOW_SECONDS
-            error = OSError(-result, os.strerror(-result)) if result else None
-            try:
-                self._under_way.pop(place)(error)
-            except Exception:
-                log.exception("the end of a sync could not be told")
-        if self._is_closing:
-            self.close()
-
-    def _give_back(self) -> None:
-        os.close(self._eventfd)
-        self._call(self._destroy, self._context)
-
-    def _last_error(self) -> tuple[int, str]:
-        number = self._error_number()
-        return number, os.strerror(number)
-
-
-# ------------------------------------------------------------------------------
 # The threads of commits
 
 THREADS_MAX: Final = 32
 IDLE_SECONDS_MAX: Final = 10.0
-SLOW_WRITE_SECONDS: Final = 0.1
-"""A write that takes longer, because the system has too much to write, holds up the loop."""
-_SLOW_SECONDS: Final = 10.0
-"""Commits are made in threads for this long after a slow write or sync."""
-FEW_COMMITS: Final = 2
-"""While the machine is busy, up to this many concurrent commits are made in threads. The kernel's
-worker is bound to the processor of the event loop, where it waits for a time slice of each other
-program; a thread is woken where it can run. One client then has two to four times as many turns. On
-an idle machine the kernel is quicker."""
-SLOW_SYNC_SECONDS: Final = 0.003
-"""The machine, or its disk, counts as busy if the kernel took longer than this for a single
-sync."""
 
 
 Settled: TypeAlias = Callable[[BaseException | None], None]
@@ -254,27 +80,6 @@ class CommitThreads:
         self._finished: dict[AbstractEventLoop, list[_Job]] = {}
         """Finished jobs by the event loop that waits for them. A loop in here was woken and
         has not fetched its jobs yet."""
-        self._kernel_sync: KernelSync | None = None
-        self._threads_until = 0.0
-        """Commits use threads until this time of the loop's clock."""
-
-    def kernel_sync(self) -> KernelSync | None:
-        """The kernel's sync if it can take a commit now; `None` if a thread is needed, or would be
-        faster."""
-        loop = get_running_loop()
-        if self._kernel_sync is None and not self._threads_until:
-            self._kernel_sync = KernelSync.start()
-            self._threads_until = loop.time() if self._kernel_sync else inf
-        kernel = self._kernel_sync
-        if kernel is None or kernel.loop is not loop or not kernel.has_room:
-            return None
-        now = loop.time()
-        if now < kernel.slow_until and kernel.count + self.busy < FEW_COMMITS:
-            return None
-        return kernel if now >= self._threads_until else None
-
-    def note_slow_write(self) -> None:
-        self._threads_until = get_running_loop().time() + _SLOW_SECONDS
 
     @property
     def count(self) -> int:
@@ -319,9 +124,6 @@ class CommitThreads:
                 slot.wake.release()
             self._count -= len(self._idle)
             self._idle.clear()
-        if self._kernel_sync is not None:
-            self._kernel_sync.close()
-            self._kernel_sync, self._threads_until = None, inf
 
     def _add(self, job: _Job) -> None:
         with self._lock:

@@ -45,7 +45,7 @@ from nplt_storage.file_system import (
     write_new_file,
 )
 from nplt_storage.file_system import reader_of as reader_of
-from nplt_storage.files.foreign import FileBytes, ForeignConversation, JsonDocument, NotForeign
+from nplt_storage.files.foreign import ForeignConversation
 from nplt_storage.files.format import (
     BadHeader,
     Damage,
@@ -66,6 +66,7 @@ from nplt_storage.files.format import (
     read_header,
     survey,
 )
+from nplt_storage.files.json_document import FileBytes, JsonDocument, NotForeign
 from nplt_storage.files.live_journal import read_journal, sound_pieces
 from nplt_storage.pages import read_end
 from nplt_storage.rows import ConversationRow, fold_all, new_row
@@ -188,13 +189,15 @@ class NewFile:
     def __init__(
         self, files: FileOperations, path: Path, first: bytes, *, created_at: datetime
     ) -> None:
-        self.beside = on_its_way(path.with_name(f"{path.name}.whole"))
+        self.new_path = on_its_way(path.with_name(f"{path.name}.whole"))
         self.tail = empty_tail(created_at, len(first))
         self._files = files
         self._buffer = bytearray(first)
         self._written = 0
-        files.remove(self.beside)  # left by a crash
-        self._descriptor: int | None = files.open(self.beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        files.remove(self.new_path)  # left by a crash
+        self._descriptor: int | None = files.open(
+            self.new_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        )
 
     def add(self, entry: Entry, line: bytes) -> None:
         """Adds a line; `line` is the result of `encode_line`."""
@@ -213,7 +216,7 @@ class NewFile:
     def abandon(self) -> None:
         with suppress(OSError):  # the next start sweeps it away
             self._close()
-            self._files.remove(self.beside)
+            self._files.remove(self.new_path)
 
     def _flush(self) -> int:
         assert self._descriptor is not None
@@ -311,10 +314,10 @@ class JsonFile:
         with self.reading_lines() as (read, tail):
             return read_header(read, tail.first)[0]
 
-    def replace(self, beside: Path, tail: Tail) -> None:
+    def replace(self, new_path: Path, tail: Tail) -> None:
         """Replaces this file by another one, atomically for readers and crashes."""
         with self._settling:
-            self.files.rename(beside, self.path)
+            self.files.rename(new_path, self.path)
             self.tail = tail
         self.files.sync_directory(self.path.parent)
 
@@ -441,7 +444,7 @@ class NewConversation:
                 raise ConversationExists(self._session_id)
             self._file.seal()
             self._name_blobs()
-            self._disk.rename(self._file.beside, self._path)
+            self._disk.rename(self._file.new_path, self._path)
             try:
                 self._disk.sync_directory(self._path.parent)
             except OSError:
@@ -508,7 +511,7 @@ def open_at_end(disk: Disk, file: JsonFile, row: ConversationRow) -> OpenedFile:
             entries = read_end(tail.entries(read), row)
         with plain_errors(file.session_id):
             found = disk.found(file.path)
-        said = joined(sound_pieces(read_journal(disk, live_of(file.path))))
+        partial = joined(sound_pieces(read_journal(disk, live_of(file.path))))
     except BaseException:
         disk.close(descriptor)
         raise
@@ -518,7 +521,7 @@ def open_at_end(disk: Disk, file: JsonFile, row: ConversationRow) -> OpenedFile:
         found=found,
         row=row,
         entries=tuple(entries),
-        partial_answer=not_yet_an_entry(said, row, entries),
+        partial_answer=not_yet_an_entry(partial, row, entries),
     )
 
 

@@ -40,7 +40,7 @@ from nplt_storage.file_system import DataDirectory, Disk, FoundFile, Read, opene
 from nplt_storage.files.append import Durability
 from nplt_storage.files.commit_threads import CommitThreads, DiskThreads
 from nplt_storage.files.conversation_file import plain_errors, survey_file
-from nplt_storage.files.foreign import FileBytes, ForeignConversation, JsonDocument
+from nplt_storage.files.foreign import ForeignConversation
 from nplt_storage.files.format import (
     LOCAL_USER,
     BadHeader,
@@ -52,6 +52,7 @@ from nplt_storage.files.format import (
     read_header,
     session_id_of,
 )
+from nplt_storage.files.json_document import FileBytes, JsonDocument
 from nplt_storage.files.salvage import sound_entries
 from nplt_storage.files.trash import Trash
 from nplt_storage.ids import new_entry_id
@@ -136,7 +137,7 @@ class FileReading:
                 self.is_unread = True
                 if self._known is None and self._is_first:  # else what is known stays so
                     stamp = void_stamp(self._path.name, None)
-                    yield EntriesAdded(row=self._row, stamp=stamp, anew=True)
+                    yield EntriesAdded(row=self._row, stamp=stamp, replaces_all=True)
                 return
             if self._path.name not in self._disk.names_in(self._path.parent):
                 return  # deleted since it was listed
@@ -149,7 +150,9 @@ class FileReading:
                 empty = new_row(self._session_id, user=row.user, created_at=row.created_at)
                 row = fold_all(empty, sound_entries(read, size, self._session_id))
             stamp = void_stamp(self._path.name, self._known)
-            yield EntriesAdded(row=replace(row, damaged=True), stamp=stamp, anew=self._is_first)
+            yield EntriesAdded(
+                row=replace(row, damaged=True), stamp=stamp, replaces_all=self._is_first
+            )
 
     def onward(self, row: ConversationRow) -> Iterator[EntriesAdded]:
         """The entries written since `known`, for a row as of that time. Raises `DoesNotFollow` if
@@ -215,7 +218,7 @@ class FileReading:
             # What was merely read may be in the system's memory only.
             synced=known is not None and known.synced and known.head_seq == self._row.head_seq,
         )
-        return EntriesAdded(row=self._row, stamp=stamp, entries=entries, anew=is_first)
+        return EntriesAdded(row=self._row, stamp=stamp, entries=entries, replaces_all=is_first)
 
     def _older_shape(self, read: Read, size: int) -> Iterator[EntriesAdded]:
         older = ForeignConversation(JsonDocument(FileBytes(read, size)), self._session_id)
@@ -330,6 +333,13 @@ class FreeSpace:
         if reason := self._reason():
             raise ConversationReadOnly(session_id, reason)
 
+    def check_now(self, session_id: str) -> None:
+        """The same in the caller's thread. Blocks."""
+        if self._is_due():
+            self._look()
+        if reason := self._reason():
+            raise ConversationReadOnly(session_id, reason)
+
     @property
     def is_enough(self) -> bool:
         """Whether there was enough space a moment ago; if not, `check` looks again."""
@@ -384,6 +394,7 @@ class OpenDirectory:
         self.threads = DiskThreads()
         self.commit_threads = CommitThreads()
         self.sync_later = settings.durability.sync_later(self.commit_threads)
+        self.syncs_at_once = self.sync_later is None
         self.space = FreeSpace(paths.path, settings, self.commit_threads)
         self.trash = Trash(self.disk, paths, unknown_user=settings.unknown_user)
         self.order = ReadingOrder()
@@ -395,10 +406,6 @@ class OpenDirectory:
         """Conversations whose files could not be read for a temporary reason."""
         self.catching_up: asyncio.Task[None] | None = None
         """The task that reads files while conversations are already served, if any."""
-
-    @property
-    def syncs_at_once(self) -> bool:
-        return self.sync_later is None
 
     def tidy(self, now: datetime) -> None:
         """Completes what a crash interrupted, and opens the index. Blocks."""
@@ -474,7 +481,7 @@ class OpenDirectory:
             user = self.settings.unknown_user
             row = new_row(session_id, user=user, created_at=min(map(day_of, names)))
             stamp = void_stamp(names[-1], known)
-            yield EntriesAdded(row=replace(row, damaged=True), stamp=stamp, anew=True)
+            yield EntriesAdded(row=replace(row, damaged=True), stamp=stamp, replaces_all=True)
         else:
             reading = self.reading(session_id, names[0], known)
             yield from reading.whole()

@@ -17,6 +17,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nplt_storage.active_entries import is_in
 from nplt_storage.entries import (
     AttachmentEntry,
     BlobReference,
@@ -30,7 +31,7 @@ from nplt_storage.entries import (
     UnknownEntry,
     wrong_reference,
 )
-from nplt_storage.files.foreign import FileBytes, ForeignConversation, JsonDocument, NotForeign
+from nplt_storage.files.foreign import ForeignConversation
 from nplt_storage.files.format import (
     BadHeader,
     Damage,
@@ -42,6 +43,7 @@ from nplt_storage.files.format import (
     empty_tail,
     survey,
 )
+from nplt_storage.files.json_document import FileBytes, JsonDocument, NotForeign
 from nplt_storage.files.salvage import (
     FOREIGN_BYTES_MAX,
     CannotRepair,
@@ -52,7 +54,7 @@ from nplt_storage.files.salvage import (
     our_header,
     pieces,
 )
-from nplt_storage.history import Ranges, is_in
+from nplt_storage.history import Ranges
 from nplt_storage.json_values import JsonObject
 from nplt_storage.rows import ConversationRow, fold, fold_all, new_row
 

@@ -213,8 +213,8 @@ def companion_of(name: str) -> str | None:
 
 def companions(names: Iterable[str], path: Path) -> list[str]:
     """The names of files that belong to that conversation's file."""
-    beside = blobs_of(path).name
-    return [name for name in names if name.startswith(f"{path.name}.") or name == beside]
+    blobs = blobs_of(path).name
+    return [name for name in names if name.startswith(f"{path.name}.") or name == blobs]
 
 
 def copies(names: Iterable[str], path: Path) -> list[str]:

@@ -35,14 +35,14 @@ from nplt_storage.files.conversation_file import (
     plain_errors,
     remove_blobs_except,
 )
-from nplt_storage.files.directory import OpenDirectory, part_of, void_stamp
+from nplt_storage.files.directory import OpenDirectory, void_stamp
 from nplt_storage.files.format import Header, blobs_of, copies, live_of, read_header
 from nplt_storage.files.live_journal import LiveJournal
 from nplt_storage.ids import is_file_id
 from nplt_storage.index.updates import FileStamp
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.rows import ConversationRow, fold, new_row
-from nplt_storage.store import DeltaKind
+from nplt_storage.store import DeltaKind, Unstoppable
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +64,10 @@ class FileRecord:
         self._directory = directory
         self._closed = closed
         self._header = header
+        self._committer = self._new_committer(opened.descriptor)
         self._journal = LiveJournal(
             live_of(self.file.path), files=directory.disk, partial_answer=opened.partial_answer
         )
-        self._committer = self._new_committer(opened.descriptor)
         self._blobs_to_name: set[str] = set()
         self._is_index_behind = False
         """Whether the index may still hold text that was erased from the file. While it may, the
@@ -84,12 +84,13 @@ class FileRecord:
         return self.file.tail is not None
 
     def append(self, entry: Entry) -> Awaitable[ConversationRow]:
-        if self._is_open and self._header is None and self._directory.space.is_enough:
-            return self._committer.begin(entry)
-        return self._append_with_care(entry)
+        if not (self._is_open and self.is_there and self._directory.space.is_enough):
+            return self._append_with_care(entry)
+        commit = self._committer.begin(entry)
+        return commit if self._header is None else self._first(commit)
 
     async def _append_with_care(self, entry: Entry) -> ConversationRow:
-        """Checks the free space first, and removes a new file whose first append fails."""
+        """Checks the free space first, and creates the file if it was removed."""
         self._check_open()
         try:
             await self._directory.space.check(self.session_id)
@@ -101,7 +102,18 @@ class FileRecord:
                 )
                 self._found = opened.found
                 self._committer = self._new_committer(opened.descriptor)
-            return await self._committer.append(entry)
+        except (StorageUnavailable, ConversationReadOnly):
+            if self._header is not None and self.is_there:
+                await self._discard_new()
+            raise
+        return await self._first(self._committer.begin(entry))
+
+    async def _first(self, commit: Unstoppable[ConversationRow]) -> ConversationRow:
+        """Removes a new file if this append, its first one, fails."""
+        try:
+            with anyio.CancelScope(shield=True):
+                await commit
+            return commit.result()
         except (StorageUnavailable, ConversationReadOnly):
             if self._header is not None and self.is_there:
                 await self._discard_new()
@@ -184,7 +196,7 @@ class FileRecord:
         # append. After a crash the next start reads the end of the file instead.
         tail = self.file.tail
         assert tail is not None
-        stamp = self.stamp(part_of(self._found, tail.end))
+        stamp = self.stamp(replace(self._found, size=tail.end, mtime_ns=0))
         self._directory.index.note(self.row, stamp, entry)
         return self.row
 
@@ -260,7 +272,7 @@ def redact_entry(disk: Disk, file: JsonFile, seq: int, *, at: datetime) -> Redac
                 blobs_named |= blobs_named_by([after])
                 row = fold(row, after)
             new.seal()
-            file.replace(new.beside, new.tail)
+            file.replace(new.new_path, new.tail)
         except BaseException:
             new.abandon()
             raise

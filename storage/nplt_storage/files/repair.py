@@ -175,16 +175,19 @@ class _RepairedLines:
     def _endings(self) -> list[str]:
         """Adds a result for every call and an end for every turn that lacks one."""
         says: list[str] = []
-        unanswered, unended = list(self._pairing.waiting.values()), list(self._pairing.unfinished)
-        for asked in unanswered:
+        without_results, unended = (
+            list(self._pairing.waiting.values()),
+            list(self._pairing.unfinished),
+        )
+        for asked in without_results:
             self._append(_skipped(asked, self._clock()), at=self._clock())
         for turn_id in unended:
             fault = FaultEntry(
                 turn_id=turn_id, content=_REASON, code=FAULT_CODE, state="interrupted"
             )
             self._append(fault, at=self._clock())
-        if unanswered:
-            says.append(f"calls of {plural(len(unanswered), 'answer')} get a result: skipped")
+        if without_results:
+            says.append(f"calls of {plural(len(without_results), 'answer')} get a result: skipped")
         if unended:
             says.append(f"{plural(len(unended), 'turn')} without an end: ended, interrupted")
         return says
@@ -266,7 +269,7 @@ def write_readable_copy(path: Path, copy: Path, session_id: str, *, known: Known
 
 
 @contextmanager
-def nobody_else_uses(data_dir: Path) -> Iterator[None]:
+def exclusive_use(data_dir: Path) -> Iterator[None]:
     """Holds the directory's lock, if there is one, and changes nothing in it. Raises
     `StorageError`."""
     try:

@@ -24,14 +24,7 @@ from msgspec import Struct
 from nplt_storage.codec import LINE_BYTES_MAX, BadLine, decode_verified, peek_seq, verify_line
 from nplt_storage.entries import Entry
 from nplt_storage.file_system import after_hole
-from nplt_storage.files.foreign import (
-    FileBytes,
-    ForeignConversation,
-    JsonDocument,
-    NotForeign,
-    RelaidDocument,
-    read_relaid,
-)
+from nplt_storage.files.foreign import ForeignConversation
 from nplt_storage.files.format import (
     BadHeader,
     Closing,
@@ -49,6 +42,8 @@ from nplt_storage.files.format import (
     segments_forward,
     verified,
 )
+from nplt_storage.files.json_document import FileBytes, JsonDocument, NotForeign
+from nplt_storage.files.reformatted import ReformattedDocument, read_reformatted
 
 FOREIGN_BYTES_MAX: Final = 256 * 1024 * 1024
 """Larger documents of other programs are not examined."""
@@ -116,7 +111,7 @@ def _next_line(read: Read, start: int, size: int) -> int:
     """The offset of the next line, or the end of the file if there is none within reach."""
     left = STRETCH_BYTES_MAX
     while left > 0 and (start := after_hole(read, start)) < size:
-        block = read(start, min(_WINDOW_BYTES, size - start))
+        block = read(start, min(WINDOW_BYTES, size - start))
         if not block:
             break
         if (newline := block.find(b"\n")) >= 0:
@@ -180,7 +175,7 @@ _BEGIN: Final = b'{"seq":'
 _END: Final = re.compile(rb',"crc":"[0-9a-f]{8}"\}')
 _END_BYTES: Final = len(b',"crc":"00000000"}')
 _ENDS_TRIED: Final = 8
-_WINDOW_BYTES: Final = 1024 * 1024
+WINDOW_BYTES: Final = 1024 * 1024
 
 
 class CannotRepair(Exception):
@@ -230,7 +225,7 @@ class FoundLines:
         self.twice = 0
         self.unreadable: list[Span] = []
         """Bytes without any line."""
-        relaid, first, reason = self._find_header(size)
+        reformatted, first, reason = self._find_header(size)
         if self.header_line:
             self.header = decode_header(self.header_line)
             if self.header.session_id != session_id:
@@ -238,17 +233,17 @@ class FoundLines:
                     f"the file says it is conversation {self.header.session_id!r}: give it the "
                     f"name {file_name(self.header.session_id, self.header.created_at)}"
                 )
-        if relaid is None:
+        if reformatted is None:
             self._look(first=first, size=size)
             if not (self.header or self.places or self.counted):
                 raise CannotRepair(f"{reason}, and it can't be told what it was")
             return
-        for line in relaid.lines:
+        for line in reformatted.lines:
             self._add(peek_seq(line), line)
-        counted = relaid.closing["head_seq"]
+        counted = reformatted.closing["head_seq"]
         self.counted = counted if isinstance(counted, int) else 0
 
-    def _find_header(self, size: int) -> tuple[RelaidDocument | None, int, str]:
+    def _find_header(self, size: int) -> tuple[ReformattedDocument | None, int, str]:
         """The whole document if another program has reformatted it, the offset of the first line,
         and what is wrong with the header."""
         read, data = self._read, FileBytes(self._read, size)
@@ -271,10 +266,10 @@ class FoundLines:
             raise CannotRepair(f"{error}; it is left to the version that wrote it") from error
         if size > FOREIGN_BYTES_MAX:
             return None, 0, reason
-        if (relaid := read_relaid(data)) is not None:
-            self.header_line = relaid.header
+        if (reformatted := read_reformatted(data)) is not None:
+            self.header_line = reformatted.header
             self.says.append("another program has changed its layout: it is written as it was")
-            return relaid, 0, reason
+            return reformatted, 0, reason
         with suppress(NotForeign):
             ForeignConversation(JsonDocument(data), self._session_id)
             raise CannotRepair(
@@ -393,7 +388,7 @@ class _Window:
         begin = self._start + held
         if (written := after_hole(self._read, begin)) > begin:
             self._start, self._data, held, begin = written, b"", 0, written
-        wanted = min(max(held, _WINDOW_BYTES), self._stop - begin, self._left)
+        wanted = min(max(held, WINDOW_BYTES), self._stop - begin, self._left)
         block = self._read(begin, wanted) if wanted > 0 else b""
         self._data += block
         self._left -= len(block)

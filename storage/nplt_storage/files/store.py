@@ -12,12 +12,14 @@ conversation to the trash.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 from msgspec.structs import replace
@@ -50,15 +52,15 @@ from nplt_storage.files.format import Header, blobs_of, by_session_id, file_name
 from nplt_storage.files.record import FileRecord
 from nplt_storage.files.repair import repair_file, write_readable_copy
 from nplt_storage.files.salvage import CannotRepair, KnownElsewhere
-from nplt_storage.files.trash import KEPT_FOR
-from nplt_storage.history import ConversationHistory, SentBefore, sent_before
+from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import is_session_id
 from nplt_storage.index.updates import FileStamp, PromptsFound
 from nplt_storage.json_values import check_object, check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page
-from nplt_storage.rows import NOBODY, ConversationRow, RowPage, RowQuery
+from nplt_storage.rows import UNKNOWN_USER, ConversationRow, RowPage, RowQuery
 from nplt_storage.search import SearchPage, SearchQuery
+from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import (
     Builder,
     DeletedConversation,
@@ -104,6 +106,7 @@ def all_prompts(file: JsonFile, _: ConversationRow) -> PromptsFound:
 
 _DAY: Final = timedelta(days=1)
 _LOOK_SECONDS: Final = 1.0
+_USED_LAST_MAX: Final = 256
 
 
 class JsonFileStore:
@@ -124,8 +127,11 @@ class JsonFileStore:
         self._names = directory.names
         self._clock = clock
         self._levels = levels
-        self._files: dict[str, JsonFile] = {}
-        """The files used since the start, to each of which the opening rule was applied."""
+        self._files: WeakValueDictionary[str, JsonFile] = WeakValueDictionary()
+        """The files in use, by a record, a reader or a write that hangs: all have the same object.
+        The opening rule was applied to it, or will be."""
+        self._used_last: OrderedDict[str, JsonFile] = OrderedDict()
+        """Keeps the files used last, so that the opening rule is not applied for each reader."""
         self._records: dict[str, FileRecord] = {}
         self._busy: set[str] = set()
         self._building: set[str] = set()
@@ -168,15 +174,24 @@ class JsonFileStore:
     # Writing
 
     async def create(self, session_id: str, *, user: str) -> Record:
-        check_text(user, "the user's name")
         with self._alone_with_new(session_id):
-            await self._directory.space.check(session_id)
             header = Header(session_id=session_id, created_at=self._clock(), user=user)
-            file = self._file_at(file_name(session_id, header.created_at), session_id)
-            opened = await self._threads.write(lambda: create_file(self._disk, file, header))
-            record = self._record(opened, header)
-            self._directory.index.note(opened.row, record.stamp(opened.found))
+            created: list[OpenedFile] = []
+            with anyio.CancelScope(shield=True):
+                await self._directory.commit_threads.submit(
+                    lambda: created.append(self._create(header))
+                )
+            record = self._record(created[0], header)
+            self._directory.index.note(record.row, record.stamp(created[0].found))
         return record
+
+    def _create(self, header: Header) -> OpenedFile:
+        """Blocks."""
+        session_id = header.session_id
+        check_text(header.user, "the user's name")
+        self._directory.space.check_now(session_id)
+        file = self._file_at(file_name(session_id, header.created_at), session_id)
+        return create_file(self._disk, file, header)
 
     async def open(self, session_id: str) -> Opened:
         turns_max = self._directory.settings.turns_max
@@ -204,7 +219,7 @@ class JsonFileStore:
         session_id = opened.file.session_id
         record = FileRecord(opened, directory=self._directory, closed=self._closed, header=header)
         self._records[session_id] = record
-        self._files[session_id] = opened.file
+        self._keep(opened.file)
         self._names[session_id] = opened.file.path.name
         return record
 
@@ -212,7 +227,7 @@ class JsonFileStore:
         del self._records[record.session_id]
         if not record.is_there:
             self._names.pop(record.session_id, None)
-            self._files.pop(record.session_id, None)
+            self._let_go(record.session_id)
 
     @asynccontextmanager
     async def build(self, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
@@ -270,7 +285,7 @@ class JsonFileStore:
 
     def _repair(self, path: Path, row: ConversationRow) -> Repaired:
         session_id, new_id = row.session_id, self._directory.settings.new_id
-        user = None if row.user == NOBODY else row.user
+        user = None if row.user == UNKNOWN_USER else row.user
         known = KnownElsewhere(user=user, created_at=row.created_at if user else None)
         with plain_errors(session_id):
             names = by_session_id(self._disk.names_in(path.parent))[session_id]
@@ -326,12 +341,12 @@ class JsonFileStore:
                 found.setdefault(session_id, DeletedConversation(row=row, deleted_at=at))
         return list(found.values())
 
-    async def empty_trash(self, older_than: timedelta = KEPT_FOR) -> int:
-        """Removes conversations deleted longer ago than that for good, and returns their number."""
+    async def empty_trash(self) -> int:
+        """Removes conversations deleted longer ago than `KEPT_FOR`, and returns their number."""
         now, seconds = self._clock(), self._directory.settings.seconds()
         days, self._trash_counted_at = int((seconds - self._trash_counted_at) / 86_400), seconds
         trash = self._directory.trash
-        return await self._threads.write(lambda: trash.empty(now, older_than, days_served=days))
+        return await self._threads.write(lambda: trash.empty(now, days_served=days))
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -484,10 +499,23 @@ class JsonFileStore:
             damage = ConversationDamaged(session_id, reason)
             damage.can_be_repaired = True
             raise damage
-        if session_id not in self._files:
-            file = self._files[session_id] = self._file_at(name, session_id)
+        file = self._files.get(session_id)
+        if file is None:
+            file = self._file_at(name, session_id)
             file.head_seq_min = row.head_seq
-        return row, self._files[session_id]
+        self._keep(file)
+        return row, file
+
+    def _keep(self, file: JsonFile) -> None:
+        self._files[file.session_id] = self._used_last[file.session_id] = file
+        self._used_last.move_to_end(file.session_id)
+        while len(self._used_last) > _USED_LAST_MAX:
+            self._used_last.popitem(last=False)
+
+    def _let_go(self, session_id: str) -> None:
+        """Forgets the file: its next reader applies the opening rule again."""
+        self._files.pop(session_id, None)
+        self._used_last.pop(session_id, None)
 
     def _path(self, session_id: str) -> Path:
         name = self._names.get(session_id)
@@ -510,8 +538,9 @@ class JsonFileStore:
             self._directory.unread.add(session_id)
 
     def _forget(self, session_id: str) -> None:
-        for known in (self._names, self._files, self._looked_at, self._look_again_at):
+        for known in (self._names, self._looked_at, self._look_again_at):
             known.pop(session_id, None)
+        self._let_go(session_id)
         self._directory.damage.pop(session_id, None)
         self._directory.unread.discard(session_id)
         self._directory.index.forget(session_id)
@@ -539,7 +568,7 @@ class JsonFileStore:
         name = self._names.get(session_id)
         if name is None or known is None:
             raise ConversationNotFound(session_id)
-        self._files.pop(session_id, None)
+        self._let_go(session_id)
         # Of a row that was listed, the head was there, whenever it was synced.
         stamp = replace(known[1], head_seq=known[0].head_seq, synced=True)
         await self._directory.learn(self._directory.pieces(session_id, [name], stamp))
@@ -556,13 +585,13 @@ class JsonFileStore:
         """Runs `work` on the file. The file takes precedence over the index: a restored older copy
         is read again."""
         run = self._threads.write if to_write else self._threads.read
-        for is_read_anew in (False, True):
+        for is_reread in (False, True):
             row, file = await self._find(session_id)
             was_settled = to_write or file.tail is not None
             try:
                 result = await run(lambda: work(file, row))  # noqa: B023
             except ConversationShortened:
-                if is_read_anew:
+                if is_reread:
                     raise
                 await self._learn_again(session_id)
                 continue

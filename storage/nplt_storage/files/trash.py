@@ -95,10 +95,10 @@ class Trash:
             gone()
             disk.sync_directory(folder)
             disk.sync_directory(history)
-            beside = [name for path in paths for name in companions(names, path)]
-            for name in beside:
+            companion_names = [name for path in paths for name in companions(names, path)]
+            for name in companion_names:
                 disk.rename(history / name, folder / name)
-            if beside:
+            if companion_names:
                 disk.sync_directory(folder)
                 disk.sync_directory(history)
             if disk.names_in(self._directory.files / session_id):
@@ -172,18 +172,16 @@ class Trash:
                     if disk.names_in(files / owner):
                         self._merge(files / owner, left[owner] / _ATTACHMENTS)
 
-    def empty(
-        self, now: datetime, older_than: timedelta = KEPT_FOR, *, days_served: int = 1
-    ) -> int:
-        """Removes conversations deleted longer ago than that for good, and returns their number.
-        Because a clock may be wrong, a server must also have run on that many days since.
+    def empty(self, now: datetime, *, days_served: int = 1) -> int:
+        """Removes conversations deleted longer ago than `KEPT_FOR` for good, and returns their
+        number. Because a clock may be wrong, a server must also have run on that many days since.
         `days_served` counts the days since the last call, unless that was on the same day."""
         count = self._count_days(now, days_served)
-        oldest = f"{(now - older_than).astimezone(UTC):{_TIME}}"
+        oldest = f"{(now - KEPT_FOR).astimezone(UTC):{_TIME}}"
         old = [
             name
             for name, day in count.deleted.items()
-            if name[: len(oldest)] < oldest and count.day - day > older_than.days
+            if name[: len(oldest)] < oldest and count.day - day > KEPT_FOR.days
         ]
         for name in old:
             self._disk.remove_tree(self._directory.trash / name)

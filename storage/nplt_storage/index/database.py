@@ -106,10 +106,10 @@ def open_database(path: Path) -> sqlite3.Connection:
             log.info("%s was made by another version and is made anew", path)
     except (sqlite3.Error, OSError) as error:
         log.warning("%s can't be used (%s) and is made anew", path, error)
-    return make_anew(path)
+    return create_database(path)
 
 
-def make_anew(path: Path) -> sqlite3.Connection:
+def create_database(path: Path) -> sqlite3.Connection:
     try:
         for part in PARTS:
             path.with_name(path.name + part).unlink(missing_ok=True)

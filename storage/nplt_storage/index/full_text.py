@@ -73,8 +73,8 @@ class TextIndex:
     def add(self, conversation: int, user: int, entries: Iterable[Entry]) -> None:
         for entry in entries:
             text = searched_text(entry)
-            said = words(text)
-            if not said:
+            indexed = words(text)
+            if not indexed:
                 continue
             number = self._free_number(moment(entry.timestamp))
             packed = zlib.compress(text.encode(), 1) if len(text) >= _PACKED_FROM else text
@@ -85,7 +85,8 @@ class TextIndex:
             ).rowcount
             if added:
                 self._connection.execute(
-                    "INSERT INTO said (rowid, words) VALUES (?, ?)", (number, _indexed(user, said))
+                    "INSERT INTO said (rowid, words) VALUES (?, ?)",
+                    (number, _indexed(user, indexed)),
                 )
 
     def _free_number(self, at: int) -> int:
@@ -110,9 +111,9 @@ class TextIndex:
         question = f"SELECT id, text FROM messages WHERE {which}"
         found = self._connection.execute(question, values).fetchall()
         for number, packed in found:
-            said = _indexed(user, words(_unpacked(packed)))
+            indexed = _indexed(user, words(_unpacked(packed)))
             self._connection.execute(
-                "INSERT INTO said (said, rowid, words) VALUES ('delete', ?, ?)", (number, said)
+                "INSERT INTO said (said, rowid, words) VALUES ('delete', ?, ?)", (number, indexed)
             )
             self._connection.execute("DELETE FROM messages WHERE id = ?", (number,))
         return len(found)
@@ -200,18 +201,18 @@ def _in_order(
     row_of = cache(row_of)
     for at, of_one_moment in groupby(candidates, key=lambda found: found[0] >> _SLOT_BITS):
         messages: list[tuple[SearchPlace, int, SearchHit]] = []
-        for number, conversation, seq, said_at, role in of_one_moment:
+        for number, conversation, seq, sent_at, role in of_one_moment:
             row = row_of(conversation)
             if row is not None and stands(row, seq):
-                hit = hit_without_snippet(row, seq, role, from_microseconds(said_at))
+                hit = hit_without_snippet(row, seq, role, from_microseconds(sent_at))
                 messages.append(((at, row.session_id, seq), number, hit))
         yield from sorted(messages, reverse=True)
 
 
-def _indexed(user: int, said: list[str]) -> str:
+def _indexed(user: int, indexed: list[str]) -> str:
     """The words, and the user's word, which contains a character that no other word has: see
     `words`."""
-    return f"\ue000{user} {' '.join(said)}"
+    return f"\ue000{user} {' '.join(indexed)}"
 
 
 def _expression(user: int, wanted: Wanted, *, any_word: bool = False) -> str:

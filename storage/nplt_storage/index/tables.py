@@ -1,4 +1,4 @@
-"""The tables of the index: applying updates, and answering questions.
+"""The tables of the index: applying updates, and running queries.
 
 In `conversations` the columns are what is queried; the row itself is stored as JSON next to
 them, and lists are read by keyset. Times are whole microseconds. A last-access time never
@@ -38,7 +38,7 @@ from nplt_storage.index.updates import (
     PromptsFound,
 )
 from nplt_storage.rows import (
-    NOBODY,
+    UNKNOWN_USER,
     ConversationRow,
     RowPage,
     RowQuery,
@@ -111,9 +111,9 @@ class IndexTables:
             match note:
                 case EntriesAdded():
                     session_id = note.row.session_id
-                    if note.anew:
+                    if note.replaces_all:
                         latest.pop(session_id, None)
-                        note = self._begin_anew(note)
+                        note = self._rebuild(note)
                     _, entries = latest.get(session_id, (None, []))
                     entries.extend(note.entries)
                     latest[session_id] = (note, entries)
@@ -290,13 +290,13 @@ class IndexTables:
     def known_user(self, user: str) -> int:
         return first_value(self._connection, "SELECT key FROM users WHERE name = ?", user) or 0
 
-    def _begin_anew(self, piece: EntriesAdded) -> EntriesAdded:
+    def _rebuild(self, piece: EntriesAdded) -> EntriesAdded:
         """Removes what is known of the conversation, and returns the update to apply then."""
         session_id = piece.row.session_id
         before = self.row(session_id)
         self._remove(session_id)
         if before is not None:
-            if before.user == NOBODY:  # whose it is was not known
+            if before.user == UNKNOWN_USER:  # whose it is was not known
                 before = replace(before, user=piece.row.user)
             elif piece.row.damaged:
                 known = replace(piece.row, user=before.user, created_at=before.created_at)

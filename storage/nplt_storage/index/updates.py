@@ -67,7 +67,7 @@ class EntriesAdded(Struct, frozen=True, kw_only=True):
     stamp: FileStamp
     entries: Sequence[Entry] = ()
     """Entries of any kind; the index uses those it needs."""
-    anew: bool = False
+    replaces_all: bool = False
     """Whether these are the first entries, which replace everything known before."""
 
 
@@ -102,7 +102,7 @@ IndexUpdate: TypeAlias = (
 )
 
 Surveyed: TypeAlias = EntriesAdded | ConversationGone | None
-"""`None` if there is nothing new yet; questions can be answered meanwhile."""
+"""`None` if there is nothing new yet; queries can run meanwhile."""
 Survey: TypeAlias = Callable[[Mapping[str, FileStamp]], Iterator[Surveyed]]
 """Yields the changes since the given stamps: see `compare_files`. It reads files, so it runs in the
 index's thread. A conversation may be written to meanwhile, because the writer's update follows."""

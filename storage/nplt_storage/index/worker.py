@@ -33,8 +33,8 @@ from nplt_storage.entries import Entry
 from nplt_storage.errors import StorageError, StorageUnavailable
 from nplt_storage.index.database import (
     checkpoint,
+    create_database,
     in_memory,
-    make_anew,
     open_database,
     open_reader,
     roll_back,
@@ -77,7 +77,7 @@ class IndexDatabase:
         self._connection = open_database(path)
         self._tables = IndexTables(self._connection)
         self._uncommitted: list[IndexUpdate] = []
-        self._began_anew = False
+        self._rebuilt = False
         self._has_given_up = False
         self._has_complained = False
 
@@ -100,19 +100,19 @@ class IndexDatabase:
             self._tables = IndexTables(self._connection)
             self._take_in_singly(uncommitted)
 
-    def answer(self, question: Callable[[IndexTables], _T]) -> _T:
+    def query(self, question: Callable[[IndexTables], _T]) -> _T:
         if self._uncommitted:
             self.take_in(())
         try:
             if self._uncommitted:
-                return self._answer_as_if_settled(question)
+                return self._query_as_if_settled(question)
             return question(self._tables)
         except sqlite3.Error as error:
             self._cope(error)
         try:
             return question(self._tables)
         except sqlite3.Error as error:
-            self._begin_anew(error)
+            self._rebuild(error)
             return question(self._tables)
 
     def is_complete(self) -> bool:
@@ -123,7 +123,7 @@ class IndexDatabase:
 
     def changes(self) -> Iterator[Surveyed]:
         """The changes in the files that the index does not know yet."""
-        yield from self._survey(self.answer(lambda tables: tables.stamps()))
+        yield from self._survey(self.query(lambda tables: tables.stamps()))
 
     def tidy(self) -> None:
         self._has_given_up = True
@@ -141,7 +141,7 @@ class IndexDatabase:
             log.warning("%s is not as small as it could be: %s", self._path, error)
         self._connection.close()
 
-    def _answer_as_if_settled(self, question: Callable[[IndexTables], _T]) -> _T:
+    def _query_as_if_settled(self, question: Callable[[IndexTables], _T]) -> _T:
         self._connection.execute("BEGIN")
         try:
             self._tables.apply(self._uncommitted)
@@ -154,18 +154,18 @@ class IndexDatabase:
         # The primary code; SQLite tells some of them apart further.
         code = getattr(error, "sqlite_errorcode", 0)
         if code & 0xFF not in _MAY_PASS or code == _CUT_SHORT:
-            self._begin_anew(error)
+            self._rebuild(error)
             return
         if not self._has_complained:
             self._has_complained = True
             log.warning("%s can't be used as it should now: %s", self._path, error)
         self._tables = IndexTables(self._connection)
 
-    def _begin_anew(self, error: sqlite3.Error) -> None:
+    def _rebuild(self, error: sqlite3.Error) -> None:
         log.error("%s is broken (%s) and is made anew from the files", self._path, error)
         self._connection.close()
-        self._connection = in_memory() if self._began_anew else make_anew(self._path)
-        self._began_anew = True
+        self._connection = in_memory() if self._rebuilt else create_database(self._path)
+        self._rebuilt = True
         self._tables = IndexTables(self._connection)
         uncommitted, self._uncommitted = self._uncommitted, []
         try:
@@ -248,7 +248,7 @@ class ConversationIndex:
     # Taking in, and waiting for it
 
     async def catch_up(self) -> None:
-        """Surveys the files slice by slice. Questions are answered between slices with what is
+        """Surveys the files slice by slice. Queries run between slices with what is
         known so far, so callers need not wait for this."""
         rest = self._database.changes()
         while not await self._do(lambda: self._take_in_slice(rest)):
@@ -295,7 +295,7 @@ class ConversationIndex:
         def find(tables: IndexTables) -> SearchPage:
             return tables.search(user, query)
 
-        def find_beside() -> SearchPage:
+        def find_in_thread() -> SearchPage:
             with closing(open_reader(self._path)) as connection:
                 return find(IndexTables(connection))
 
@@ -305,7 +305,7 @@ class ConversationIndex:
                 if await self._do(self._database.is_complete):
                     with suppress(sqlite3.Error):
                         return await anyio.to_thread.run_sync(
-                            find_beside, limiter=self._search_threads, abandon_on_cancel=True
+                            find_in_thread, limiter=self._search_threads, abandon_on_cancel=True
                         )
                 return await self._ask(find)  # which copes with a broken database
         finally:
@@ -329,7 +329,7 @@ class ConversationIndex:
         await done
 
     async def _ask(self, question: Callable[[IndexTables], _T]) -> _T:
-        return await self._do(lambda: self._database.answer(question))
+        return await self._do(lambda: self._database.query(question))
 
     async def _do(self, work: Callable[[], _T]) -> _T:
         if self._closing:

@@ -78,26 +78,33 @@ def back_up(data_dir: Path, target: Path, *, progress: Progress) -> BackedUp:
         raise CannotBackUp(f"{target} is there already; give a directory that is not")
     if data_dir.resolve() in (target, *target.parents):
         raise CannotBackUp(f"{target} is inside of {data_dir}")
-    beside = target.with_name(f".{target.name}.new")
-    shutil.rmtree(beside, ignore_errors=True)  # left by one that was stopped
+    new_directory = target.with_name(f".{target.name}.new")
+    shutil.rmtree(new_directory, ignore_errors=True)  # left by one that was stopped
     done = BackedUp()
     try:
-        _Copy(disk, data_dir, Disk(beside), beside, done, progress).run()
+        _Copy(disk, data_dir, Disk(new_directory), new_directory, done, progress).run()
         for name in disk.names_in(data_dir / "histories"):
             other = Path("histories") / name
             if disk.is_directory(data_dir / other):
-                _Copy(disk, data_dir / other, Disk(beside), beside / other, done, progress).run()
+                _Copy(
+                    disk,
+                    data_dir / other,
+                    Disk(new_directory),
+                    new_directory / other,
+                    done,
+                    progress,
+                ).run()
             else:
                 done.left_out.append((str(other), _reason(disk, data_dir / other)))
         done.left_out.sort()
-        for folder, _, _ in os.walk(beside):
-            Disk(beside).sync_directory(Path(folder))
+        for folder, _, _ in os.walk(new_directory):
+            Disk(new_directory).sync_directory(Path(folder))
         if target.exists():
             target.rmdir()
-        beside.rename(target)
+        new_directory.rename(target)
         Disk().sync_directory(target.parent)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(new_directory, ignore_errors=True)
         raise
     return done
 

@@ -238,14 +238,14 @@ def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -
     rows: dict[str, ConversationRow] = {}
     total, done = sum(sizes.values()), 0
 
-    def told(read: int) -> None:
+    def report(read: int) -> None:
         progress(done + read, total)
 
     for session_id, group in sorted(by_id.items()):
         for name in group:
             path = history / name
-            found = _examined(disk, path, session_id, told)
-            local = [*found.findings, *_beside(disk, data_dir, path, session_id, found)]
+            found = _examined(disk, path, session_id, report)
+            local = [*found.findings, *_companion_findings(disk, data_dir, path, session_id, found)]
             with suppress(OSError):  # that it can't be read was said
                 mode = disk.status(path).st_mode
                 if stat.S_ISREG(mode) and stat.S_IMODE(mode) != PRIVATE_FILE:
@@ -341,19 +341,19 @@ def _side_files(
             yield Finding("refused", reason, file=f"history/{name}")
             continue
         if is_unfinished(name):
-            said = [("unfinished", "a file on its way in, or what a crash left of one")]
+            findings = [("unfinished", "a file on its way in, or what a crash left of one")]
         elif owner is None:
-            said = [("unknown_file", "nothing of ours has such a name")]
+            findings = [("unknown_file", "nothing of ours has such a name")]
         elif owner not in by_id:
             message = f"there is no file of conversation {owner}, to which this belongs"
-            said = [("no_owner", message)]
+            findings = [("no_owner", message)]
         else:  # nothing to say about the blobs of a conversation that is there
-            said = [what for part, what in _SIDE_FILES.items() if part in name][:1]
-        for code, message in said:
+            findings = [what for part, what in _SIDE_FILES.items() if part in name][:1]
+        for code, message in findings:
             yield note(code, message, file=f"history/{name}")
 
 
-def _beside(
+def _companion_findings(
     disk: Disk, data_dir: Path, path: Path, session_id: str, found: Examination
 ) -> Iterator[Finding]:
     """Checks the blobs and attachments that entries name, and reports those that no entry names."""

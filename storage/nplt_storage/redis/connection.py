@@ -147,14 +147,14 @@ class RedisConnection:
             with self._node_of(group[0][0]).pipeline(transaction=False) as pipeline:
                 for command in commands:
                     pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-                answers = pipeline.execute(raise_on_error=False)
+                replies = pipeline.execute(raise_on_error=False)
         except (redis.ConnectionError, redis.TimeoutError):
             if self.is_cluster:
                 self.call(*commands[0])  # which looks for the node that took its place
             raise
         return [
-            self.call(*command) if isinstance(answer, redis.ResponseError) else answer
-            for command, answer in zip(commands, answers, strict=True)  # its slot was moved
+            self.call(*command) if isinstance(reply, redis.ResponseError) else reply
+            for command, reply in zip(commands, replies, strict=True)  # its slot was moved
         ]
 
     def _node_of(self, key: str) -> redis.Redis:

@@ -171,14 +171,14 @@ class Leases:
         if one does."""
         dead = ""
         while True:
-            answer = self._connection.run(script, keys, self.server, dead, *arguments)
-            if answer == b"gone":
+            reply = self._connection.run(script, keys, self.server, dead, *arguments)
+            if reply == b"gone":
                 raise ConversationNotFound(session_id)
-            if not isinstance(answer, list) or answer[0] != b"held":
-                return answer
-            token = answer[1].decode()
+            if not isinstance(reply, list) or reply[0] != b"held":
+                return reply
+            token = reply[1].decode()
             try:
-                server = msgspec.json.decode(answer[2], type=Server)
+                server = msgspec.json.decode(reply[2], type=Server)
             except msgspec.DecodeError:  # a later version says it differently: it is alive
                 server = Server(id="")
             if not server.is_dead:
@@ -194,15 +194,15 @@ class Leases:
         has owned the conversation since."""
         nonce = owned.next_nonce = owned.next_nonce or new_entry_id()
         asked_at = self.clock()
-        answer = self._connection.run(
+        reply = self._connection.run(
             scripts.RECLAIM, owned.keys, nonce, self.server, self.milliseconds, owned.token
         )
-        if answer == b"gone":
+        if reply == b"gone":
             raise ConversationNotFound(owned.session_id)
-        if answer == b"fenced":
+        if reply == b"fenced":
             self.forget(owned)
             raise WrittenElsewhere("another server has taken it over meanwhile")
-        owned.token, owned.next_nonce = answer.decode(), None
+        owned.token, owned.next_nonce = reply.decode(), None
         owned.until = self.until(asked_at)
 
     def give_back(self, owned: Ownership) -> None:
@@ -237,15 +237,15 @@ class Leases:
     def _renew(self, group: list[Ownership]) -> None:
         asked = [(owned, owned.token) for owned in group]
         asked_at = self.clock()
-        answers = self._connection.run_many(
+        replies = self._connection.run_many(
             scripts.RENEW,
             [(owned.keys.owner, (token, self.milliseconds)) for owned, token in asked],
         )
-        for (owned, token), answer in zip(asked, answers, strict=True):
-            if answer:
+        for (owned, token), reply in zip(asked, replies, strict=True):
+            if reply:
                 owned.until = max(owned.until, self.until(asked_at))
                 may_ask = asked_at - owned.since >= self._seconds
-                owned.wanted_by = answer if may_ask and isinstance(answer, bytes) else None
+                owned.wanted_by = reply if may_ask and isinstance(reply, bytes) else None
             elif owned.token == token:
                 owned.until = asked_at  # it is not ours any more
 

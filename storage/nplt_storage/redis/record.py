@@ -189,7 +189,7 @@ class RedisRecord:
             finally:
                 _settle(pieces)
 
-    def _ends_answer(self, entry: Entry) -> bool:
+    def _outdates_partial(self, entry: Entry) -> bool:
         """Whether this entry holds the running call's whole answer, or ends its turn. Blocks while
         a piece is being sent, so that none arrives later."""
         if self._call is None or not outdates(entry, *self._call):
@@ -249,9 +249,9 @@ class RedisRecord:
                 raise BadEntry(f"entry {entry.seq} can't follow entry {before.head_seq}")
             if isinstance(entry, RollbackEntry) and entry.to_seq < before.first_seq - 1:
                 raise BadEntry(f"entry {entry.to_seq} is no longer kept: nothing leads back to it")
-            ends_answer = self._ends_answer(entry)
+            outdates_partial = self._outdates_partial(entry)
             row = fold(before, entry)
-            self._commit(entry, line, row, forget=ends_answer)
+            self._commit(entry, line, row, forget=outdates_partial)
             self._row = row
             self._parts.lists.moved(before, row)
             if self._parts.turns_max:
@@ -292,24 +292,24 @@ class RedisRecord:
             asked_at = self._leases.clock()
             lease = (self.owned.token, self._leases.milliseconds)
             keys = [*self.owned.keys, *also]
-            answer: bytes = self._connection.run(script, keys, *lease, *arguments)
-            if answer == b"done":
+            reply: bytes = self._connection.run(script, keys, *lease, *arguments)
+            if reply == b"done":
                 self.owned.until = self._leases.until(asked_at)
-            return answer
+            return reply
 
-        answer = b"fenced" if self._leases.is_over(self.owned) else run()
-        if answer == b"fenced":
+        reply = b"fenced" if self._leases.is_over(self.owned) else run()
+        if reply == b"fenced":
             try:
                 self._leases.reclaim(self.owned)
             except StorageError:
                 self._doubts.clear()
                 raise
-            answer = run()
-        if answer == b"done":
+            reply = run()
+        if reply == b"done":
             return
         self._doubts.clear()
         head_seq = self._row.head_seq
-        match answer:
+        match reply:
             case b"gone":
                 raise ConversationNotFound(self.session_id)
             case b"fenced":

@@ -24,7 +24,7 @@ from nplt_storage.errors import (
     ConversationNotFound,
     ConversationReadOnly,
 )
-from nplt_storage.history import ConversationHistory, SentBefore, sent_before
+from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import is_session_id, new_entry_id
 from nplt_storage.json_values import check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
@@ -61,6 +61,7 @@ from nplt_storage.rows import (
     row_from_bytes,
 )
 from nplt_storage.search import SearchPage, SearchQuery, search_entries
+from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import (
     Builder,
     DeletedConversation,
@@ -402,13 +403,13 @@ class RedisStore:
     def _publish(self, made: NewStream, origin: Origin) -> None:
         row = made.row
         self._lists.add(row)
-        answer = self._connection.run(
+        reply = self._connection.run(
             scripts.PUBLISH,
             [*self._keyspace.of(row.session_id), *made.keys],
             *(row_as_bytes(row), row.user, origin_as_bytes(origin), row.head_seq),
             *(made.checkpoint_line, self._ttl_milliseconds),
         )
-        if answer == b"taken":
+        if reply == b"taken":
             raise ConversationExists(row.session_id)
 
     async def delete(self, session_id: str) -> None:
@@ -438,10 +439,10 @@ class RedisStore:
             raise ConversationExists(session_id)
         self._lists.add(row)
         keys = [*self._keyspace.of(session_id), *self._keyspace.of(session_id, IN_TRASH)]
-        answer = self._connection.run(scripts.UNDELETE, keys, self._ttl_milliseconds)
-        if answer == b"gone":
+        reply = self._connection.run(scripts.UNDELETE, keys, self._ttl_milliseconds)
+        if reply == b"gone":
             raise ConversationNotFound(session_id)
-        if answer == b"taken":
+        if reply == b"taken":
             raise ConversationExists(session_id)
         self._connection.call("ZREM", self._keyspace.of_user("deleted", row.user), session_id)
 
@@ -626,8 +627,8 @@ class RedisStore:
         blobs = [blob.decode() for blob in self._connection.ask("SMEMBERS", f"{prefix}:blobs")]
         before = [f"{prefix}:{part}" for part in parts] + [f"{prefix}:blob:{id_}" for id_ in blobs]
         keys = [*self._keyspace.of(session_id, place), *before]
-        answer = self._connection.run(scripts.ADOPT, keys, *blobs)
-        if answer == b"held":
+        reply = self._connection.run(scripts.ADOPT, keys, *blobs)
+        if reply == b"held":
             raise ConversationHeld(session_id)
         return True  # by us, or by another server just now
 

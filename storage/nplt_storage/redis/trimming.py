@@ -16,6 +16,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nplt_storage.active_entries import is_in
 from nplt_storage.entries import (
     CheckpointEntry,
     Entry,
@@ -24,7 +25,7 @@ from nplt_storage.entries import (
     ModelOutputEntry,
     RollbackEntry,
 )
-from nplt_storage.history import Ranges, is_in, sent_before
+from nplt_storage.history import Ranges
 from nplt_storage.redis.connection import Argument
 from nplt_storage.redis.streams import name_of
 from nplt_storage.rows import (
@@ -35,6 +36,7 @@ from nplt_storage.rows import (
     hidden_after,
     state_seqs_of,
 )
+from nplt_storage.sent_before import sent_before
 
 
 class _Span(Struct):
@@ -101,13 +103,17 @@ def checkpoint_after(
     """The state after these entries have been trimmed too."""
     last = gone[-1]
     row = replace(fold_all(before.row, gone), first_seq=last.seq + 1)
-    there = {entry.seq: entry for entry in (*before.told, *gone) if isinstance(entry, StateEntry)}
-    told = tuple(there[seq] for seq in state_seqs_of(row).values() if seq in there)
+    there = {
+        entry.seq: entry
+        for entry in (*before.state_entries, *gone)
+        if isinstance(entry, StateEntry)
+    }
+    state_entries = tuple(there[seq] for seq in state_seqs_of(row).values() if seq in there)
     return CheckpointEntry(
         seq=last.seq,
         id=entry_id,
         timestamp=last.timestamp,
-        state=checkpoint_state(Checkpoint(row=row, told=told)),
+        state=checkpoint_state(Checkpoint(row=row, state_entries=state_entries)),
     )
 
 

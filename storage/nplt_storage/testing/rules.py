@@ -57,12 +57,13 @@ from nplt_storage.errors import (
     ConversationReadOnly,
     StorageError,
 )
-from nplt_storage.history import ConversationHistory, SentBefore
+from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import new_entry_id
 from nplt_storage.pages import MessagePage, PageQuery, size_as_json
 from nplt_storage.redaction import REDACTED
 from nplt_storage.rows import BadCursor, ConversationRow, RowQuery, fold_all, new_row
 from nplt_storage.search import SearchQuery
+from nplt_storage.sent_before import SentBefore
 from nplt_storage.store import ConversationStore as Store
 from nplt_storage.store import Opened, Origin, PartialAnswer, Record
 
@@ -515,13 +516,13 @@ async def _three(make: Maker, store: Store) -> list[Writer]:
 
 async def rows_are_what_the_entries_say(store: Store, writer: Writer) -> None:
     created = await row_of(store)
-    said: list[list[Entry]] = [
+    turns: list[list[Entry]] = [
         [prompt("t1", "What now?\nLater."), answer("t1", "This.")],
         [SystemInstructionEntry(content="be brief"), NotebookEntry(content="- milk")],
         [RenamedEntry(name="plans"), ModelSwitchedEntry(model="p/m"), PinnedEntry(pinned=True)],
         [prompt("t2"), prompt("t3"), fault("t3"), ArchivedEntry(archived=True)],
     ]
-    for drafts in said:
+    for drafts in turns:
         await writer.write(*drafts)
         start = new_row("s1", user="ada", created_at=created.created_at)
         wanted = fold_all(start, await entries_of(store))
@@ -635,7 +636,7 @@ async def _found(store: Store, text: str, user: str = "ada") -> list[tuple[str, 
     return [(hit.session_id, hit.seq) for hit in page.hits]
 
 
-async def what_was_said_is_found_the_newest_first(make: Maker, store: Store) -> None:
+async def search_finds_the_newest_first(make: Maker, store: Store) -> None:
     one = await Writer.create(make, store, "s1")
     two = await Writer.create(make, store, "s2")
     await one.write(prompt("t1", "Where is the Blue whale?"), answer("t1", "In the sea."))
@@ -667,7 +668,7 @@ async def what_was_found_is_walked_page_by_page(make: Maker, store: Store) -> No
     expect_equal(walked, whole, "what was found, by four")
 
 
-async def nobody_finds_what_others_said(make: Maker, store: Store) -> None:
+async def search_finds_no_text_of_other_users(make: Maker, store: Store) -> None:
     await (await Writer.create(make, store, "s1")).write(prompt("t1", "a secret"))
     await (await Writer.create(make, store, "b1", user="bob")).write(prompt("t1", "secret too"))
     expect_equal(await _found(store, "secret"), [("s1", 1)], "what ada finds")
@@ -774,7 +775,7 @@ _MUCH = "x" * 600_000
 """More text than is read beyond a clear to continue a conversation."""
 
 
-async def what_was_told_far_from_the_end_still_holds(store: Store, writer: Writer) -> None:
+async def state_set_far_from_the_end_still_holds(store: Store, writer: Writer) -> None:
     await writer.turns(1, 1)
     todo = WidgetEntry(widget="todo", state={"items": ["milk"]})
     shown = EpochEntry(reason="budget", gist_through=1, summary_through=1, screen="- milk")
@@ -784,8 +785,8 @@ async def what_was_told_far_from_the_end_still_holds(store: Store, writer: Write
     await writer.write(DebugEntry(category="kit", content=_MUCH), ClearEntry())
     await writer.turns(2, 2)
     history = (await writer.opened_again(store)).history
-    told = {"clock": {"zone": "UTC"}, "todo": {"items": ["milk"]}}
-    expect_equal(history.widget_states, told, "the widgets")
+    expected = {"clock": {"zone": "UTC"}, "todo": {"items": ["milk"]}}
+    expect_equal(history.widget_states, expected, "the widgets")
     expect_equal(history.compactions, (), "summaries that a clear came after")
     expect_equal(history.epoch, writer.history.epoch, "the epoch")
 
@@ -1369,18 +1370,18 @@ async def what_was_trimmed_was_still_sent(store: Store, writer: Writer) -> None:
 # Running answers
 
 
-async def _said(store: Store, writer: Writer) -> PartialAnswer | None:
+async def _partial_answer(store: Store, writer: Writer) -> PartialAnswer | None:
     return (await writer.opened_again(store)).partial_answer
 
 
-async def what_was_said_is_there_when_opened_again(store: Store, writer: Writer) -> None:
+async def entries_are_there_when_opened_again(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"), asking("t1"), looking("t1"))
     writer.record.journal_delta("t1", 1, "reasoning", "hm, ")
     writer.record.journal_delta("t1", 1, "text", "It ")
     writer.record.journal_delta("t1", 1, "reasoning", "so\n")
     writer.record.journal_delta("t1", 1, "text", "was \x00漢")
     wanted = PartialAnswer(turn_id="t1", call=1, text="It was \x00漢", reasoning="hm, so\n")
-    expect_equal(await _said(store, writer), wanted, "what was said so far")
+    expect_equal(await _partial_answer(store, writer), wanted, "what was said so far")
 
 
 async def the_words_of_an_earlier_call_are_not_mixed_in(store: Store, writer: Writer) -> None:
@@ -1389,7 +1390,7 @@ async def the_words_of_an_earlier_call_are_not_mixed_in(store: Store, writer: Wr
     await writer.write(asking("t1"), looking("t1"))
     writer.record.journal_delta("t1", 1, "text", "second")
     wanted = PartialAnswer(turn_id="t1", call=1, text="second")
-    expect_equal(await _said(store, writer), wanted, "what was said so far")
+    expect_equal(await _partial_answer(store, writer), wanted, "what was said so far")
 
 
 async def what_became_an_entry_is_forgotten(make: Maker, store: Store) -> None:
@@ -1410,7 +1411,7 @@ async def the_end_of_another_turn_does_not_forget_it(store: Store, writer: Write
     await writer.write(fault("t2"))
     writer.record.journal_delta("t1", 0, "text", "two")
     wanted = PartialAnswer(turn_id="t1", call=0, text="one two")
-    expect_equal(await _said(store, writer), wanted, "what was said so far")
+    expect_equal(await _partial_answer(store, writer), wanted, "what was said so far")
 
 
 async def saying_never_fails(store: Store, writer: Writer) -> None:
@@ -1430,9 +1431,9 @@ async def after_a_crash_there_is_how_it_began(make: Maker, store: Store, writer:
     for piece in pieces:
         writer.record.journal_delta("t1", 0, "text", piece)
     store = await make.after_crash(store)
-    said = (await store.open("s1")).partial_answer
+    turns = (await store.open("s1")).partial_answer
     whole = "".join(pieces)
-    expect(said is None or whole.startswith(said.text), f"{said} is not how it began")
+    expect(turns is None or whole.startswith(turns.text), f"{turns} is not how it began")
 
 
 async def a_deleted_conversation_is_gone(store: Store, writer: Writer) -> None:
@@ -1505,13 +1506,13 @@ async def the_trash_lists_ones_own_deleted_conversations(make: Maker, store: Sto
     expect_equal(len(await store.trash("ada")), 2, "after deleting it again")
 
 
-async def it_is_told_whether_another_may_bring_it_back(make: Maker, store: Store) -> None:
+async def undelete_shows_whether_another_may_restore_it(make: Maker, store: Store) -> None:
     await (await Writer.create(make, store)).write(prompt("t1"))
     asked = [("s1", "eve"), ("s1", "ada"), ("s2", "eve")]
-    for told in (False, True, False):
-        answers = [await store.is_trash_of_another(*each) for each in asked]
-        expect_equal(answers, [told, False, False], "is it another's")
-        await (store.undelete("s1") if told else store.delete("s1"))
+    for expected in (False, True, False):
+        found = [await store.is_trash_of_another(*each) for each in asked]
+        expect_equal(found, [expected, False, False], "is it another's")
+        await (store.undelete("s1") if expected else store.delete("s1"))
 
 
 async def undeleting_replaces_nothing(make: Maker, store: Store, writer: Writer) -> None:
@@ -1610,7 +1611,7 @@ async def what_can_not_be_redacted_is_refused(store: Store, writer: Writer) -> N
 # ------------------------------------------------------------------------------
 # Trimming and expiry
 
-_TOLD = ("system_instruction", "notebook", "widget_states")
+_STATE = ("system_instruction", "notebook", "widget_states")
 
 
 def _turns_in(entries: Iterable[Entry]) -> dict[str, list[int]]:
@@ -1676,7 +1677,7 @@ async def what_was_trimmed_is_still_accounted_for(store: Store, writer: Writer) 
     for first in (8, 12):
         opened = await writer.opened_again(store)
         history, whole = opened.history, writer.history
-        for what in (*_TOLD, "model", "message_count", "head_seq"):
+        for what in (*_STATE, "model", "message_count", "head_seq"):
             expect_equal(getattr(history, what), getattr(whole, what), what)
         summaries = [(entry.seq, entry.content) for entry in history.compactions]
         expect_equal(summaries, [(6, "they talked")], "the compaction")
@@ -1688,18 +1689,18 @@ async def what_was_trimmed_is_still_accounted_for(store: Store, writer: Writer) 
 
 
 @where("trim", max_turns=2)
-async def what_was_told_right_before_the_cut_still_holds(store: Store, writer: Writer) -> None:
+async def state_set_right_before_the_cut_still_holds(store: Store, writer: Writer) -> None:
     await writer.turns(1, 1)
-    told: list[Entry] = [
+    expected: list[Entry] = [
         SystemInstructionEntry(content="be frank"),
         NotebookEntry(content="- eggs"),
         WidgetEntry(widget="todo", state={"items": ["eggs"]}),
     ]
-    for first, draft in zip((2, 4, 6), told, strict=True):
+    for first, draft in zip((2, 4, 6), expected, strict=True):
         await writer.write(draft)
         await writer.turns(first, first + 1)
         opened = await writer.opened_again(store)
-        for what in _TOLD:
+        for what in _STATE:
             expect_equal(getattr(opened.history, what), getattr(writer.history, what), what)
         writer = Writer(opened.record, writer.history, writer.clock)
 
@@ -1731,7 +1732,7 @@ async def nothing_leads_back_to_what_was_trimmed(store: Store, writer: Writer) -
 
 
 @where("expire", ttl_seconds=100)
-async def a_conversation_nobody_uses_expires(make: Maker, store: Store, writer: Writer) -> None:
+async def an_unused_conversation_expires(make: Maker, store: Store, writer: Writer) -> None:
     await (await Writer.create(make, store, "s2")).write(prompt("t1"))
     blob = await writer.record.keep_blob(b"beside")
     await make.pass_time(60)

@@ -187,7 +187,7 @@ class Talk:
         return turn_id
 
     def _with_screen(
-        self, sections: LevelOfDetailSections | None, said: str
+        self, sections: LevelOfDetailSections | None, content: str
     ) -> LevelOfDetailSections | None:
         epoch = self.history.epoch
         epoch_seq = epoch.seq if epoch else 0
@@ -197,8 +197,8 @@ class Talk:
         if self.screen == known:
             return sections
         self._written_screen = (self.history.head_seq + 1, self.screen)
-        told = sections or LevelOfDetailSections(live=(("", said),))
-        return told.with_live_section(LIVE_SCREEN, self.screen)
+        shown = sections or LevelOfDetailSections(live=(("", content),))
+        return shown.with_live_section(LIVE_SCREEN, self.screen)
 
 
 def reopened(history: ConversationHistory) -> ConversationHistory:

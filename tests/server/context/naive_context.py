@@ -26,7 +26,7 @@ def naive_context(history: ConversationHistory, turn_id: str | None) -> list[tup
     """Number and level of each entry that is shown, in order."""
     standing = list(history.active)
     refused = _refused(standing)
-    own = _said(standing, turn_id)
+    own = _shown_entries(standing, turn_id)
     before = own[0].seq if own else history.head_seq + 1
     cleared = max((entry.seq for entry in standing if isinstance(entry, ClearEntry)), default=0)
     ids = dict.fromkeys(entry.turn_id for entry in standing if isinstance(entry, ModelInputEntry))
@@ -34,7 +34,7 @@ def naive_context(history: ConversationHistory, turn_id: str | None) -> list[tup
         other
         for other in ids
         if other != turn_id
-        and _said(standing, other)[0].seq < before
+        and _shown_entries(standing, other)[0].seq < before
         and (end := _end(standing, other)) is not None
         and end > cleared
     ]
@@ -44,7 +44,7 @@ def naive_context(history: ConversationHistory, turn_id: str | None) -> list[tup
         (seq, level)
         for other in seen
         if (level := _level(standing, other, cleared)) is not None
-        for seq in _whole(_said(standing, other), refused)
+        for seq in _whole(_shown_entries(standing, other), refused)
     ]
     return [*shown, *((seq, "live") for seq in _whole(own, refused))]
 
@@ -55,7 +55,7 @@ def _refused(standing: list[Entry]) -> set[int]:
     return {seq for seq, lifted in latest.items() if not lifted}
 
 
-def _said(standing: list[Entry], turn_id: str | None) -> list[Said]:
+def _shown_entries(standing: list[Entry], turn_id: str | None) -> list[Said]:
     return [entry for entry in standing if isinstance(entry, Said) and entry.turn_id == turn_id]
 
 
@@ -73,12 +73,14 @@ def _level(standing: list[Entry], turn_id: str | None, cleared: int) -> str | No
     epoch = _last(standing, EpochEntry)
     if epoch is None:
         return "live"
-    number, end = _said(standing, turn_id)[0].seq, _end(standing, turn_id) or 0
+    number, end = _shown_entries(standing, turn_id)[0].seq, _end(standing, turn_id) or 0
     refused = _refused(standing)
     earlier = [e for e in standing if e.seq < epoch.seq and e.seq not in refused]
     summary = _last(earlier, CompactionEntry)
-    is_told = summary is not None and summary.from_seq <= number and end <= summary.through_seq
-    if number <= epoch.omitted_through or (is_told and summary and summary.seq > cleared):
+    is_summarized = (
+        summary is not None and summary.from_seq <= number and end <= summary.through_seq
+    )
+    if number <= epoch.omitted_through or (is_summarized and summary and summary.seq > cleared):
         return None
     if number <= epoch.gist_through:
         return "gist"
@@ -90,11 +92,11 @@ def _last(entries: list[Entry], kind: type[_E]) -> _E | None:
     return found[-1] if found else None
 
 
-def _whole(said: list[Said], refused: set[int]) -> Iterator[int]:
+def _whole(shown_entries: list[Said], refused: set[int]) -> Iterator[int]:
     """Calls with their results or not at all; that a tool ran is never hidden."""
-    for place, entry in enumerate(said):
+    for place, entry in enumerate(shown_entries):
         is_call = isinstance(entry, ModelOutputEntry) and bool(entry.tool_calls)
-        if is_call and place + 1 == len(said):
+        if is_call and place + 1 == len(shown_entries):
             return
         if is_call or isinstance(entry, ToolResultsEntry) or entry.seq not in refused:
             yield entry.seq

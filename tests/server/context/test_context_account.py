@@ -26,9 +26,9 @@ from nplt_storage.rows import fold_all, new_row
 
 def rows(talk: Talk, turn_id: str | ModelInputEntry | None = None) -> tuple[EntryReport, ...]:
     view = talk.projection.context(turn_id, talk.call_budget)
-    told = report_entries(talk.history, view, turn_id)
-    assert sum(row.tokens for row in told) == view.tokens
-    return told
+    reported = report_entries(talk.history, view, turn_id)
+    assert sum(row.tokens for row in reported) == view.tokens
+    return reported
 
 
 def reasons(talk: Talk, turn_id: str | None = None) -> list[tuple[int, int, str]]:
@@ -39,8 +39,8 @@ def test_what_is_sent_has_a_row_each_and_the_tools_one_of_their_own() -> None:
     talk = Talk(tools_tokens=7)
     talk.write(SystemInstructionEntry(content="be kind"))
     talk.turn("look", steps=1)
-    told = [(row.seq, row.kind, row.role, row.level, row.reason) for row in rows(talk)]
-    assert told == [
+    reported = [(row.seq, row.kind, row.role, row.level, row.reason) for row in rows(talk)]
+    assert reported == [
         (0, "tools", None, None, "tools"),
         (1, "system_instruction", "system", "live", "system"),
         (2, "model_input", "user", "live", "live"),
@@ -125,10 +125,10 @@ def test_what_is_cut_out_of_a_trimmed_context_says_so_too() -> None:
     for _ in range(12):
         talk.output(mine, "wait", calls=2)
         talk.results(mine, words(50))
-    told = reasons(talk, mine)
-    assert told[0] == (1, 1, "cut")
-    assert told[1][2] == "omitted"
-    assert told[-1][1:] == (25, "cut")
+    reported = reasons(talk, mine)
+    assert reported[0] == (1, 1, "cut")
+    assert reported[1][2] == "omitted"
+    assert reported[-1][1:] == (25, "cut")
 
 
 def test_a_prompt_not_written_yet_has_the_last_row() -> None:
@@ -147,9 +147,9 @@ def test_an_epoch_not_written_yet_is_accounted_for_as_if_it_were() -> None:
     epoch = talk.projection.due_epoch(draft, talk.call_budget, screen="tea")
     assert epoch is not None
     view = talk.projection.context(draft, talk.call_budget, epoch=epoch)
-    told = report_entries(talk.history, view, draft)
-    assert [row.reason for row in told[-2:]] == ["live", "head"]
-    assert sum(row.tokens for row in told) == view.tokens
+    reported = report_entries(talk.history, view, draft)
+    assert [row.reason for row in reported[-2:]] == ["live", "head"]
+    assert sum(row.tokens for row in reported) == view.tokens
 
 
 def test_many_entries_that_are_left_out_make_few_rows() -> None:
@@ -164,5 +164,5 @@ def test_many_entries_that_are_left_out_make_few_rows() -> None:
         replace(EpochEntry(reason="asked", omitted_through=199), seq=201, id="e", timestamp=START)
     )
     view = Projection(tail, Measure(Quarters())).context(None)
-    told = [(row.seq, row.through_seq, row.reason) for row in report_entries(tail, view)]
-    assert told == [(1, 50, "not_held"), (51, 200, "omitted"), (201, 201, "not_for_models")]
+    reported = [(row.seq, row.through_seq, row.reason) for row in report_entries(tail, view)]
+    assert reported == [(1, 50, "not_held"), (51, 200, "omitted"), (201, 201, "not_for_models")]

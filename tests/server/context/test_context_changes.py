@@ -99,7 +99,7 @@ def test_inside_a_turn_a_summary_waits_for_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("to_seq", [1, 2, 4])
-def test_a_rollback_begins_an_epoch_also_after_the_conversation_was_opened_anew(
+def test_a_rollback_begins_an_epoch_also_after_the_conversation_was_opened_again(
     to_seq: int,
 ) -> None:
     talk = Talk()

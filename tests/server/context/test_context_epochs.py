@@ -146,11 +146,13 @@ def head_of(view: ContextView) -> str:
     return first.text if view.has_head else ""
 
 
-def test_the_model_is_told_how_many_turns_are_left_out_and_the_words_stay_for_the_epoch() -> None:
+def test_the_context_states_how_many_turns_are_omitted_and_keeps_the_sentence_for_the_epoch() -> (
+    None
+):
     talk = Talk(budget=2_000)
     for number in range(60):
         talk.turn(f"{number} {words(60)}")
-    told = 0
+    summary_input = 0
     for before, after in pairwise(talk.requests):
         head = head_of(after.view)
         if before.epoch is after.epoch:
@@ -164,7 +166,7 @@ def test_the_model_is_told_how_many_turns_are_left_out_and_the_words_stay_for_th
             for turn in older
         )
         if missing:
-            told += 1
+            summary_input += 1
             which = "turn" if missing == 1 else f"{missing} turns"
             assert head.startswith(f"[The oldest {which} of this conversation ")
             assert "search_history" not in head
@@ -172,7 +174,7 @@ def test_the_model_is_told_how_many_turns_are_left_out_and_the_words_stay_for_th
             assert "oldest" not in head
         is_marked = any(m.level in ("gist", "summary") for m in after.view.messages)
         assert (SHORTENED in head) == is_marked
-    assert told > 20
+    assert summary_input > 20
 
 
 def test_the_tool_that_finds_what_is_left_out_is_named_if_it_is_offered() -> None:
@@ -337,12 +339,12 @@ def test_a_summary_is_asked_for_of_what_fades_and_stands_for_just_that() -> None
     )
     view = talk.call(mine)
     assert talk.reasons[-1] == "compaction"
-    told = {message.seq for message in task.messages}
+    summary_input = {message.seq for message in task.messages}
     shown = {message.seq for message in view.messages}
-    assert not told & shown
+    assert not summary_input & shown
     assert all(message.level == "live" for message in (*task.messages, *view.messages))
     asked = {turn.number for turn in talk.history.shown_turns} | {talk.history.head_seq - 2}
-    assert {seq for seq in told | shown if seq in asked} == asked
+    assert {seq for seq in summary_input | shown if seq in asked} == asked
 
 
 def test_a_summary_is_made_of_a_prompt_too_that_was_cancelled_while_it_waited() -> None:

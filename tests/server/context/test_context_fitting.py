@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from tests.server.context.context_stage import Quarters, Talk, render_context, words
 from tests.storage.conversations import call
 
-from nplt_server.context.fit import ContextTooSmall, cut_middle, fair_shares
+from nplt_server.context.fit import cut_middle, fair_shares
 from nplt_server.context.messages import ModelInputMessage, ToolResultsMessage
 from nplt_server.context.projection import Projection
 from nplt_server.context.selection import CallBudget
 from nplt_server.context.steps import Measure, shorten_call
+from nplt_server.errors import WindowTooSmall
 from nplt_storage.entries import EpochEntry, SystemInstructionEntry, ToolCallRequest
 
 count = Quarters().count
@@ -136,9 +137,9 @@ def test_only_where_instruction_and_tools_do_not_fit_there_is_none() -> None:
     talk.write(SystemInstructionEntry(content=words(100)))
     talk.turn(words(1_000), steps=3, result=words(500))
     talk.tools_tokens = 20
-    with pytest.raises(ContextTooSmall) as caught:
+    with pytest.raises(WindowTooSmall) as caught:
         talk.projection.context(talk.prompt(), talk.call_budget)
-    assert (caught.value.needed, caught.value.budget) == (124, 150)
+    assert caught.value.needed_tokens == 124
 
 
 def test_the_same_record_gives_the_same_context() -> None:

@@ -36,7 +36,7 @@ from nplt_storage.redaction import redacted
 from nplt_storage.turns import Turn
 
 
-def said(messages: tuple[ContextMessage, ...] | list[ContextMessage]) -> list[str]:
+def contents(messages: tuple[ContextMessage, ...] | list[ContextMessage]) -> list[str]:
     """What stands in each message, in short."""
     texts: list[str] = []
     for message in messages:
@@ -53,7 +53,7 @@ def said(messages: tuple[ContextMessage, ...] | list[ContextMessage]) -> list[st
 
 
 def shown(talk: Talk, turn_id: str | None = None) -> list[str]:
-    return said(list(talk.projection.context(turn_id).messages))
+    return contents(list(talk.projection.context(turn_id).messages))
 
 
 def test_a_turn_sees_the_instruction_the_turns_before_it_and_its_own_entries() -> None:
@@ -100,7 +100,7 @@ def test_an_output_whose_tools_still_work_is_shown_once_they_have_answered() -> 
 
 
 def test_of_a_quarantined_call_or_its_results_it_is_shown_that_the_tool_ran() -> None:
-    for target, said, given in ((2, "", "seen"), (3, "let me see", HIDDEN_RESULT)):
+    for target, contents, given in ((2, "", "seen"), (3, "let me see", HIDDEN_RESULT)):
         talk = Talk()
         mine = talk.prompt("look")
         asked = replace(call(), raw_arguments='{"at": 1}', arguments={"at": 1})
@@ -108,7 +108,7 @@ def test_of_a_quarantined_call_or_its_results_it_is_shown_that_the_tool_ran() ->
         talk.results(mine, "seen")
         talk.output(mine, "done")
         talk.write(QuarantineEntry(target_seq=target, code="refused", content="no"))
-        assert shown(talk) == ["look", said, given, "done"]
+        assert shown(talk) == ["look", contents, given, "done"]
         (called,) = [call for m in render_context(talk.history) for call in calls_in(m)]
         assert called.arguments == ({} if target == 2 else {"at": 1})
 
@@ -135,7 +135,7 @@ def test_calls_and_results_that_do_not_match_are_shown_as_far_as_they_do() -> No
     assert [result.tool_call_id for result in shown_results.results] == ["c2"]
 
 
-def test_calls_that_never_were_answered_are_not_shown_but_what_was_said_is() -> None:
+def test_tool_calls_without_results_are_left_out_of_the_context_but_their_text_is_shown() -> None:
     ended = ModelOutputEntry(
         turn_id="t", seq=2, content="I will", tool_calls=(call(),), state="interrupted"
     )
@@ -151,7 +151,10 @@ def test_what_was_erased_is_shown_as_the_tombstone_it_is() -> None:
     talk.turn(words(90), answer="first")
     at = datetime(2026, 1, 1, tzinfo=UTC)
     entries = [redacted(entry, at) for entry in talk.history.entries]
-    assert said(render_context(ConversationHistory("s1", entries))) == ["[redacted]", "[redacted]"]
+    assert contents(render_context(ConversationHistory("s1", entries))) == [
+        "[redacted]",
+        "[redacted]",
+    ]
 
 
 def test_a_window_shows_the_newest_turns_whole() -> None:
@@ -219,7 +222,9 @@ def test_a_prompt_not_written_yet_is_shown_as_it_will_be() -> None:
     before = talk.projection.context(draft, talk.call_budget)
     talk.write(draft)
     after = talk.projection.context("t9", talk.call_budget)
-    assert said(list(before.messages)) == said(list(after.messages)) == ["one", "first", "two"]
+    assert (
+        contents(list(before.messages)) == contents(list(after.messages)) == ["one", "first", "two"]
+    )
     assert before.tokens == after.tokens
 
 
@@ -244,7 +249,7 @@ def test_a_further_turn_counts_nothing_but_what_is_new() -> None:
     assert talk.projection.measure.counted - before <= 5
 
 
-def test_no_entry_is_counted_twice_even_where_a_context_is_made_anew() -> None:
+def test_no_entry_is_counted_twice_when_the_context_is_rebuilt() -> None:
     talk = Talk(budget=100_000)
     for _ in range(10):
         talk.turn()
@@ -299,11 +304,11 @@ def test_the_screen_comes_with_the_last_result_and_the_results_stay_as_they_were
     assert at_summary.texts == ("one", "two")
 
 
-def test_a_result_kept_beside_the_record_says_that_there_is_more() -> None:
+def test_a_tool_result_kept_as_a_blob_is_marked_as_shortened() -> None:
     blob = BlobReference(blob_id="b", size=1_000_003, sha256="")
     result = replace(answer_to(call(), "abc"), blob=blob)
     message = message_of(ToolResultsEntry(turn_id="t", results=(result,)), "live")
-    assert said([message]) == ["abc\n[… 1,000,000 bytes more: read_result reads on …]"]
+    assert contents([message]) == ["abc\n[… 1,000,000 bytes more: read_result reads on …]"]
 
 
 def test_long_arguments_are_shortened_with_the_output_and_stay_an_object() -> None:

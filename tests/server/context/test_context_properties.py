@@ -151,10 +151,10 @@ def test_every_context_fits_is_whole_in_order_extends_the_last_and_adds_up(
 def check_projection(talk: Talk, turn_id: str | None) -> None:
     """What the kept projection says is what one made anew says, and adds up."""
     view = talk.projection.context(turn_id, talk.call_budget)
-    anew = Projection(talk.history, Measure(Quarters())).context(turn_id, talk.call_budget)
-    assert list(view.messages) == list(anew.messages)
-    assert list(view.sizes) == list(anew.sizes)
-    assert view.tokens == anew.tokens == sum(view.sizes) + talk.tools_tokens
+    fresh = Projection(talk.history, Measure(Quarters())).context(turn_id, talk.call_budget)
+    assert list(view.messages) == list(fresh.messages)
+    assert list(view.sizes) == list(fresh.sizes)
+    assert view.tokens == fresh.tokens == sum(view.sizes) + talk.tools_tokens
     check_whole(list(view.messages))
     if not view.is_trimmed:
         first = view.has_head + (view.messages[:1] != [] and view.messages[0].role == "system")
@@ -162,9 +162,9 @@ def check_projection(talk: Talk, turn_id: str | None) -> None:
         assert shown == naive_context(talk.history, turn_id)
     rows = report_entries(talk.history, view, turn_id)
     assert sum(row.tokens for row in rows) == view.tokens
-    told = [row for row in rows if row.seq]
-    assert [row.seq for row in told[1:]] == [row.through_seq + 1 for row in told[:-1]]
-    assert not told or (told[0].seq, told[-1].through_seq) == (1, talk.history.head_seq)
+    reported = [row for row in rows if row.seq]
+    assert [row.seq for row in reported[1:]] == [row.through_seq + 1 for row in reported[:-1]]
+    assert not reported or (reported[0].seq, reported[-1].through_seq) == (1, talk.history.head_seq)
 
 
 def check_draft(talk: Talk) -> None:
@@ -172,8 +172,8 @@ def check_draft(talk: Talk) -> None:
     draft = ModelInputEntry(turn_id="new", content="what if?")
     before = list(talk.projection.context(None, talk.call_budget).messages)
     drafted = list(talk.projection.context(draft, talk.call_budget).messages)
-    anew = Projection(talk.history, Measure(Quarters())).context(draft, talk.call_budget)
-    assert drafted == list(anew.messages)
+    fresh = Projection(talk.history, Measure(Quarters())).context(draft, talk.call_budget)
+    assert drafted == list(fresh.messages)
     assert list(talk.projection.context(None, talk.call_budget).messages) == before
 
 

@@ -35,8 +35,8 @@ def begun(talk: Talk) -> tuple[str | None, list[str]]:
     """The reason of the epoch that the next call begins, and what that call shows. The call
     after it begins none, and a projection made after a restart finds the same reason."""
     turn_id = talk.prompt("now")
-    anew = Projection(reopened(talk.history), Measure(Quarters()))
-    due = anew.due_epoch(turn_id, talk.call_budget)
+    fresh = Projection(reopened(talk.history), Measure(Quarters()))
+    due = fresh.due_epoch(turn_id, talk.call_budget)
     before = len(talk.epochs)
     shown = list(map(_text, talk.call(turn_id).messages))
     reasons = talk.reasons[before:]
@@ -156,7 +156,7 @@ def test_epoch_reason_asked_halves_the_tokens_of_older_turns() -> None:
 
 
 @pytest.mark.parametrize("reason", ["redaction", "pictures"])
-def test_epoch_reason_redaction_and_pictures_show_the_same_turns_anew(reason: str) -> None:
+def test_epoch_reason_redaction_and_pictures_show_the_same_turns_again(reason: str) -> None:
     talk = Talk()
     talk.turn("one", answer="first")
     talk.write(talk.projection.epoch_for(reason, talk.call_budget))
@@ -197,5 +197,5 @@ def test_a_context_of_an_ended_turn_that_the_epoch_leaves_out_does_not_change_th
     second = talk.turn(words(175), answer=words(88))
     for turn_id in (first, second):
         kept = talk.projection.context(turn_id)
-        anew = Projection(talk.history, Measure(Quarters())).context(turn_id)
-        assert list(kept.messages) == list(anew.messages)
+        fresh = Projection(talk.history, Measure(Quarters())).context(turn_id)
+        assert list(kept.messages) == list(fresh.messages)

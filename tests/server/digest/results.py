@@ -5,11 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from nplt_server.digest import levels_of
-from nplt_storage.entries import BlobReference, LevelOfDetailSections, ToolCallResult, ToolStatus
+from nplt_storage.entries import (
+    BlobReference,
+    LevelOfDetailSections,
+    ToolCallResult,
+    ToolExecutionStatus,
+)
 
 
 def levels_of_result(
-    tool_name: str, status: ToolStatus, text: str, *, size: int | None = None
+    tool_name: str, status: ToolExecutionStatus, text: str, *, size: int | None = None
 ) -> LevelOfDetailSections | None:
     """`size`: of the whole, where `text` is its beginning."""
     return levels_of(
@@ -23,3 +28,10 @@ def levels_of_result(
             blob=None if size is None else BlobReference(blob_id="b", size=size, sha256="b"),
         )
     )
+
+
+def summary_and_gist_of_result(text: str) -> tuple[str, str]:
+    levels = levels_of_result("run", "success", text)
+    assert levels is not None
+    assert levels.live == (("", text),)
+    return levels.to_plain_text("summary"), levels.to_plain_text("gist")

@@ -61,7 +61,7 @@ def test_no_cluster_has_a_place_to_cut_inside(cluster: str) -> None:
     assert places == [0, 1, 1 + len(cluster), len(text)]
 
 
-def test_flags_in_a_row_are_told_apart() -> None:
+def test_adjacent_flag_emoji_are_separate_characters() -> None:
     assert cut(GERMANY * 5, 6) == GERMANY * 2 + "…"
     assert cut(GERMANY * 5, 5) == GERMANY * 2 + "…"
 

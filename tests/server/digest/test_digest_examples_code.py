@@ -5,15 +5,7 @@ Written out, so that a reader can judge as a model would: is it enough to go on?
 
 from __future__ import annotations
 
-from tests.server.digest.results import levels_of_result
-
-
-def _summary_and_gist(text: str) -> tuple[str, str]:
-    levels = levels_of_result("run", "success", text)
-    assert levels is not None
-    assert levels.live == (("", text),)
-    return levels.to_plain_text("summary"), levels.to_plain_text("gist")
-
+from tests.server.digest.results import summary_and_gist_of_result
 
 CODE = '''\
 """Keeps the bakery's labels from being printed twice."""
@@ -135,7 +127,7 @@ index 1111111..2222222 100644
 
 
 def test_code_keeps_its_definitions() -> None:
-    summary, gist = _summary_and_gist(CODE)
+    summary, gist = summary_and_gist_of_result(CODE)
     assert summary == CODE_SUMMARY
     assert gist == CODE_GIST
 
@@ -182,7 +174,7 @@ run success: [code, 54 lines, 4 imports] class Label … def __init__ … def ad
 
 
 def test_a_test_run_keeps_what_failed() -> None:
-    summary, gist = _summary_and_gist(TRACEBACK)
+    summary, gist = summary_and_gist_of_result(TRACEBACK)
     assert summary == TRACEBACK_SUMMARY
     assert gist == TRACEBACK_GIST
 
@@ -218,7 +210,7 @@ run success: [65 lines, 6 with errors] tests/test_labels.py::test_dates_are_stri
 
 
 def test_a_diff_keeps_its_files_and_changed_lines() -> None:
-    summary, gist = _summary_and_gist(DIFF)
+    summary, gist = summary_and_gist_of_result(DIFF)
     assert summary == DIFF_SUMMARY
     assert gist == DIFF_GIST
 

@@ -7,15 +7,7 @@ from __future__ import annotations
 
 import json
 
-from tests.server.digest.results import levels_of_result
-
-
-def _summary_and_gist(text: str) -> tuple[str, str]:
-    levels = levels_of_result("run", "success", text)
-    assert levels is not None
-    assert levels.live == (("", text),)
-    return levels.to_plain_text("summary"), levels.to_plain_text("gist")
-
+from tests.server.digest.results import summary_and_gist_of_result
 
 LOG = "".join(
     [
@@ -58,7 +50,7 @@ RECORDS = json.dumps(
 
 
 def test_a_log_keeps_its_errors_and_both_ends() -> None:
-    summary, gist = _summary_and_gist(LOG)
+    summary, gist = summary_and_gist_of_result(LOG)
     assert summary == LOG_SUMMARY
     assert gist == LOG_GIST
 
@@ -95,7 +87,7 @@ reach db-2:5432: connection refused … 2026-05-04 09:01:41 ERROR /orders/77: Ke
 
 
 def test_a_table_keeps_its_header_and_both_ends() -> None:
-    summary, gist = _summary_and_gist(TABLE)
+    summary, gist = summary_and_gist_of_result(TABLE)
     assert summary == TABLE_SUMMARY
     assert gist == TABLE_GIST
 
@@ -142,7 +134,7 @@ bread,2,shop C0002,2026-03-03,rye bread,3,shop … C0120,2026-03-09,rye bread,2,
 
 
 def test_json_keeps_its_shape_and_its_first_values() -> None:
-    summary, gist = _summary_and_gist(RECORDS)
+    summary, gist = summary_and_gist_of_result(RECORDS)
     assert summary == RECORDS_SUMMARY
     assert gist == RECORDS_GIST
 

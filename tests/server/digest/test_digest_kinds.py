@@ -106,7 +106,7 @@ def test_a_fence_that_is_opened_is_closed() -> None:
     assert summary.count("def function_") > 10
 
 
-def test_chinese_is_told_by_its_sentences() -> None:
+def test_a_chinese_digest_keeps_whole_sentences() -> None:
     middle = "在此期间，所有订单将由南京的临时仓库处理。" * 60
     text = f"新仓库位于苏州工业园区。\n\n{middle}\n\n请问人员安排是否已经确定？谢谢！"
     gist = _at("gist", text)
@@ -211,9 +211,9 @@ def test_half_a_surrogate_pair_in_json_does_not_get_out() -> None:
 def test_an_error_deep_inside_json_comes_first() -> None:
     inner = {"item": 7, "error": {"code": "SKU_UNKNOWN", "message": "no such product"}}
     text = json.dumps({"items": [{"id": n, "name": "x" * 20} for n in range(90)], "out": [inner]})
-    said = '"error": {"code": "SKU_UNKNOWN", "message": "no such product"}'
-    assert _at("gist", text).startswith(f"[JSON object, 2 keys] {said}")
-    assert said in _at("summary", text)
+    error_text = '"error": {"code": "SKU_UNKNOWN", "message": "no such product"}'
+    assert _at("gist", text).startswith(f"[JSON object, 2 keys] {error_text}")
+    assert error_text in _at("summary", text)
 
 
 def test_what_went_wrong_comes_first_in_the_gist_of_json() -> None:

@@ -167,10 +167,10 @@ class Talk:
             self.runs_tools()
         self.context.append(ModelOutputMessage(content=text, invocation=other, seq=self._seq))
 
-    def runs_tools(self, said: str = "seen") -> None:
+    def runs_tools(self, text: str = "seen") -> None:
         last = self.context[-1]
         assert isinstance(last, ModelOutputMessage)
-        results = tuple(result(call.tool_call_id, said) for call in last.tool_calls)
+        results = tuple(result(call.tool_call_id, text) for call in last.tool_calls)
         self.context.append(ToolResultsMessage(results=results, seq=self._seq))
 
     @property
@@ -178,27 +178,27 @@ class Talk:
         return len(self.context) + 1
 
 
-def result(call_id: str, said: str = "seen", **fields: Any) -> ToolCallResult:
+def result(call_id: str, text: str = "seen", **fields: Any) -> ToolCallResult:
     known: Json = {"tool_name": "look", "status": "success", "duration": 0.1, "timestamp": THEN}
-    return ToolCallResult(tool_call_id=call_id, result=said, **{**known, **fields})
+    return ToolCallResult(tool_call_id=call_id, result=text, **{**known, **fields})
 
 
-async def heard(provider: ProviderClient, asked: LlmRequest) -> list[ModelOutputDelta]:
+async def deltas_of(provider: ProviderClient, asked: LlmRequest) -> list[ModelOutputDelta]:
     async with provider.call_model(asked) as deltas:
         return [delta async for delta in deltas]
 
 
-async def heard_until_it_fails(
+async def received_until_failure(
     provider: ProviderClient, asked: LlmRequest
 ) -> tuple[list[ModelOutputDelta], ProviderError | None]:
-    said: list[ModelOutputDelta] = []
+    text: list[ModelOutputDelta] = []
     try:
         async with provider.call_model(asked) as deltas:
             async for delta in deltas:
-                said.append(delta)
+                text.append(delta)
     except ProviderError as error:
-        return said, error
-    return said, None
+        return text, error
+    return text, None
 
 
 def _a_call() -> Sequence[ModelOutputDelta]:

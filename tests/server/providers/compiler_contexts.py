@@ -19,7 +19,7 @@ from nplt_storage.entries import (
     OutputPart,
     ToolCallRequest,
     ToolCallResult,
-    ToolStatus,
+    ToolExecutionStatus,
 )
 from nplt_storage.json_values import JsonValue
 
@@ -56,7 +56,9 @@ def gives(*results: ToolCallResult, seq: int = 0) -> ToolResultsMessage:
     return ToolResultsMessage(results=results, seq=seq)
 
 
-def result(call_id: str, text: str = "seen", status: ToolStatus = "success") -> ToolCallResult:
+def result(
+    call_id: str, text: str = "seen", status: ToolExecutionStatus = "success"
+) -> ToolCallResult:
     return ToolCallResult(
         tool_call_id=call_id,
         tool_name="look",
@@ -118,15 +120,15 @@ _seqs = st.integers(0, 99)
 
 @st.composite
 def _answers(draw: st.DrawFn) -> ModelOutputMessage:
-    said, reasoning = draw(texts), draw(texts)
+    text, reasoning = draw(texts), draw(texts)
     calls = tuple(draw(st.lists(_calls, max_size=3)))
     pieces = [
         OutputPart(kind="reasoning", size=len(reasoning)),
         OutputPart(
             kind="opaque", data=draw(st.sampled_from([{"signature": "s"}, {"bad": "\ud800"}]))
         ),
-        OutputPart(kind="text", size=len(said) // 2),
-        OutputPart(kind="text", size=len(said) - len(said) // 2),
+        OutputPart(kind="text", size=len(text) // 2),
+        OutputPart(kind="text", size=len(text) - len(text) // 2),
         *(OutputPart(kind="call", size=place) for place in range(len(calls))),
     ]
     match draw(st.sampled_from(["none", "as it came", "in any order", "not its own"])):
@@ -137,7 +139,7 @@ def _answers(draw: st.DrawFn) -> ModelOutputMessage:
         case "not its own":
             pieces = draw(st.lists(st.sampled_from(pieces), max_size=4))
     return ModelOutputMessage(
-        content=said,
+        content=text,
         tool_calls=calls,
         invocation=draw(st.sampled_from([OWN, OTHER, None])),
         reasoning=reasoning,

@@ -98,7 +98,7 @@ def rule(scene: SceneName) -> Callable[[Rule], Rule]:
 @rule("text")
 async def a_text_comes_in_pieces_and_stops(stage: Stage) -> None:
     scene = stage.set("text")
-    deltas = await heard(stage, scene)
+    deltas = await deltas_of(stage, scene)
     assert sum(isinstance(delta, TextPiece) for delta in deltas) > 1
     assert (accumulated(deltas).text, accumulated(deltas).stop_reason) == (scene.text, "end")
 
@@ -106,27 +106,27 @@ async def a_text_comes_in_pieces_and_stops(stage: Stage) -> None:
 @rule("text")
 async def two_calls_at_once_do_not_mix(stage: Stage) -> None:
     scene = stage.set("text")
-    answers = await asyncio.gather(heard(stage, scene), heard(stage, scene))
+    answers = await asyncio.gather(deltas_of(stage, scene), deltas_of(stage, scene))
     assert [accumulated(deltas).text for deltas in answers] == [scene.text] * 2
 
 
 @rule("text")
 async def closing_twice_is_closing(stage: Stage) -> None:
-    await heard(stage, stage.set("text"))
+    await deltas_of(stage, stage.set("text"))
     await stage.provider.aclose()
     await stage.provider.aclose()
 
 
 @rule("usage")
-async def what_it_took_is_told(stage: Stage) -> None:
-    usage = accumulated(await heard(stage, stage.set("usage"))).usage
+async def usage_is_reported(stage: Stage) -> None:
+    usage = accumulated(await deltas_of(stage, stage.set("usage"))).usage
     assert usage is not None
     assert min(usage.input_tokens, usage.output_tokens) > 0
 
 
 @rule("call")
 async def a_call_is_put_together_from_its_pieces(stage: Stage) -> None:
-    entry = entry_of(stage, await heard(stage, stage.set("call"), PAINT))
+    entry = entry_of(stage, await deltas_of(stage, stage.set("call"), PAINT))
     assert [(call.tool_name, call.arguments) for call in entry.tool_calls] == [
         ("paint", {"colour": "red"})
     ]
@@ -135,13 +135,13 @@ async def a_call_is_put_together_from_its_pieces(stage: Stage) -> None:
 
 @rule("parallel calls")
 async def calls_of_one_answer_stay_apart(stage: Stage) -> None:
-    entry = entry_of(stage, await heard(stage, stage.set("parallel calls"), PAINT))
+    entry = entry_of(stage, await deltas_of(stage, stage.set("parallel calls"), PAINT))
     assert [call.arguments for call in entry.tool_calls] == [{"colour": "red"}] * 2
 
 
 @rule("broken arguments")
 async def broken_arguments_are_kept_as_they_came(stage: Stage) -> None:
-    entry = entry_of(stage, await heard(stage, stage.set("broken arguments"), PAINT))
+    entry = entry_of(stage, await deltas_of(stage, stage.set("broken arguments"), PAINT))
     (call,) = entry.tool_calls
     assert (call.raw_arguments, call.arguments) == ('{"colour":', None)
     assert call.parse_error is not None
@@ -179,23 +179,23 @@ async def a_cancelled_call_leaves_nothing_behind(stage: Stage) -> None:
 
 @rule("truncated")
 async def an_answer_that_ran_out_of_tokens_says_so(stage: Stage) -> None:
-    output = accumulated(await heard(stage, stage.set("truncated")))
+    output = accumulated(await deltas_of(stage, stage.set("truncated")))
     assert output.stop_reason == "length"
     assert output.text
 
 
 @rule("unknown content")
-async def what_nobody_has_heard_of_is_passed_over(stage: Stage) -> None:
+async def unknown_items_are_ignored(stage: Stage) -> None:
     scene = stage.set("unknown content")
-    output = accumulated(await heard(stage, scene))
+    output = accumulated(await deltas_of(stage, scene))
     assert (output.text, output.stop_reason) == (scene.text, "end")
 
 
 @rule("screen")
 async def a_live_screen_is_shown_to_the_model(stage: Stage) -> None:
     scene = stage.set("screen")
-    assert not stage.has_seen(SCREEN, accumulated(await heard(stage, scene)))
-    assert stage.has_seen(SCREEN, accumulated(await heard(stage, scene, screen=SCREEN)))
+    assert not stage.has_seen(SCREEN, accumulated(await deltas_of(stage, scene)))
+    assert stage.has_seen(SCREEN, accumulated(await deltas_of(stage, scene, screen=SCREEN)))
 
 
 @rule("cut")
@@ -213,9 +213,9 @@ async def an_answer_that_was_cut_has_not_stopped(stage: Stage) -> None:
 
 
 @rule("failure")
-async def whatever_fails_is_told_as_an_error_of_ours(stage: Stage) -> None:
+async def every_failure_becomes_a_provider_error(stage: Stage) -> None:
     with pytest.raises(ProviderError):
-        await heard(stage, stage.set("failure"))
+        await deltas_of(stage, stage.set("failure"))
 
 
 def request(
@@ -234,7 +234,7 @@ def request(
     )
 
 
-async def heard(
+async def deltas_of(
     stage: Stage, scene: Scene, *tools: ToolDescription, screen: str | None = None
 ) -> list[ModelOutputDelta]:
     async with stage.provider.call_model(request(stage, scene, *tools, screen=screen)) as deltas:

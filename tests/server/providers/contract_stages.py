@@ -24,7 +24,7 @@ from tests.vendors import (
     ToolCall,
     emulator,
 )
-from tests.vendors.answers import Unheard
+from tests.vendors.answers import UnknownItem
 from tests.vendors.sse import Wire
 
 from nplt_server.errors import ProviderUnavailable
@@ -147,12 +147,12 @@ class EmulatorStage(_AnyStage):
             provider_of(api, model=model, key=vendors.key, url=url or vendors.url),
         )
         self._vendors = vendors
-        self._unheard = {"type": "sculpture", "id": "s_1", "marble": [1]}
+        self._unknown_item = {"type": "sculpture", "id": "s_1", "marble": [1]}
         self._parts_with_strangers = api != "chat"  # where an answer has no such parts
 
     def set(self, scene: SceneName) -> Scene:
-        said, red = Text(_TEXT), ToolCall("paint", '{"colour":"red"}')
-        answer = Answer(parts=(said,))
+        text_part, red = Text(_TEXT), ToolCall("paint", '{"colour":"red"}')
+        answer = Answer(parts=(text_part,))
         match scene:
             case "call":
                 answer = Answer(parts=(red,))
@@ -161,11 +161,11 @@ class EmulatorStage(_AnyStage):
             case "broken arguments":
                 answer = Answer(parts=(ToolCall("paint", '{"colour":'),))
             case "truncated":
-                answer = Answer(parts=(said,), stop="length")
+                answer = Answer(parts=(text_part,), stop="length")
             case "unknown content":
                 self._vendors.wire = Wire(unknown_events=True, extra_fields=True, pings=True)
                 if self._parts_with_strangers:
-                    answer = Answer(parts=(Unheard(self._unheard), said))
+                    answer = Answer(parts=(UnknownItem(self._unknown_item), text_part))
             case "endless":
                 self._vendors.fail_next(Stall(after=6))
             case "cut":

@@ -96,7 +96,7 @@ def calls_of(output: ModelOutputAccumulator) -> list[tuple[str, str]]:
     return [(call.tool_name, call.raw_arguments) for call in entry.tool_calls]
 
 
-async def heard(
+async def deltas_of(
     provider: VendorProvider, asked: LlmRequest, deltas: list[ModelOutputDelta]
 ) -> ModelOutputAccumulator:
     """`deltas` also holds what came before an error."""
@@ -110,7 +110,7 @@ async def asked_over_http(
     vendors: Emulator, vendor_api: VendorApi, asked: LlmRequest | None = None, **how: Any
 ) -> ModelOutputAccumulator:
     async with provider_of(vendors, vendor_api, **how) as provider:
-        return await heard(provider, asked or request(vendor_api=vendor_api), [])
+        return await deltas_of(provider, asked or request(vendor_api=vendor_api), [])
 
 
 def parsed(vendor_api: VendorApi, *events: dict[str, Any] | bytes) -> list[ModelOutputDelta]:
@@ -170,7 +170,7 @@ class Talk:
         )
         return output
 
-    def runs_tools(self, said: str = "seen") -> None:
+    def runs_tools(self, text: str = "seen") -> None:
         last = self.context[-1]
         assert isinstance(last, ModelOutputMessage)
         results = tuple(
@@ -178,7 +178,7 @@ class Talk:
                 tool_call_id=call.tool_call_id,
                 tool_name=call.tool_name,
                 status="success",
-                result=said,
+                result=text,
                 duration=0.1,
                 timestamp=datetime(2026, 1, 1, tzinfo=UTC),
             )

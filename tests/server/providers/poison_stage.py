@@ -107,8 +107,8 @@ async def conversation_with(
 
 def turn(number: int, prompt: str, *answers: Entry) -> list[Entry]:
     turn_id = f"t{number}"
-    said = [replace(answer, turn_id=turn_id) for answer in answers]
-    return [ModelInputEntry(turn_id=turn_id, content=prompt), *said]
+    drafts = [replace(answer, turn_id=turn_id) for answer in answers]
+    return [ModelInputEntry(turn_id=turn_id, content=prompt), *drafts]
 
 
 def plain_turn(number: int) -> list[Entry]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from tests.server.providers import anthropic_stage, openai_stage
-from tests.server.providers.anthropic_stage import heard
+from tests.server.providers.anthropic_stage import deltas_of
 from tests.support.vendor_models import rendered_in
 from tests.vendors.answers import Call, say
 from tests.vendors.emulator import Emulator, emulator
@@ -87,8 +87,8 @@ ANSWERS: list[tuple[JsonObject, str, str | None]] = [
 
 async def test_an_answer_is_checked() -> None:
     for schema, answer, fault in ANSWERS:
-        told = await fault_of_answer(schema, answer)
-        assert told == fault if fault is None else (told or "").startswith(fault), answer
+        shown = await fault_of_answer(schema, answer)
+        assert shown == fault if fault is None else (shown or "").startswith(fault), answer
 
 
 @pytest.mark.slow
@@ -128,14 +128,14 @@ def chat_body(schema: JsonObject, model: str, **how: bool) -> dict[str, Any]:
 
 def test_openai_is_strict_where_the_schema_meets_its_rules() -> None:
     for schema, strict in ((PERSON, True), (OPEN, False), (TREE, True)):
-        told = chat_body(schema, "gpt-4.1", tools=True)["response_format"]
-        assert told["json_schema"] == {"name": "answer", "schema": schema, "strict": strict}
+        shown = chat_body(schema, "gpt-4.1", tools=True)["response_format"]
+        assert shown["json_schema"] == {"name": "answer", "schema": schema, "strict": strict}
         rendered = rendered_in(openai_stage.RESPONSES, openai_request(schema, "gpt-4.1"))
         assert rendered.body["text"]["format"]["strict"] is strict
     assert "response_format" not in chat_body(LIST, "gpt-4.1")
     # What only explains is left out: strict does not know it.
-    told = for_openai({**PERSON, "$schema": "https://json-schema.org/draft/2020-12/schema"})
-    assert told == (PERSON, True)
+    shown = for_openai({**PERSON, "$schema": "https://json-schema.org/draft/2020-12/schema"})
+    assert shown == (PERSON, True)
 
 
 def test_anthropic_is_sent_what_it_knows_and_what_it_does_not_is_left_to_the_check() -> None:
@@ -157,11 +157,11 @@ def test_anthropic_is_sent_what_it_knows_and_what_it_does_not_is_left_to_the_che
 
 
 def test_a_server_of_others_gets_a_schema_only_where_no_tool_need_be_called() -> None:
-    told = {"name": "answer", "schema": LIST}
-    assert chat_body(LIST, "qwen3")["response_format"]["json_schema"] == told
+    shown = {"name": "answer", "schema": LIST}
+    assert chat_body(LIST, "qwen3")["response_format"]["json_schema"] == shown
     assert "response_format" not in chat_body(LIST, "qwen3", tools=True)
     mending = chat_body(LIST, "qwen3", tools=True, answer_only=True)
-    assert mending["response_format"]["json_schema"] == told
+    assert mending["response_format"]["json_schema"] == shown
     assert mending["tool_choice"] == "none"
     assert chat_body(PERSON, "deepseek-v4-pro")["response_format"] == {"type": "json_object"}
 
@@ -215,8 +215,8 @@ def schemas() -> st.SearchStrategy[Any]:
     loop = {"type": "object", "properties": {"next": {"$ref": "#/$defs/loop"}}}
     defs = {"leaf": TEXT, "loop": loop}
 
-    def with_defs(told: dict[str, Any]) -> dict[str, Any]:
-        return {**told, "$defs": defs}
+    def with_defs(shown: dict[str, Any]) -> dict[str, Any]:
+        return {**shown, "$defs": defs}
 
     return st.recursive(leaf, larger, max_leaves=6).map(with_defs)
 
@@ -246,10 +246,10 @@ async def test_a_refused_schema_is_left_out_of_the_form_to_use_instead_and_not_s
         )
         asked = anthropic_stage.request(model="claude-opus-5-5", options={"schema": many})
         with pytest.raises(ProviderRefused) as caught:
-            await heard(provider, asked)
+            await deltas_of(provider, asked)
         assert caught.value.instead == RequestForm(enforces_schema=False)
         for request in (structs.replace(asked, form=caught.value.instead), asked):
-            assert anthropic_stage.accumulated(await heard(provider, request)).text == "{}"
+            assert anthropic_stage.accumulated(await deltas_of(provider, request)).text == "{}"
         await provider.aclose()
     assert [each.rejection is None for each in vendors.received] == [False, True, True]
     assert "too many optional parameters" in vendors.rejections[0].message

@@ -53,7 +53,7 @@ def test_turns_with_tools_and_thinking_read_all_they_sent_before_from_the_cache(
     assert read / sent > (0.94 if turns == 20 else 0.6)
 
 
-def test_what_others_said_meanwhile_does_not_hide_what_is_cached() -> None:
+def test_outputs_of_other_models_keep_the_cached_prefix() -> None:
     talk = Talk(ADAPTIVE, system=LONG)
     for turn in range(4):
         talk.prompt(f"plan {turn}")
@@ -120,10 +120,10 @@ def test_thinking_between_the_calls_of_one_answer_goes_back_with_the_vendors_own
     )
     talk.runs_tools()
     talk.answers(Text("aha"))
-    said, results = (message["content"] for message in talk.bodies[-1]["messages"][1:3])
-    assert kinds(said) == ["thinking", "tool_use", "thinking", "text", "tool_use"]
-    assert said[1]["id"].startswith("toolu_")
-    assert [each["tool_use_id"] for each in results] == [said[1]["id"], said[4]["id"]]
+    content, results = (message["content"] for message in talk.bodies[-1]["messages"][1:3])
+    assert kinds(content) == ["thinking", "tool_use", "thinking", "text", "tool_use"]
+    assert content[1]["id"].startswith("toolu_")
+    assert [each["tool_use_id"] for each in results] == [content[1]["id"], content[4]["id"]]
 
 
 def test_hidden_and_redacted_thinking_goes_back_where_it_stood() -> None:
@@ -134,8 +134,8 @@ def test_hidden_and_redacted_thinking_goes_back_where_it_stood() -> None:
     )
     talk.prompt("on")
     talk.answers(Text("aha"))
-    said = talk.bodies[-1]["messages"][1]["content"]
-    assert kinds(said) == ["thinking", "redacted_thinking", "text", "thinking", "text"]
+    content = talk.bodies[-1]["messages"][1]["content"]
+    assert kinds(content) == ["thinking", "redacted_thinking", "text", "thinking", "text"]
 
 
 @pytest.mark.parametrize("last", [Thinking("x"), Thinking(""), Thinking("x", redacted=True)])
@@ -154,8 +154,8 @@ def test_two_texts_in_a_row_stay_two() -> None:
     talk.answers(Text("one"), Text("two"), Thinking("hm"), Text("three"))
     talk.prompt("on")
     talk.answers(Text("aha"))
-    said = talk.bodies[-1]["messages"][1]["content"]
-    assert kinds(said) == ["text", "text", "thinking", "text"]
+    content = talk.bodies[-1]["messages"][1]["content"]
+    assert kinds(content) == ["text", "text", "thinking", "text"]
 
 
 def test_thinking_after_what_can_not_be_sent_back_stays_here() -> None:
@@ -164,9 +164,9 @@ def test_thinking_after_what_can_not_be_sent_back_stays_here() -> None:
     talk.answers(Thinking("a"), Text(" \n"), Thinking("b"), Text("so"))
     talk.prompt("on")
     talk.answers(Text("aha"))
-    said = talk.bodies[-1]["messages"][1]["content"]
-    assert "thinking" not in kinds(said)[1:]
-    assert said[-1]["text"].strip() == "so"
+    content = talk.bodies[-1]["messages"][1]["content"]
+    assert "thinking" not in kinds(content)[1:]
+    assert content[-1]["text"].strip() == "so"
 
 
 def test_a_round_of_tools_that_began_without_thinking_goes_on_without() -> None:
@@ -218,7 +218,7 @@ def test_whatever_claude_says_can_be_sent_back_to_it(answers: list[list[Part]], 
 
 @settings(max_examples=settings().max_examples // 2)  # the compiler's own tests try them too
 @given(contexts, st.sampled_from([BUDGETED, ADAPTIVE]), st.booleans())
-def test_whatever_anybody_said_can_be_sent_to_it(
+def test_claude_accepts_the_outputs_of_every_vendor(
     context: list[ContextMessage], model: str, has_tools: bool
 ) -> None:
     asked = request(*context, model=model, tools=(LOOK,) if has_tools else (), options={**THINKS})

@@ -16,8 +16,8 @@ from tests.server.providers.anthropic_stage import (
     THEN,
     accumulated,
     anthropic_provider,
-    heard,
-    heard_until_it_fails,
+    deltas_of,
+    received_until_failure,
     request,
 )
 from tests.server.services import make_services
@@ -79,16 +79,16 @@ async def test_no_fault_looks_like_an_answer(
     vendors: Emulator, claude: VendorProvider, name: str
 ) -> None:
     vendors.fail_next(FAULTS[name])
-    said, error = await heard_until_it_fails(claude, request())
-    assert not any(isinstance(delta, Stopped) for delta in said)
+    output, error = await received_until_failure(claude, request())
+    assert not any(isinstance(delta, Stopped) for delta in output)
     if name in SILENT:
         assert error is None
     else:
         assert isinstance(error, ProviderUnavailable)
         assert error.retry_after == (7.0 if name == "429" else None)
-        assert error.before_first_token == (not accumulated(said).reasoning)
+        assert error.before_first_token == (not accumulated(output).reasoning)
     # And it can be asked again.
-    assert isinstance((await heard(claude, request()))[-1], Stopped)
+    assert isinstance((await deltas_of(claude, request()))[-1], Stopped)
 
 
 async def test_a_model_that_falls_silent_is_given_up(vendors: Emulator) -> None:
@@ -99,9 +99,9 @@ async def test_a_model_that_falls_silent_is_given_up(vendors: Emulator) -> None:
         base_url=vendors.anthropic_url,
         patience=Patience(gap_seconds=0.1),
     )
-    said, error = await heard_until_it_fails(provider, request())
+    output, error = await received_until_failure(provider, request())
     vendors.release()
-    assert not any(isinstance(delta, Stopped) for delta in said)
+    assert not any(isinstance(delta, Stopped) for delta in output)
     assert isinstance(error, ProviderUnavailable)
     assert error.timed_out
     assert not error.before_first_token
@@ -117,7 +117,7 @@ async def test_a_model_that_never_begins_is_given_up(vendors: Emulator) -> None:
         patience=Patience(first_token_seconds=0.1),
     )
     with pytest.raises(ProviderUnavailable) as caught:
-        await heard(provider, request())
+        await deltas_of(provider, request())
     vendors.release()
     assert caught.value.timed_out
     assert caught.value.before_first_token
@@ -129,14 +129,14 @@ async def test_a_date_to_come_back_at_is_understood(
 ) -> None:
     vendors.fail_next(faults.Status(status=429, retry_after=format_datetime(THEN, usegmt=True)))
     with pytest.raises(ProviderUnavailable) as caught:
-        await heard(claude, request())
+        await deltas_of(claude, request())
     assert caught.value.retry_after == 0.0  # long past
 
 
-async def test_nobody_there(vendors: Emulator, claude: VendorProvider) -> None:
+async def test_connection_refused_is_unavailable(vendors: Emulator, claude: VendorProvider) -> None:
     await vendors.close()
     with pytest.raises(ProviderUnavailable, match="can't be reached"):
-        await heard(claude, request())
+        await deltas_of(claude, request())
     await vendors.open()
 
 
@@ -144,17 +144,17 @@ async def test_the_key_is_in_no_log_and_no_error(
     vendors: Emulator, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    told: list[str] = []
+    requests: list[str] = []
     wrong = KEY[:-1] + "x"
     for key, fault in ((wrong, None), (KEY, faults.Status(status=500)), (KEY, faults.HangUp())):
         provider = anthropic_provider(models=(BUDGETED,), key=key, base_url=vendors.anthropic_url)
         vendors.fail_next(*[fault] if fault else [])
-        _, error = await heard_until_it_fails(provider, request())
+        _, error = await received_until_failure(provider, request())
         assert error is not None
         assert isinstance(error, ProviderUnauthorized) == (key == wrong)
-        told += traceback.format_exception(error)
+        requests += traceback.format_exception(error)
         await provider.aclose()
-    assert KEY[:-1] not in caplog.text + "".join(told)
+    assert KEY[:-1] not in caplog.text + "".join(requests)
 
 
 @pytest.mark.parametrize("name", ["cut", "error event", "broken", *SILENT])

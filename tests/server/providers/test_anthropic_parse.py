@@ -68,7 +68,7 @@ STOP = {"type": "message_stop"}
         ("never_heard_of", "never_heard_of"),
     ],
 )
-def test_why_it_stopped_is_told_in_our_words(reason: str, ours: str) -> None:
+def test_stop_reasons_are_mapped_to_ours(reason: str, ours: str) -> None:
     assert fed(stopping(reason), STOP) == [Stopped(reason=ours)]
 
 
@@ -149,7 +149,7 @@ def test_behind_what_can_not_go_back_as_it_came_nothing_is_kept_for_that(before:
     assert not any(isinstance(delta, OpaquePiece) for delta in fed(*before, *signed))
 
 
-def test_who_declines_after_some_words_is_heard_to_the_end() -> None:
+def test_a_refusal_after_some_text_is_read_to_the_end() -> None:
     declined = stopping("refusal")
     declined["delta"]["stop_details"] = {"type": "refusal", "explanation": "Not that."}
     deltas = fed(TEXT, piece({"type": "text_delta", "text": "Well"}), ended(), declined, STOP)
@@ -171,7 +171,7 @@ def test_an_error_after_the_beginning_says_so() -> None:
         assert str(caught.value).endswith("it says: Overloaded (code overloaded_error)")
 
 
-def test_what_follows_the_end_is_not_heard() -> None:
+def test_events_after_message_stop_are_ignored() -> None:
     late = piece({"type": "text_delta", "text": "more"})
     assert fed(TEXT, stopping("end_turn"), STOP, late, b"{broken") == [Stopped(reason="end")]
 

@@ -15,7 +15,7 @@ from tests.server.providers.anthropic_stage import (
     accumulated,
     anthropic_provider,
     body_of,
-    heard,
+    deltas_of,
     request,
 )
 from tests.vendors import faults
@@ -26,7 +26,7 @@ from tests.vendors.answers import (
     Text,
     Thinking,
     ToolCall,
-    Unheard,
+    UnknownItem,
 )
 from tests.vendors.emulator import Emulator, emulator
 from tests.vendors.rejections import Rejection
@@ -126,7 +126,7 @@ async def test_what_we_read_is_what_the_sdk_reads(
 ) -> None:
     asked = request(options={"effort": "high"})
     vendors.wire = wire
-    deltas = await heard(claude, asked)
+    deltas = await deltas_of(claude, asked)
     vendors.wire = replace(wire, late_usage=False, line_end="\n", unknown_events=False)
     message = await as_the_sdk_reads_it(vendors, body_of(asked))
     # Signatures and all: the emulator seals the same prefix the same way.
@@ -137,8 +137,8 @@ async def test_the_request_arrives_as_it_was_rendered(
     vendors: Emulator, claude: VendorProvider
 ) -> None:
     plain = request(options={"temperature": 0.5})  # is refused by this version, so left out
-    await heard(claude, plain)
-    await heard(claude, request(options={"effort": "low"}))
+    await deltas_of(claude, plain)
+    await deltas_of(claude, request(options={"effort": "low"}))
     first, second = vendors.received
     assert first.body == {**body_of(plain), "stream": True}
     assert first.headers["anthropic-version"] == "2026-10-21"
@@ -169,14 +169,14 @@ async def test_a_refusal_that_names_a_message_names_its_entries(
         ModelInputMessage(content="d", seq=14),
     )
     with pytest.raises(ProviderRefused) as caught:
-        await heard(claude, asked)
+        await deltas_of(claude, asked)
     assert caught.value.entry_seqs == seqs
     assert f"it says: {named}: '…' can't be taken" in str(caught.value)
 
 
-async def test_too_much_for_the_window_is_told_apart(claude: VendorProvider) -> None:
+async def test_a_context_overflow_has_its_own_error(claude: VendorProvider) -> None:
     with pytest.raises(RequestTooLarge):
-        await heard(claude, request(ModelInputMessage(content="x" * 900_000, seq=1)))
+        await deltas_of(claude, request(ModelInputMessage(content="x" * 900_000, seq=1)))
 
 
 async def test_leaving_in_the_middle_closes_the_stream_and_the_next_call_is_fine(
@@ -187,7 +187,7 @@ async def test_leaving_in_the_middle_closes_the_stream_and_the_next_call_is_fine
         async for _ in deltas:
             break
     vendors.release()
-    assert isinstance((await heard(claude, request()))[-1], Stopped)
+    assert isinstance((await deltas_of(claude, request()))[-1], Stopped)
 
 
 async def test_cancelled_in_the_middle_the_next_call_is_fine(
@@ -206,14 +206,14 @@ async def test_cancelled_in_the_middle_the_next_call_is_fine(
         await has_begun.wait()
         tasks.cancel_scope.cancel()
     vendors.release()
-    assert isinstance((await heard(claude, request()))[-1], Stopped)
+    assert isinstance((await deltas_of(claude, request()))[-1], Stopped)
 
 
 async def test_unknown_blocks_are_passed_over(vendors: Emulator, claude: VendorProvider) -> None:
     vendors.script = lambda call: Answer(
-        parts=(Unheard({"type": "hologram", "data": [1]}), Text("hi"))
+        parts=(UnknownItem({"type": "hologram", "data": [1]}), Text("hi"))
     )
-    deltas = await heard(claude, request())
+    deltas = await deltas_of(claude, request())
     assert accumulated(deltas).text == "hi"
     assert deltas[-1] == Stopped(reason="end")
 
@@ -222,12 +222,12 @@ async def test_a_model_that_declines_says_why_or_is_an_error(
     vendors: Emulator, claude: VendorProvider
 ) -> None:
     vendors.script = lambda call: Answer(parts=(Refusal("not that"),))
-    deltas = await heard(claude, request())
+    deltas = await deltas_of(claude, request())
     assert TextPiece(text="not that") in deltas
     assert deltas[-1] == Stopped(reason="refusal")
     vendors.script = lambda call: Answer(parts=(), stop="refusal")
     with pytest.raises(ProviderRefused, match="declined"):
-        await heard(claude, request())
+        await deltas_of(claude, request())
 
 
 @pytest.mark.parametrize("key", ["sk-é", "sk-1\n", "sk 1"])
@@ -242,4 +242,4 @@ async def test_without_the_sdk_the_provider_says_so(
 ) -> None:
     monkeypatch.setitem(sys.modules, "anthropic", None)
     with pytest.raises(ProviderRefused, match="not installed"):
-        await heard(claude, request())
+        await deltas_of(claude, request())

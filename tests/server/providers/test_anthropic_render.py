@@ -168,8 +168,8 @@ def test_all_results_of_an_answer_stand_first_in_the_next_message() -> None:
         )
     )
     assert [block["text"] for block in body["system"]] == ["be brief"]
-    said, answered = (message["content"] for message in body["messages"][1:])
-    assert [block["type"] for block in said] == ["text", "tool_use", "tool_use"]
+    output, answered = (message["content"] for message in body["messages"][1:])
+    assert [block["type"] for block in output] == ["text", "tool_use", "tool_use"]
     assert [block["type"] for block in answered] == ["tool_result", "tool_result", "text"]
     assert [block.get("is_error") for block in answered] == [None, True, None]
 

@@ -126,7 +126,7 @@ async def test_another_api_is_tried_without_an_event_a_log_line_or_a_failure_in_
         assert (await stage.play("what time is it?")).state == "completed"
         metrics = stage.conversation.services.router.route_of("box/deployment-of-mine").metrics
     assert called(vendors) == ["chat", "responses", "responses"]
-    assert "retrying" not in [e.type for e in stage.ear.heard if isinstance(e, AgentThought)]
+    assert "retrying" not in [e.type for e in stage.ear.received if isinstance(e, AgentThought)]
     assert (metrics.calls, metrics.retries, metrics.failures) == (2, 0, {})
     assert [record.message for record in caplog.records if record.levelname != "DEBUG"] == []
 
@@ -188,12 +188,12 @@ async def test_a_refusal_offers_each_form_once() -> None:
     assert called(vendors) == ["chat", "chat", "responses"]
 
 
-async def test_a_wrong_address_is_told_as_it_is_and_nothing_is_learned_from_it() -> None:
-    def nobody(call: Call) -> Answer:
+async def test_a_wrong_url_is_reported_as_it_is_and_changes_no_choice_of_api() -> None:
+    def unreachable(call: Call) -> Answer:
         raise Rejection("Not Found", status=404)
 
     async with (
-        emulator(nobody) as vendors,
+        emulator(unreachable) as vendors,
         provider_of(vendors, "gpt-4o-mini") as provider,
         conversation_with([], provider) as stage,
     ):
@@ -266,7 +266,7 @@ async def test_whether_a_model_wants_its_reasoning_back_is_learned_from_its_refu
     assert vendors.rejections == [refused]  # once
 
 
-async def test_a_refusal_of_reasoning_that_stays_is_told_as_it_was() -> None:
+async def test_a_repeated_refusal_of_reasoning_is_reported_unchanged() -> None:
     def refuses(call: Call) -> Answer:
         raise Rejection("The `reasoning_content` must be passed back.")
 

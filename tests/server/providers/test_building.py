@@ -87,12 +87,12 @@ async def test_a_server_of_ones_own_gets_its_own_key_and_headers(vendors: Emulat
 @pytest.mark.parametrize(
     ("kind", "model"), [("openai", "gpt-4.1"), ("anthropic", "claude-opus-4-5")]
 )
-async def test_what_the_environment_says_to_a_vendor_is_not_said_to_others(
+async def test_headers_from_the_environment_go_to_their_vendor_only(
     vendors: Emulator, monkeypatch: pytest.MonkeyPatch, kind: str, model: str
 ) -> None:
-    said = f"X-Secret: {KEY}\nAuthorization: Bearer {KEY}-of-a-vendor"
+    output = f"X-Secret: {KEY}\nAuthorization: Bearer {KEY}-of-a-vendor"
     for name in ("CUSTOM_HEADERS", "AUTH_TOKEN", "ORG_ID", "PROJECT_ID", "API_KEY"):
-        monkeypatch.setenv(f"{kind.upper()}_{name}", said if "HEADERS" in name else "not-yours")
+        monkeypatch.setenv(f"{kind.upper()}_{name}", output if "HEADERS" in name else "not-yours")
     url = vendors.openai_url if kind == "openai" else vendors.anthropic_url
     provider = {"type": kind, "base_url": url, "models": [model], "api_key_env": "K"}
     async with routing({"K": KEY}, providers=[provider]) as router:
@@ -118,7 +118,7 @@ async def test_a_server_on_this_machine_is_not_looked_for_behind_a_proxy(
 
 
 @pytest.mark.parametrize(
-    ("said", "specification"),
+    ("output", "specification"),
     [
         ({}, "openai-responses"),
         ({"api": "chat"}, "openai-chat"),
@@ -127,9 +127,9 @@ async def test_a_server_on_this_machine_is_not_looked_for_behind_a_proxy(
     ],
 )
 def test_the_api_is_the_one_a_server_is_likely_to_speak(
-    said: dict[str, Any], specification: str
+    output: dict[str, Any], specification: str
 ) -> None:
-    settings = Settings.model_validate({"providers": [{"type": "openai", **said}]})
+    settings = Settings.model_validate({"providers": [{"type": "openai", **output}]})
     router = build_router(settings, {"OPENAI_API_KEY": KEY})
     assert router.route_of(router.default_model).invocation.specification == specification
 
@@ -200,7 +200,7 @@ def test_a_key_that_went_away_is_a_mistake_without_the_key() -> None:
     ("base_url", "warnings"),
     [("http://192.0.2.1/v1", 1), ("https://192.0.2.1/v1", 0), ("http://[::1]:8000/v1", 0)],
 )
-def test_a_key_that_travels_in_the_clear_is_told(
+def test_an_api_key_over_plain_http_is_a_warning(
     caplog: pytest.LogCaptureFixture, base_url: str, warnings: int
 ) -> None:
     box = {"id": "box", "type": "openai", "base_url": base_url, "models": ["m"]}
@@ -226,8 +226,8 @@ def test_no_optional_package_is_imported_before_it_is_needed() -> None:
         "build_parts(settings, keys);"
         "print({'openai', 'anthropic', 'httpx2', 'xllamacpp', 'mcp', 'redis'} & set(sys.modules))"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert told.stdout == "set()\n", told.stderr
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
 
 
 async def test_a_local_server_that_is_found_gets_a_breaker_and_a_route(vendors: Emulator) -> None:

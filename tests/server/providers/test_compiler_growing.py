@@ -21,7 +21,7 @@ def is_continued(later: CompiledContext, earlier: CompiledContext) -> bool:
     return all(now is then for now, then in zip(later.steps, closed, strict=False))
 
 
-def test_a_further_call_takes_up_the_steps_of_the_one_before() -> None:
+def test_a_further_call_reuses_the_compiled_steps() -> None:
     compiler, messages = ContextCompiler(VendorRules()), long_context()
     first = compiler.compile(messages, origin=OWN)
     grown = [*messages, says("done"), asks("more")]
@@ -37,7 +37,7 @@ def test_what_was_given_earlier_does_not_change_with_what_comes_later() -> None:
     assert first.steps == before
 
 
-def test_equal_words_in_other_messages_are_compiled_anew() -> None:
+def test_equal_texts_in_other_messages_are_compiled_again() -> None:
     compiler = ContextCompiler(VendorRules())
     first = compiler.compile(long_context(), origin=OWN)
     again = compiler.compile(long_context(), origin=OWN)
@@ -45,7 +45,7 @@ def test_equal_words_in_other_messages_are_compiled_anew() -> None:
     assert not is_continued(again, first)
 
 
-def test_a_context_that_only_begins_the_same_is_compiled_anew() -> None:
+def test_a_context_with_only_a_common_prefix_is_compiled_again() -> None:
     compiler, beginning = ContextCompiler(VendorRules()), asks("go")
     compiler.compile([beginning, says("left"), asks("on")], origin=OWN)
     branched: list[ContextMessage] = [beginning, says("right"), asks("on"), says("so"), asks("?")]

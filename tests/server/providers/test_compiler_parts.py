@@ -61,7 +61,7 @@ def test_the_model_it_came_from_gets_every_part_back_in_its_place() -> None:
         ModelInvocationDescriptor(provider="p", specification="t", model="own"),
     ],
 )
-def test_nobody_else_gets_any_of_it(speaker: ModelInvocationDescriptor | None) -> None:
+def test_sealed_reasoning_goes_to_no_other_model(speaker: ModelInvocationDescriptor | None) -> None:
     sent = compiled(replace(SIGNED, invocation=speaker), gives(result("a")))
     assert blocks(sent) == [TextPiece(text="I look."), CALLED]
 

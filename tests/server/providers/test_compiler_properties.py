@@ -77,7 +77,7 @@ def test_every_rule_holds_whatever_is_compiled(messages: list[ContextMessage]) -
     check_ids_and_names_fit_and_no_id_comes_twice(compiled)
     check_every_text_can_be_written_is_not_blank_and_not_too_long(compiled)
     check_arguments_are_objects(compiled)
-    check_parts_are_all_of_an_answer_and_end_with_what_was_said(compiled)
+    check_parts_are_all_of_an_answer_and_end_with_its_text(compiled)
 
 
 def check_steps_alternate_and_both_ends_are_the_users(compiled: CompiledContext) -> None:
@@ -109,8 +109,8 @@ def check_ids_and_names_fit_and_no_id_comes_twice(compiled: CompiledContext) -> 
 def check_every_text_can_be_written_is_not_blank_and_not_too_long(
     compiled: CompiledContext,
 ) -> None:
-    said = [text for step in compiled.steps for text in texts_of(step)]
-    for text in [*said, compiled.system or "none"]:
+    texts = [text for step in compiled.steps for text in texts_of(step)]
+    for text in [*texts, compiled.system or "none"]:
         assert text.strip()
         assert "\0" not in text.encode().decode()
         assert len(text) <= 200
@@ -123,17 +123,17 @@ def check_arguments_are_objects(compiled: CompiledContext) -> None:
         assert len(each.arguments_json) <= 200
 
 
-def check_parts_are_all_of_an_answer_and_end_with_what_was_said(compiled: CompiledContext) -> None:
+def check_parts_are_all_of_an_answer_and_end_with_its_text(compiled: CompiledContext) -> None:
     for step in answers(compiled):
         blocks = step.blocks
-        said = [block.text for block in blocks if isinstance(block, TextPiece)]
-        assert "".join(said) == step.text
-        assert all(text.strip() for text in said)
+        texts = [block.text for block in blocks if isinstance(block, TextPiece)]
+        assert "".join(texts) == step.text
+        assert all(text.strip() for text in texts)
         thoughts = [block.text for block in blocks if isinstance(block, ReasoningPiece)]
         assert "".join(thoughts) == step.reasoning
         calls = [block for block in blocks if isinstance(block, CompiledCall)]
         assert sorted(map(step.calls.index, calls)) == list(range(len(step.calls)))
-        assert said or calls
+        assert texts or calls
         assert not isinstance(blocks[-1], ReasoningPiece)
         for block in blocks:
             assert not isinstance(block, OpaquePiece) or orjson.dumps(block.data)
@@ -196,7 +196,7 @@ def test_what_is_compiled_needs_no_further_repair(messages: list[ContextMessage]
 
 
 @given(contexts, st.data())
-def test_what_was_sent_stays_when_more_is_said(
+def test_compiled_steps_stay_the_same_when_messages_are_added(
     messages: list[ContextMessage], data: st.DataObject
 ) -> None:
     """But for the step at the end, which the same side may still add to, and but for an

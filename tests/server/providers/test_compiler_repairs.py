@@ -104,7 +104,7 @@ def test_a_second_result_of_the_same_call_is_a_stray_one() -> None:
     assert user(twice).texts[0].endswith("\n2")
 
 
-def test_calls_that_share_an_id_are_told_apart_and_paired_by_place() -> None:
+def test_tool_calls_with_one_id_are_paired_with_results_by_place() -> None:
     shared = compiled(
         asks("go"),
         says("", call("a"), call("a"), seq=2),
@@ -154,7 +154,7 @@ def test_a_model_sees_again_what_it_wrote_instead_of_an_object(raw: str) -> None
     assert orjson.loads(answer(broken).calls[0].arguments_json) == {"_unparsed": raw}
 
 
-def test_arguments_with_characters_nobody_can_write_stay_an_object() -> None:
+def test_arguments_with_lone_surrogates_stay_an_object() -> None:
     odd = compiled(asks("go"), says("", call("a", "look", {"x": ["a\0b", "\ud83d"]}), seq=2))
     assert orjson.loads(answer(odd).calls[0].arguments_json) == {"x": ["a\ufffdb", "\ufffd"]}
 
@@ -227,7 +227,7 @@ def test_a_blank_answer_is_left_out() -> None:
     assert user(blank).text_seqs == (1, 3)
 
 
-def test_blank_words_beside_calls_are_left_out() -> None:
+def test_blank_text_next_to_tool_calls_is_left_out() -> None:
     blank = compiled(asks("go"), says(" \n", call("a")), gives(result("a")))
     assert answer(blank).text == ""
 
@@ -239,7 +239,7 @@ def test_where_a_blank_prompt_or_result_must_stand_there_are_words_instead() -> 
     assert user(blank).results[0].text == "(no output)"
 
 
-def test_a_blank_prompt_beside_others_is_left_out_and_still_found() -> None:
+def test_a_blank_prompt_among_others_is_left_out_and_keeps_its_entry() -> None:
     blank = compiled(asks("one", seq=1), asks(" ", seq=2))
     assert user(blank).texts == ("one",)
     assert user(blank).seqs == (1, 2)

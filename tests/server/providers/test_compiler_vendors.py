@@ -72,8 +72,8 @@ def as_chat(compiled: CompiledContext) -> Json:
             }
             for each in step.calls
         ]
-        said: Json = {"role": "assistant", "content": step.text or None}
-        messages.append({**said, "tool_calls": calls} if calls else said)
+        message: Json = {"role": "assistant", "content": step.text or None}
+        messages.append({**message, "tool_calls": calls} if calls else message)
     tools = [{"type": "function", "function": {"name": "look", "parameters": SCHEMA}}]
     return {"model": "gpt-4.1", "messages": messages, "tools": tools}
 

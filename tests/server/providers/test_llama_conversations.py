@@ -127,7 +127,7 @@ async def test_a_schema_is_held_to_by_chat_completions_and_harms_nowhere(api: Ap
 
 
 @EACH_API
-async def test_what_does_not_fit_its_window_is_said_to_be_too_large(api: Api) -> None:
+async def test_a_context_over_the_window_is_context_too_large(api: Api) -> None:
     talk = Talk()
     talk.prompt("word " * 1000)
     with pytest.raises(RequestTooLarge):

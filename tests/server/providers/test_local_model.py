@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from msgspec.structs import replace
-from tests.server.providers.contract import PAINT, Scene, accumulated, heard, request
+from tests.server.providers.contract import PAINT, Scene, accumulated, deltas_of, request
 from tests.server.providers.contract_stages import LocalStage
 from tests.support.llama import speech
 from tests.support.llama.server import llama_server
@@ -49,7 +49,7 @@ async def local() -> AsyncIterator[LocalProvider]:
 
 
 async def answer_of(provider: LocalProvider) -> str:
-    return accumulated(await heard(LocalStage(provider, 0), Scene())).text
+    return accumulated(await deltas_of(LocalStage(provider, 0), Scene())).text
 
 
 async def pid_of(provider: LocalProvider) -> int:
@@ -68,7 +68,7 @@ async def test_calls_that_come_together_start_one_process(local: LocalProvider) 
     assert len(set(pids)) == 1
 
 
-async def test_one_who_does_not_wait_for_the_start_takes_it_from_nobody(
+async def test_a_cancelled_call_does_not_stop_the_start_for_others(
     local: LocalProvider,
 ) -> None:
     hasty, patient = (asyncio.create_task(pid_of(local)) for _ in range(2))
@@ -185,7 +185,7 @@ async def test_a_file_that_is_no_model_costs_the_call_alone(
     await provider.aclose()
 
 
-async def test_nobody_else_is_answered_or_finds_a_key(
+async def test_requests_without_the_key_are_refused(
     local: LocalProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another")
@@ -238,8 +238,8 @@ def test_it_is_shown_what_tools_of_others_gave_and_no_calls() -> None:
 
 
 def test_an_instruction_stands_alone() -> None:
-    told = SystemMessage(instruction="You are a pirate.")
-    context = (told, ModelInputMessage(content="who are you?", seq=1))
+    system_message = SystemMessage(instruction="You are a pirate.")
+    context = (system_message, ModelInputMessage(content="who are you?", seq=1))
     asked = replace(request(LocalStage(LocalProvider(), 0), Scene(), PAINT), context=context)
     assert without_tools(asked).context == context
 
@@ -264,7 +264,7 @@ async def test_the_real_model_really_talks() -> None:
     provider = LocalProvider()
     try:
         asked = Scene(prompt="What is the capital of France?", options={"output_tokens": 4})
-        output = accumulated(await heard(LocalStage(provider, 0), asked))
+        output = accumulated(await deltas_of(LocalStage(provider, 0), asked))
     finally:
         await provider.aclose()
     assert output.text.strip()

@@ -79,7 +79,7 @@ def test_a_schema_nothing_is_wrong_with_stays_as_it_is() -> None:
     assert offered(CHAT, schema)["parameters"] == schema
 
 
-def test_of_several_shapes_openai_is_told_all_properties_and_the_schema_in_words() -> None:
+def test_openai_gets_a_union_schema_as_all_properties_and_in_words() -> None:
     tool = offered(CHAT, {"anyOf": [CITY, PLACE]})
     assert tool["parameters"]["properties"] == {
         "city": {"type": "string"},
@@ -89,7 +89,7 @@ def test_of_several_shapes_openai_is_told_all_properties_and_the_schema_in_words
     assert orjson.dumps({"anyOf": [CITY, PLACE]}).decode() in tool["description"]
 
 
-def test_a_schema_too_long_for_a_description_is_not_told_by_half() -> None:
+def test_a_schema_too_long_for_a_description_is_left_out_whole() -> None:
     tool = offered(CHAT, {"anyOf": [CITY, PLACE]}, description="x" * 1000)
     assert tool["description"] == "x" * 1000
     assert list(tool["parameters"]["properties"]) == ["city", "place"]

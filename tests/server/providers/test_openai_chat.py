@@ -78,7 +78,7 @@ def test_a_model_is_asked_for_what_it_takes(model: str, sent: str, left_out: str
     Talk(CHAT).api.admit(body)
 
 
-def test_a_model_nobody_knows_is_asked_for_everything() -> None:
+def test_an_unknown_model_is_sent_every_option() -> None:
     asked = request(model="qwen3:8b", options={"temperature": 9, "effort": "low"})
     body = rendered_in(CHAT, asked).body
     assert (body["temperature"], body["reasoning_effort"]) == (2.0, "low")
@@ -98,7 +98,7 @@ def test_an_answer_is_as_long_as_the_prompt_wants_and_the_settings_let_it(
     assert body["max_completion_tokens"] == sent
 
 
-def test_older_servers_are_told_the_length_in_the_older_field() -> None:
+def test_older_servers_get_max_tokens_in_the_older_field() -> None:
     body = rendered_in(ChatApi(tokens_field="max_tokens"), request()).body
     assert body["max_tokens"] == 4096
     assert "max_completion_tokens" not in body
@@ -162,12 +162,12 @@ def test_servers_tell_two_calls_apart_in_their_own_ways(calls: list[dict[str, An
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_reasoning_of_other_servers_is_heard(field: str) -> None:
+def test_reasoning_fields_of_other_servers_are_parsed(field: str) -> None:
     deltas = parsed(CHAT, _chunk(**{field: "hm"}), _chunk("stop", content="yes"), DONE)
     assert deltas == [ReasoningPiece(text="hm"), TextPiece(text="yes"), Stopped(reason="end")]
 
 
-def test_reasoning_told_twice_is_heard_once() -> None:
+def test_reasoning_in_two_fields_is_parsed_once() -> None:
     deltas = parsed(CHAT, _chunk(reasoning_content="hm", reasoning="hm"))
     assert deltas == [ReasoningPiece(text="hm")]
 
@@ -175,10 +175,10 @@ def test_reasoning_told_twice_is_heard_once() -> None:
 def test_reasoning_goes_back_in_the_field_it_came_in_where_that_is_wanted() -> None:
     talk = Talk(ChatApi(returns_reasoning=True))
     talk.prompt("look")
-    said = talk.answers(
+    output = talk.answers(
         Thinking("let me see"), ToolCall("look"), wire=Wire(reasoning_field="reasoning")
     )
-    assert said.reasoning == "let me see"
+    assert output.reasoning == "let me see"
     talk.runs_tools()
     body: Any = rendered_in(talk.vendor_api, request(*talk.context)).body
     assert body["messages"][2]["reasoning"] == "let me see"
@@ -197,12 +197,12 @@ def test_reasoning_stays_here_where_it_is_not_wanted() -> None:
 def test_a_refusal_is_text_and_a_reason_to_stop() -> None:
     talk = Talk(CHAT)
     talk.prompt("do it")
-    said = talk.answers(Refusal("I won't."))
-    assert (said.text, said.stop_reason) == ("I won't.", "refusal")
+    output = talk.answers(Refusal("I won't."))
+    assert (output.text, output.stop_reason) == ("I won't.", "refusal")
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("reason_sent", "reason"),
     [
         ("stop", "end"),
         ("length", "length"),
@@ -213,8 +213,10 @@ def test_a_refusal_is_text_and_a_reason_to_stop() -> None:
         ("bored", "bored"),
     ],
 )
-def test_reasons_to_stop_have_names_of_our_own_or_keep_theirs(told: str, reason: str) -> None:
-    assert parsed(CHAT, _chunk(told), DONE) == [Stopped(reason=reason)]
+def test_reasons_to_stop_have_names_of_our_own_or_keep_theirs(
+    reason_sent: str, reason: str
+) -> None:
+    assert parsed(CHAT, _chunk(reason_sent), DONE) == [Stopped(reason=reason)]
 
 
 @pytest.mark.parametrize(
@@ -225,12 +227,12 @@ def test_without_a_reason_or_without_the_end_it_has_not_stopped(events: list[Any
 
 
 def test_usage_counts_cached_tokens_too() -> None:
-    told = {
+    reason_sent = {
         "prompt_tokens": 9,
         "completion_tokens": 2,
         "prompt_tokens_details": {"cached_tokens": 4},
     }
-    assert parsed(CHAT, {"choices": [], "usage": told}) == [
+    assert parsed(CHAT, {"choices": [], "usage": reason_sent}) == [
         UsageReport(input_tokens=9, output_tokens=2, cached_tokens=4)
     ]
 

@@ -74,7 +74,7 @@ def test_a_429_for_one_request_that_is_too_large_is_not_waited_for() -> None:
         (418, "messages[3]", "", False),
     ],
 )
-def test_only_what_was_said_can_be_refused_for_what_it_says(
+def test_only_text_of_entries_can_be_refused_for_its_content(
     status: int, param: str, message: str, content_refused: bool
 ) -> None:
     failure = failure_of(status, VendorError(param=param, message=message))
@@ -242,8 +242,8 @@ def test_a_long_sentence_is_cut_and_its_lines_joined() -> None:
 def test_a_gateway_with_one_status_for_all_is_understood_by_its_words(
     body: object, kind: type[ProviderError], says: str
 ) -> None:
-    told = VendorError.of_body(orjson.dumps(body))
-    failure = failure_of(400, told)
+    error = VendorError.of_body(orjson.dumps(body))
+    failure = failure_of(400, error)
     assert type(failure) is kind
     assert says in str(failure)
 
@@ -288,7 +288,7 @@ def test_a_wait_is_bounded(header: str | None, seconds: float | None) -> None:
     assert seconds_of(header) == seconds
 
 
-def test_a_wait_may_be_told_as_a_date() -> None:
+def test_retry_after_may_be_a_date() -> None:
     assert seconds_of("Fri, 01 Jan 2100 00:00:00 GMT") == 3600.0
     assert seconds_of("Fri, 01 Jan 2100 00:00:00 -0000") == 3600.0
 

@@ -18,7 +18,7 @@ from tests.server.providers.openai_stage import (
     RESPONSES,
     accumulated,
     asked_over_http,
-    heard,
+    deltas_of,
     provider_of,
     request,
 )
@@ -87,7 +87,7 @@ async def test_a_fault_before_the_first_token_leaves_others_to_be_asked(
         # Each on a new connection: on a kept one, to hang up is no failure.
         async with provider_of(vendors, vendor_api) as provider:
             with pytest.raises(ProviderUnavailable) as caught:
-                await heard(provider, request(vendor_api=vendor_api), deltas)
+                await deltas_of(provider, request(vendor_api=vendor_api), deltas)
         failure = caught.value
         assert not deltas, name
         assert failure.before_first_token, name
@@ -96,7 +96,7 @@ async def test_a_fault_before_the_first_token_leaves_others_to_be_asked(
 
 
 @BOTH
-async def test_a_fault_in_the_answer_is_told_and_never_ends_it(
+async def test_an_error_in_the_stream_raises_and_does_not_end_the_output(
     vendors: Emulator, vendor_api: VendorApi
 ) -> None:
     vendors.script = lambda _: say("an answer of several pieces")
@@ -105,7 +105,7 @@ async def test_a_fault_in_the_answer_is_told_and_never_ends_it(
             vendors.fail_next(fault)
             deltas: list[ModelOutputDelta] = []
             with pytest.raises(ProviderUnavailable) as caught:
-                await heard(provider, request(vendor_api=vendor_api), deltas)
+                await deltas_of(provider, request(vendor_api=vendor_api), deltas)
             assert TextPiece(text="an ans") in deltas, name
             assert accumulated(deltas).stop_reason is None, name
             assert not caught.value.before_first_token, name
@@ -131,7 +131,7 @@ async def test_a_server_that_falls_silent_is_not_waited_for(
     deltas: list[ModelOutputDelta] = []
     async with provider_of(vendors, vendor_api, patience=Patience(gap_seconds=0.3)) as provider:
         with pytest.raises(ProviderUnavailable) as caught:
-            await heard(provider, request(vendor_api=vendor_api), deltas)
+            await deltas_of(provider, request(vendor_api=vendor_api), deltas)
     assert (caught.value.timed_out, caught.value.before_first_token) == (True, False)
     assert accumulated(deltas).stop_reason is None
     vendors.release()
@@ -158,9 +158,9 @@ async def test_a_server_that_is_not_there_can_be_asked_later(vendors: Emulator) 
     async with provider_of(vendors) as provider:
         await vendors.close()
         with pytest.raises(ProviderUnavailable, match="can't be reached"):
-            await heard(provider, request(), [])
+            await deltas_of(provider, request(), [])
         await vendors.open()
-        assert (await heard(provider, request(), [])).text == "hello"
+        assert (await deltas_of(provider, request(), [])).text == "hello"
 
 
 @BOTH
@@ -177,7 +177,7 @@ async def test_a_wrong_key_is_the_operators_and_appears_nowhere(
     assert caught.value.__suppress_context__
 
 
-def hear_everything(caplog: pytest.LogCaptureFixture) -> None:
+def log_everything(caplog: pytest.LogCaptureFixture) -> None:
     """Others may have told the libraries below to be silent."""
     for logger in (None, "openai", "httpx2", "httpcore2"):
         caplog.set_level(logging.DEBUG, logger=logger)
@@ -186,7 +186,7 @@ def hear_everything(caplog: pytest.LogCaptureFixture) -> None:
 async def test_a_right_key_appears_in_no_log(
     vendors: Emulator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hear_everything(caplog)
+    log_everything(caplog)
     await asked_over_http(vendors, CHAT)
     assert "chat/completions" in caplog.text
     assert vendors.key not in caplog.text
@@ -205,7 +205,7 @@ async def test_an_address_that_is_none_is_refused(url: str) -> None:
         "openai", OpenAIClient(api_key="k", base_url=url), apis=(CHAT,), models=()
     )
     with pytest.raises(ProviderRefused):
-        await heard(provider, request(), [])
+        await deltas_of(provider, request(), [])
     await provider.aclose()
 
 
@@ -215,7 +215,7 @@ async def test_a_model_that_is_not_there_is_a_refusal(vendors: Emulator) -> None
 
 
 @BOTH
-async def test_what_does_not_fit_is_said_to_be_too_large(
+async def test_a_context_overflow_is_context_too_large(
     vendors: Emulator, vendor_api: VendorApi
 ) -> None:
     book = ModelInputMessage(content="word " * 200_000, seq=1)
@@ -275,10 +275,10 @@ def test_no_entry_is_named_by_what_only_looks_like_its_id(own_id: str) -> None:
 async def test_a_connection_is_used_again(
     vendors: Emulator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hear_everything(caplog)
+    log_everything(caplog)
     async with provider_of(vendors) as provider:
         for _ in range(3):
-            await heard(provider, request(), [])
+            await deltas_of(provider, request(), [])
     assert caplog.text.count("connect_tcp.started") == 1
 
 
@@ -287,7 +287,7 @@ async def test_leaving_in_the_middle_closes_the_stream_and_nothing_else(vendors:
     async with provider_of(vendors) as provider:
         async with provider.call_model(request()) as stream:
             assert await anext(stream) == TextPiece(text="hello")
-        assert (await heard(provider, request(), [])).text == "hello"
+        assert (await deltas_of(provider, request(), [])).text == "hello"
     vendors.release()
 
 
@@ -299,7 +299,7 @@ async def test_bytes_without_a_token_do_not_put_the_first_one_off(vendors: Emula
     assert caught.value.before_first_token
 
 
-async def test_accounts_in_the_environment_are_not_told_to_the_server(
+async def test_organization_variables_of_the_environment_are_not_sent(
     vendors: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("API_KEY", "ADMIN_KEY", "ORG_ID", "PROJECT_ID"):

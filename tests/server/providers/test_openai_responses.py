@@ -16,7 +16,7 @@ from tests.server.providers.openai_stage import (
     request,
 )
 from tests.support.vendor_models import rendered_in
-from tests.vendors.answers import Refusal, Text, Thinking, ToolCall, Unheard
+from tests.vendors.answers import Refusal, Text, Thinking, ToolCall, UnknownItem
 
 from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
@@ -164,28 +164,28 @@ def test_the_phase_of_a_message_goes_back() -> None:
 def test_a_refusal_is_text_and_a_reason_to_stop() -> None:
     talk = Talk(RESPONSES)
     talk.prompt("do it")
-    said = talk.answers(Thinking("no"), Refusal("I won't."))
-    assert (said.text, said.stop_reason) == ("I won't.", "refusal")
+    output = talk.answers(Thinking("no"), Refusal("I won't."))
+    assert (output.text, output.stop_reason) == ("I won't.", "refusal")
     talk.prompt("please")
     talk.answers(Text("no"))
     assert "msg_" not in str(talk.bodies[-1])  # its id would say it was an ordinary message
 
 
-def test_an_item_nobody_knows_is_passed_over() -> None:
+def test_an_unknown_output_item_is_ignored() -> None:
     talk = Talk(RESPONSES)
     talk.prompt("do it")
-    said = talk.answers(Unheard({"type": "surprise", "id": "su_1"}), Text("done"))
-    assert (said.text, said.stop_reason) == ("done", "end")
+    output = talk.answers(UnknownItem({"type": "surprise", "id": "su_1"}), Text("done"))
+    assert (output.text, output.stop_reason) == ("done", "end")
 
 
 def test_paragraphs_of_a_summary_are_apart() -> None:
     added = {"type": "response.reasoning_summary_part.added"}
     delta = {"type": "response.reasoning_summary_text.delta", "delta": "hm"}
-    said = accumulated(parsed(RESPONSES, added, delta, added, delta))
-    assert said.reasoning == "hm\n\nhm"
+    output = accumulated(parsed(RESPONSES, added, delta, added, delta))
+    assert output.reasoning == "hm\n\nhm"
 
 
-def test_arguments_told_only_at_the_end_are_heard() -> None:
+def test_arguments_sent_only_at_the_end_are_parsed() -> None:
     done = {
         "type": "response.output_item.done",
         "output_index": 1,
@@ -194,7 +194,7 @@ def test_arguments_told_only_at_the_end_are_heard() -> None:
     assert calls_of(accumulated(parsed(RESPONSES, done))) == [("look", '{"at":1}')]
 
 
-def test_arguments_told_again_at_the_end_are_heard_once() -> None:
+def test_arguments_repeated_at_the_end_are_parsed_once() -> None:
     place = {"output_index": 0}
     deltas = parsed(
         RESPONSES,
@@ -205,7 +205,7 @@ def test_arguments_told_again_at_the_end_are_heard_once() -> None:
     assert calls_of(accumulated(deltas)) == [("look", "{}")]
 
 
-def test_arguments_of_a_call_nobody_began_can_not_be_read() -> None:
+def test_arguments_of_an_unknown_call_are_a_malformed_stream() -> None:
     with pytest.raises(ProviderUnavailable):
         parsed(RESPONSES, {"type": "response.function_call_arguments.delta", "output_index": 3})
 
@@ -251,8 +251,8 @@ def test_usage_counts_cached_tokens_too() -> None:
         "output_tokens": 2,
         "input_tokens_details": {"cached_tokens": 4},
     }
-    told = parsed(RESPONSES, {"type": "response.completed", "response": {"usage": usage}})
-    assert told[0] == UsageReport(input_tokens=9, output_tokens=2, cached_tokens=4)
+    reported = parsed(RESPONSES, {"type": "response.completed", "response": {"usage": usage}})
+    assert reported[0] == UsageReport(input_tokens=9, output_tokens=2, cached_tokens=4)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_an_error_among_the_events_is_one(event: dict[str, Any], kind: type[Exce
         parsed(RESPONSES, {"type": "response.output_text.delta", "delta": "x"}, event)
 
 
-def test_an_event_nobody_knows_is_passed_over() -> None:
+def test_an_unknown_stream_event_is_ignored() -> None:
     assert parsed(RESPONSES, {"type": "response.surprise", "delta": "boo"}, {}) == []
 
 

@@ -12,7 +12,7 @@ from tests.server.providers.openai_stage import (
     CHAT,
     RESPONSES,
     calls_of,
-    heard,
+    deltas_of,
     provider_of,
     request,
 )
@@ -65,7 +65,7 @@ async def test_an_answer_is_the_same_as_through_the_sdks_objects(
         for name, answer in ANSWERS.items():
             vendors.script = partial(_say_always, answer)
             asked = request(vendor_api=vendor_api)
-            ours = await heard(provider, asked, [])
+            ours = await deltas_of(provider, asked, [])
             body: Any = rendered_in(vendor_api, asked).body
             theirs = await (_chat if vendor_api is CHAT else _response)(sdk, body)
             assert ours.usage is not None
@@ -109,8 +109,8 @@ async def _chat(sdk: Any, body: Any) -> tuple[object, ...]:
         output_tokens=usage.completion_tokens,
         cached_tokens=usage.prompt_tokens_details.cached_tokens,
     )
-    told = "refusal" if refused else REASONS.get(reason, reason)
-    return text, [tuple(call) for call in calls], told, counted
+    reason_sent = "refusal" if refused else REASONS.get(reason, reason)
+    return text, [tuple(call) for call in calls], reason_sent, counted
 
 
 async def _response(sdk: Any, body: Any) -> tuple[object, ...]:
@@ -124,6 +124,6 @@ async def _response(sdk: Any, body: Any) -> tuple[object, ...]:
         output_tokens=whole.usage.output_tokens,
         cached_tokens=whole.usage.input_tokens_details.cached_tokens,
     )
-    told = whole.incomplete_details.reason if whole.incomplete_details else whole.status
-    reason = "tool_calls" if calls else "refusal" if refusals else REASONS[told]
+    reason_sent = whole.incomplete_details.reason if whole.incomplete_details else whole.status
+    reason = "tool_calls" if calls else "refusal" if refusals else REASONS[reason_sent]
     return whole.output_text + "".join(refusals), calls, reason, counted

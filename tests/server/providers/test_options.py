@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.server.providers.anthropic_stage import heard
+from tests.server.providers.anthropic_stage import deltas_of
 from tests.server.providers.openai_stage import request
 from tests.vendors.emulator import emulator
 
@@ -40,9 +40,9 @@ async def test_options_that_make_sense_and_options_of_others_are_let_pass() -> N
 
 
 def test_what_the_settings_say_of_a_model_is_what_prompts_ask_for_by_default() -> None:
-    told = ModelSettings(effort="high", temperature=0.5)
+    settings = ModelSettings(effort="high", temperature=0.5)
     provider = OpenAISettings(id="box", base_url="http://x/v1", models=("m",))
-    facts = KnownModels(Settings(providers=(provider,), models={"box/m": told}))["box/m"]
+    facts = KnownModels(Settings(providers=(provider,), models={"box/m": settings}))["box/m"]
     assert facts.options == {"effort": "high", "temperature": 0.5}
 
 
@@ -56,7 +56,7 @@ async def test_an_extra_body_goes_out_as_it_is() -> None:
             environ={"KEY": vendors.key}, models={"box/gpt-4o-mini": extra}, patience=Patience()
         )
         provider = builder.build(settings)
-        await heard(provider, request(model="gpt-4o-mini"))
+        await deltas_of(provider, request(model="gpt-4o-mini"))
         await provider.aclose()
     body = vendors.received[0].body
     assert isinstance(body, dict)

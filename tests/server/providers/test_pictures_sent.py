@@ -41,9 +41,9 @@ def test_openai_is_shown_the_picture_before_the_words(
 ) -> None:
     rendered = rendered_in(vendor_api, openai_stage.request(ASKED, vendor_api=vendor_api))
     sent = admitted(api, rendered.body)
-    shown, said = (sent.get("messages") or sent["input"])[-1]["content"]
+    shown, text = (sent.get("messages") or sent["input"])[-1]["content"]
     assert shown == picture
-    assert said["text"] == "[Picture cat.png]\n\nwhat is this?"
+    assert text["text"] == "[Picture cat.png]\n\nwhat is this?"
     assert rendered.seqs == ((3,),)
 
 
@@ -52,13 +52,13 @@ def test_claude_is_shown_the_picture_before_the_words() -> None:
     compiled = ContextCompiler(VendorRules()).compile(request.context, origin=request.invocation)
     rendered = MessagesApi().render(request, compiled)
     sent = admitted("messages", rendered.body)
-    shown, said = sent["messages"][-1]["content"]
+    shown, text = sent["messages"][-1]["content"]
     assert shown["source"] == {
         "type": "base64",
         "media_type": "image/png",
         "data": "iVBORw0KGgo=",
     }
-    assert said["text"].endswith("what is this?")
+    assert text["text"].endswith("what is this?")
     assert rendered.block_seqs == ((3, 3),), "each block is blamed on the prompt"
 
 
@@ -133,9 +133,9 @@ def test_openai_is_shown_a_picture_of_a_tool_after_its_result(
     sent = admitted(api, rendered.body)
     *_, given, shown = sent.get("messages") or sent["input"]
     assert given.get("content", given.get("output")) == "[image/png, 8 bytes]"
-    picture, said = shown["content"]
+    picture, text = shown["content"]
     assert URL in (picture["image_url"], picture["image_url"]["url"] if api == "chat" else "")
-    assert said["text"] == "[Picture cat.png] of the tools"
+    assert text["text"] == "[Picture cat.png] of the tools"
 
 
 def test_claude_is_shown_a_picture_of_a_tool_after_its_result() -> None:
@@ -143,6 +143,6 @@ def test_claude_is_shown_a_picture_of_a_tool_after_its_result() -> None:
     compiled = ContextCompiler(VendorRules()).compile(request.context, origin=request.invocation)
     rendered = MessagesApi().render(request, compiled)
     sent = admitted("messages", rendered.body)
-    given, shown, said = sent["messages"][-1]["content"]
-    assert [given["type"], shown["type"], said["type"]] == ["tool_result", "image", "text"]
+    given, shown, text = sent["messages"][-1]["content"]
+    assert [given["type"], shown["type"], text["type"]] == ["tool_result", "image", "text"]
     assert rendered.block_seqs[-1] == (3, 3, 3), "each block is blamed on the results"

@@ -35,8 +35,8 @@ from nplt_storage.entries import (
     SystemInstructionEntry,
     ToolCallRequest,
     ToolCallResult,
+    ToolExecutionStatus,
     ToolResultsEntry,
-    ToolStatus,
     UnknownEntry,
     WidgetEntry,
 )
@@ -55,23 +55,26 @@ def call(call_id: str = "c1", name: str = "now", raw: str = "{}") -> ToolCallReq
 
 
 def result(
-    call_id: str = "c1", name: str = "now", said: str = "12:00", status: ToolStatus = "success"
+    call_id: str = "c1",
+    name: str = "now",
+    text: str = "12:00",
+    status: ToolExecutionStatus = "success",
 ) -> ToolCallResult:
     return ToolCallResult(
         tool_call_id=call_id,
         tool_name=name,
         status=status,
-        result=said,
+        result=text,
         duration=0.1,
         timestamp=THEN,
     )
 
 
 def used(
-    *calls: ToolCallRequest, results: tuple[ToolCallResult, ...] = (), said: str = ""
+    *calls: ToolCallRequest, results: tuple[ToolCallResult, ...] = (), text: str = ""
 ) -> list[Entry]:
     """A turn with a tool in it."""
-    output = ModelOutputEntry(content=said, tool_calls=calls, invocation=ELSEWHERE)
+    output = ModelOutputEntry(content=text, tool_calls=calls, invocation=ELSEWHERE)
     gave: list[Entry] = [ToolResultsEntry(results=results)] if results else []
     return turn(2, "what time is it?", output, *gave, ModelOutputEntry(content="noon", call=1))
 
@@ -95,22 +98,22 @@ KINDS: dict[str, list[Entry]] = {
     "reasoning of another model": turn(2, "think", THOUGHT),
     "ids that are too long": used(call(LONG_ID), results=(result(LONG_ID),)),
     "ids of odd characters": used(call("a b/ç!"), results=(result("a b/ç!"),)),
-    "the same id twice": used(call(), call(), results=(result(), result(said="13:00"))),
+    "the same id twice": used(call(), call(), results=(result(), result(text="13:00"))),
     "an answer of nothing but blanks": turn(2, "say nothing", ModelOutputEntry(content=" \n ")),
-    "a result of nothing": used(call(), results=(result(said=""),)),
+    "a result of nothing": used(call(), results=(result(text=""),)),
     "half a surrogate in arguments": used(call(raw='{"at": "\\ud800"}'), results=(result(),)),
     "arguments that are no JSON": used(call(raw='{"at": '), results=(result(),)),
     "arguments that are no object": used(call(raw="[1]"), results=(result(),)),
     "a tool's name no vendor takes": used(
         call(name="look at! ✨"), results=(result(name="look at! ✨"),)
     ),
-    "a giant result": used(call(), results=(result(said="word " * 40_000),)),
+    "a giant result": used(call(), results=(result(text="word " * 40_000),)),
     "results in another order": used(call("c1"), call("c2"), results=(result("c2"), result("c1"))),
     "a kind of entry nobody knows": [UnknownEntry(kind="dream", fields={"content": "sheep"})],
     "nothing but an instruction": [SystemInstructionEntry(content="be brief")],
     "a prompt that is refused": turn(2, MARKER, ModelOutputEntry(content="oh")),
     "an answer that is refused": turn(2, "well?", ModelOutputEntry(content=MARKER)),
-    "a result that is refused": used(call(), results=(result(said=MARKER),)),
+    "a result that is refused": used(call(), results=(result(text=MARKER),)),
     "a notebook that is refused": [NotebookEntry(content=MARKER)],
     "a list that is refused": [WidgetEntry(widget="todo", state=LIST)],
     "a summary that is refused": [CompactionEntry(content=MARKER, from_seq=1, through_seq=2)],
@@ -146,7 +149,7 @@ def quarantined(stage: Stage) -> list[int]:
     return [entry.target_seq for entry in entries if isinstance(entry, QuarantineEntry)]
 
 
-async def test_what_was_refused_is_put_in_quarantine_and_everyone_is_told() -> None:
+async def test_a_refused_entry_is_quarantined_and_all_clients_get_an_event() -> None:
     refused = turn(2, "well?", ModelOutputEntry(content=MARKER))
     async with (
         emulator(refuses_the_marker) as vendors,
@@ -156,16 +159,18 @@ async def test_what_was_refused_is_put_in_quarantine_and_everyone_is_told() -> N
         await stage.play("go on")
         assert quarantined(stage) == [4]
         (event,) = [
-            heard
-            for heard in stage.ear.heard
-            if isinstance(heard, SessionEvent) and heard.event == "quarantined"
+            received
+            for received in stage.ear.received
+            if isinstance(received, SessionEvent) and received.event == "quarantined"
         ]
         assert event.details is not None
         assert (event.details["seq"], event.details["code"]) == (4, "refused_by_provider")
         reason = str(event.details["reason"])
         assert reason.startswith("anthropic/claude-opus-4-5: the provider refused the request")
         assert "it says: messages.3.content: this can't be taken" in reason
-        thoughts = [heard for heard in stage.ear.heard if isinstance(heard, AgentThought)]
+        thoughts = [
+            received for received in stage.ear.received if isinstance(received, AgentThought)
+        ]
         assert "without what it refuses (4)" in (thoughts[0].content or "")
         epochs = [e for e in stage.conversation.history.entries if isinstance(e, EpochEntry)]
         assert [epoch.reason for epoch in epochs] == ["quarantine"]
@@ -206,7 +211,7 @@ async def test_a_prompt_that_is_refused_itself_fails_once_and_is_not_shown_again
 
 
 @pytest.mark.parametrize("api", APIS)
-async def test_a_window_smaller_than_it_is_said_to_be_costs_one_more_call_once(
+async def test_a_window_smaller_than_declared_costs_one_more_call_once(
     api: ApiName,
 ) -> None:
     small = Limits(

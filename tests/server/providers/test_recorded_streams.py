@@ -159,21 +159,21 @@ async def as_response_of_the_sdk(stream: bytes) -> Read:
         sdk = openai.AsyncOpenAI(api_key="none", base_url="http://vendor/v1", http_client=http)
         asked: Any = {"model": "m", "input": "", "stream": True}
         whole: Any = [event async for event in await sdk.responses.create(**asked)][-1]
-    told = whole.response
-    contents = [part for item in told.output if item.type == "message" for part in item.content]
+    final = whole.response
+    contents = [part for item in final.output if item.type == "message" for part in item.content]
     refusals = [part.refusal for part in contents if part.type == "refusal"]
-    calls = [(item.name, item.arguments) for item in told.output if item.type == "function_call"]
-    thoughts = [item for item in told.output if item.type == "reasoning"]
-    why = told.incomplete_details.reason if told.incomplete_details else told.status
+    calls = [(item.name, item.arguments) for item in final.output if item.type == "function_call"]
+    thoughts = [item for item in final.output if item.type == "reasoning"]
+    why = final.incomplete_details.reason if final.incomplete_details else final.status
     return Read(
-        text=told.output_text + "".join(refusals),
+        text=final.output_text + "".join(refusals),
         reasoning="\n\n".join(part.text for item in thoughts for part in item.summary),
         calls=calls,
         stopped="tool_calls" if calls else "refusal" if refusals else REASONS[why],
         tokens=(
-            told.usage.input_tokens,
-            told.usage.output_tokens,
-            told.usage.input_tokens_details.cached_tokens,
+            final.usage.input_tokens,
+            final.usage.output_tokens,
+            final.usage.input_tokens_details.cached_tokens,
         ),
         sealed=[item.encrypted_content for item in thoughts],
     )
@@ -185,8 +185,8 @@ async def as_message_of_the_sdk(stream: bytes) -> Read:
     async with playing(stream) as http:
         sdk = anthropic.AsyncAnthropic(api_key="none", base_url="http://vendor", http_client=http)
         asked: Any = {"model": "m", "max_tokens": 9, "messages": []}
-        async with sdk.messages.stream(**asked) as told:
-            message: Any = await told.get_final_message()
+        async with sdk.messages.stream(**asked) as final:
+            message: Any = await final.get_final_message()
 
     def of(kind: str) -> list[Any]:
         return [block for block in message.content if block.type == kind]

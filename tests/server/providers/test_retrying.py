@@ -32,14 +32,14 @@ chance = st.floats(min_value=0, max_value=1, exclude_max=True)
     ],
     ids=lambda error: f"{type(error).__name__}: {error}",
 )
-def test_where_it_can_not_help_nobody_is_asked_again(error: ProviderError) -> None:
+def test_errors_that_a_retry_can_not_mend_are_not_retried(error: ProviderError) -> None:
     assert RetryPolicy().wait_before_retry(error, retries=0) is None
 
 
 @pytest.mark.parametrize(
     "error", [AnswerCut(), ProviderUnavailable("broke off", before_first_token=False)]
 )
-def test_who_broke_off_may_be_asked_again_if_nobody_was_shown_a_word(
+def test_a_broken_stream_is_retried_if_no_delta_was_sent(
     error: ProviderError,
 ) -> None:
     assert RetryPolicy().wait_before_retry(error, retries=0) is not None

@@ -41,7 +41,7 @@ def test_a_model_named_comes_before_one_that_plays_a_role() -> None:
 
 
 @pytest.mark.parametrize("model", [None, "a/small"])
-def test_a_role_nobody_plays_is_told_with_those_that_are_played(model: str | None) -> None:
+def test_an_unknown_role_is_refused_with_the_known_ones(model: str | None) -> None:
     known = router(roles={"planner": "b/large", "reviewer": "a/small"})
     with pytest.raises(RequestError, match="planner, reviewer") as caught:
         known.wished(model=model, role="executor")
@@ -49,7 +49,7 @@ def test_a_role_nobody_plays_is_told_with_those_that_are_played(model: str | Non
     assert caught.value.details == {"candidates": ["planner", "reviewer"]}
 
 
-def test_where_no_role_is_set_that_is_said() -> None:
+def test_a_role_where_none_is_set_is_refused_with_a_hint() -> None:
     with pytest.raises(RequestError, match="no role is set"):
         router().wished(model=None, role="planner")
 
@@ -62,7 +62,7 @@ def test_where_no_role_is_set_that_is_said() -> None:
         ({"fallback": ("a/small", "b/larg")}, "fallback"),
     ],
 )
-def test_a_wrong_name_in_the_settings_is_told_with_its_place(
+def test_an_unknown_model_in_the_settings_is_reported_with_its_key(
     how: dict[str, object], field: str
 ) -> None:
     with pytest.raises(RequestError, match="did you mean b/large") as caught:

@@ -13,7 +13,7 @@ _WORDS = st.text(alphabet="ab{}:é ", max_size=8)
 _EVENTS = st.lists(st.tuples(st.sampled_from(["", "ping", "delta"]), _WORDS), max_size=6)
 
 
-def _heard(*chunks: bytes) -> list[bytes]:
+def _received(*chunks: bytes) -> list[bytes]:
     parser = SseParser()
     return [event for chunk in chunks for event in parser.feed(chunk)]
 
@@ -33,44 +33,44 @@ def test_events_are_the_same_however_the_bytes_are_cut(
     block = _written(events, line_end)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(block)), max_size=12)))
     pieces = [block[a:b] for a, b in zip([0, *cuts], [*cuts, len(block)], strict=True)]
-    assert _heard(*pieces) == [said.encode() for _, said in events]
+    assert _received(*pieces) == [output.encode() for _, output in events]
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 def test_every_byte_may_come_alone(line_end: str) -> None:
     block = _written([("delta", "één"), ("", "two")], line_end)
-    assert _heard(*(block[place : place + 1] for place in range(len(block)))) == [
+    assert _received(*(block[place : place + 1] for place in range(len(block)))) == [
         "één".encode(),
         b"two",
     ]
 
 
 def test_line_ends_may_be_mixed() -> None:
-    assert _heard(b"data: a\r\ndata: b\rdata: c\n\r\n") == [b"a\nb\nc"]
+    assert _received(b"data: a\r\ndata: b\rdata: c\n\r\n") == [b"a\nb\nc"]
 
 
 def test_lines_of_data_are_one_event() -> None:
-    assert _heard(b'data: {"a":\ndata: 1}\n\n') == [b'{"a":\n1}']
+    assert _received(b'data: {"a":\ndata: 1}\n\n') == [b'{"a":\n1}']
 
 
 def test_comments_ids_and_unknown_fields_are_passed_over() -> None:
-    assert _heard(b": ping\n\nid: 7\nretry: 10\nfoo: bar\ndata: x\n\n: bye\n\n") == [b"x"]
+    assert _received(b": ping\n\nid: 7\nretry: 10\nfoo: bar\ndata: x\n\n: bye\n\n") == [b"x"]
 
 
 def test_only_one_space_behind_the_colon_is_not_data() -> None:
-    assert _heard(b"data:x\n\ndata:  x\n\ndata\n\n") == [b"x", b" x", b""]
+    assert _received(b"data:x\n\ndata:  x\n\ndata\n\n") == [b"x", b" x", b""]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
-    assert _heard(b"\xef\xbb", b"\xbfdata: x\n\n") == [b"x"]
+    assert _received(b"\xef\xbb", b"\xbfdata: x\n\n") == [b"x"]
 
 
 def test_a_name_alone_is_no_event() -> None:
-    assert _heard(b"event: a\n\ndata: x\n\n") == [b"x"]
+    assert _received(b"event: a\n\ndata: x\n\n") == [b"x"]
 
 
 def test_an_event_nothing_ends_is_never_given() -> None:
-    assert _heard(b"data: x\n") == []
+    assert _received(b"data: x\n") == []
 
 
 @pytest.mark.parametrize("piece", [b"x" * 64, b"data: xxxxxxxx\n" * 4], ids=["line", "lines"])

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 
 import pytest
-from tests.server.providers.contract import Scene, accumulated, heard
+from tests.server.providers.contract import Scene, accumulated, deltas_of
 from tests.server.providers.contract_stages import Api, EmulatorStage
 from tests.vendors import Emulator, HangUp, emulator
 
@@ -97,7 +97,7 @@ async def test_a_request_that_meets_a_closed_connection_goes_out_again(
         server = OneRequestPerConnection(vendors, resets=resets)
         async with server.listening() as url, _stage(vendors, api, url) as (stage, scene):
             for _ in range(3):
-                assert accumulated(await heard(stage, scene)).text == scene.text
+                assert accumulated(await deltas_of(stage, scene)).text == scene.text
         assert server.requests_lost > 0
         assert len(vendors.received) == 3
 
@@ -107,10 +107,10 @@ async def test_it_goes_out_again_once(api: Api) -> None:
     async with emulator() as vendors:
         server = OneRequestPerConnection(vendors, resets=False)
         async with server.listening() as url, _stage(vendors, api, url) as (stage, scene):
-            await asyncio.gather(heard(stage, scene), heard(stage, scene))
+            await asyncio.gather(deltas_of(stage, scene), deltas_of(stage, scene))
             vendors.fail_next(HangUp())
             with pytest.raises(ProviderUnavailable):
-                await heard(stage, scene)
+                await deltas_of(stage, scene)
         assert (server.requests_lost, server.connections) == (1, 3)
 
 
@@ -119,5 +119,5 @@ async def test_a_new_connection_that_is_closed_is_a_failure(api: Api) -> None:
     async with emulator() as vendors, _stage(vendors, api, vendors.url) as (stage, scene):
         vendors.fail_next(HangUp())
         with pytest.raises(ProviderUnavailable):
-            await heard(stage, scene)
+            await deltas_of(stage, scene)
         assert len(vendors.received) == 1

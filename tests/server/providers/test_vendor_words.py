@@ -33,13 +33,13 @@ async def test_it_is_in_the_error_in_the_record_and_in_the_log_without_key_and_p
         finished = await stage.play(f"what is {SECRET}?")
         (fault,) = (e for e in stage.conversation.history.entries if isinstance(e, FaultEntry))
     assert finished.error is not None
-    said = "Unsupported value: 'max' for '…' with key …"
-    words = {"code": "unsupported_value", "param": "reasoning.effort", "message": said}
+    vendor_text = "Unsupported value: 'max' for '…' with key …"
+    words = {"code": "unsupported_value", "param": "reasoning.effort", "message": vendor_text}
     if api == "messages":  # Anthropic's errors have neither
-        words = {"code": "invalid_request_error", "message": said}
+        words = {"code": "invalid_request_error", "message": vendor_text}
     assert finished.error["vendor"] == words
     assert fault.vendor == words
     for place in (str(finished.error["message"]), fault.content, caplog.text):
-        assert f"it says: {said}" in place
+        assert f"it says: {vendor_text}" in place
         assert SECRET not in place.replace(f"what is {SECRET}?", "")
         assert vendors.key not in place

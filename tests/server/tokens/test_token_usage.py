@@ -18,14 +18,14 @@ tokens = st.integers(0, 2**53 - 1)
 prices = st.decimals(0, 1000, places=4)
 
 
-def said(billed: Billed) -> JsonObject:
+def as_json(billed: Billed) -> JsonObject:
     series, cost = billed_series(billed, (), PRICES)
     return {"billed": series} if cost is None else {"billed": series, "cost": cost}
 
 
 def test_what_was_billed_is_summed_and_stands_by_model() -> None:
     billed = (("openai/big", 2, 1_000_000, 2_000, 400_000), ("openai/small", 1, 50, 5, 0))
-    assert said(billed) == {
+    assert as_json(billed) == {
         "billed": {
             "input_tokens": 1_000_050,
             "output_tokens": 2_005,
@@ -55,13 +55,13 @@ def test_what_was_billed_is_summed_and_stands_by_model() -> None:
 
 
 def test_a_model_without_a_price_makes_the_total_partial() -> None:
-    account = said((("openai/small", 1, 10, 0, 0), ("offline/echo", 1, 10, 0, 0)))
+    account = as_json((("openai/small", 1, 10, 0, 0), ("offline/echo", 1, 10, 0, 0)))
     assert account["cost"] == {"amount": "0.000001", "currency": "USD", "partial": True}
 
 
 @pytest.mark.parametrize("billed", [(), (("offline/echo", 1, 10, 5, 0),)])
 def test_without_any_price_there_is_no_cost(billed: Billed) -> None:
-    assert "cost" not in said(billed)
+    assert "cost" not in as_json(billed)
 
 
 def test_occupancy_is_the_usage_that_the_provider_reported() -> None:

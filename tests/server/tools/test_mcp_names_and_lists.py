@@ -136,8 +136,8 @@ def test_of_two_tools_of_one_name_the_first_is_kept() -> None:
 
 
 def test_only_what_is_used_of_a_tool_is_kept() -> None:
-    said = described("a", outputSchema={"pattern": "(a+)+$"}, annotations={"readOnlyHint": True})
-    assert checked_listing([said], left_out=lambda name, reason: None) == [
+    tool = described("a", outputSchema={"pattern": "(a+)+$"}, annotations={"readOnlyHint": True})
+    assert checked_listing([tool], left_out=lambda name, reason: None) == [
         described("a", description="")
     ]
 

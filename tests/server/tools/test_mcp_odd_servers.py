@@ -50,9 +50,9 @@ ODD = plain("die", "hang", "garble", "complain", "colour", "strange", "process")
 
 
 async def process_of(house: McpHouse, server: str) -> int:
-    said = re.search(r"by (\d+)", await house.call(f"{server}__process"))
-    assert said is not None
-    return int(said[1])
+    output = re.search(r"by (\d+)", await house.call(f"{server}__process"))
+    assert output is not None
+    return int(output[1])
 
 
 def is_alive(process: int) -> bool:
@@ -93,7 +93,7 @@ async def test_a_list_of_too_many_pages_is_not_read_for_ever() -> None:
         assert len(house.server("s").tools) == PAGES_MAX
 
 
-async def test_two_servers_with_a_tool_of_the_same_name_are_told_apart() -> None:
+async def test_tools_of_one_name_on_two_mcp_servers_get_different_names() -> None:
     async with mcp_house(odd_server("a", [ODD]), odd_server("b", [ODD])) as house:
         assert await process_of(house, "a") != await process_of(house, "b")
 
@@ -154,9 +154,9 @@ async def test_connecting_to_an_unresponsive_mcp_server_times_out() -> None:
 
 async def test_the_reason_why_an_mcp_server_is_unreachable_is_reported() -> None:
     missing = McpServerConfig(name="missing", command=("/nowhere/to/be/found",))
-    nobody = McpServerConfig(name="nobody", url="http://127.0.0.1:1/mcp")
+    unreachable = McpServerConfig(name="nobody", url="http://127.0.0.1:1/mcp")
     once = RetryPauses(seconds_min=60, seconds_max=60)  # a new attempt would reset the error
-    async with mcp_house(missing, nobody, connected=False, again=once) as house:
+    async with mcp_house(missing, unreachable, connected=False, again=once) as house:
         await house.until(lambda: all(server.error for server in house.servers.by_name.values()))
         assert house.server("missing").error == "it could not be started: No such file or directory"
         assert house.server("nobody").error == "it could not be reached (ConnectError)"
@@ -236,21 +236,21 @@ async def test_an_mcp_server_that_writes_an_endless_line_is_stopped_with_a_reaso
     count.write_text("0")
     pages = [[plain("endless", "process")]] if when == "called" else []
     config = replace(odd_server("a", *pages), env={"COUNT": str(count)})
-    said = f"it wrote a line of more than {LINE_BYTES_MAX:,} bytes"
+    output = f"it wrote a line of more than {LINE_BYTES_MAX:,} bytes"
     async with mcp_house(config, connected=when == "called", again=NEVER) as house:
         process = await process_of(house, "a") if when == "called" else 0
         if when == "called":
-            with pytest.raises(ToolFailed, match=f"a is not connected; {said} during the call"):
+            with pytest.raises(ToolFailed, match=f"a is not connected; {output} during the call"):
                 await house.call("a__endless")
         await house.until(lambda: house.server("a").state == "waiting")
-        assert house.server("a").error == said
+        assert house.server("a").error == output
         # What is above the limit is what pipe and reader hold; the count is written after the
         # bytes that it counts.
         written = int(count.read_text())
         assert LINE_BYTES_MAX - 10_000 < written < LINE_BYTES_MAX + 1_000_000
         if when == "called":
             await house.until(lambda: not is_alive(process))
-            with pytest.raises(ToolFailed, match=f"a is not connected; {said}"):
+            with pytest.raises(ToolFailed, match=f"a is not connected; {output}"):
                 await house.call("a__process")
         assert int(count.read_text()) < LINE_BYTES_MAX + 1_000_000
 
@@ -323,9 +323,9 @@ async def test_stderr_of_an_mcp_server_goes_to_the_debug_log(
     caplog.set_level(logging.DEBUG, "nplt_server.tools.mcp.child")
     async with mcp_house(odd_server("a", [ODD])) as house:
         await house.call("a__complain")
-    said = [line for line in caplog.messages if "a line of complaint" in line]
-    assert [line[:35] for line in said] == ["mcp a says: a line of complaint !!!"]
-    assert len(said[0]) < 600
+    output = [line for line in caplog.messages if "a line of complaint" in line]
+    assert [line[:35] for line in output] == ["mcp a says: a line of complaint !!!"]
+    assert len(output[0]) < 600
     assert capfd.readouterr() == ("", "")
 
 
@@ -436,10 +436,10 @@ def test_an_mcp_result_with_is_error_is_a_failure() -> None:
 async def test_a_lone_surrogate_in_a_result_is_replaced_and_the_reply_is_not_lost(
     half: str,
 ) -> None:
-    said = {r"\ud83d": "�", r"\uDE00": "�", r"\ud83d\ud83d\ude00": "�😀", r"\\\ud83d": "\\�"}
+    output = {r"\ud83d": "�", r"\uDE00": "�", r"\ud83d\ud83d\ude00": "�😀", r"\\\ud83d": "\\�"}
     config = replace(odd_server("a", [plain("raw")]), env={"RAW": half})
     async with mcp_house(config) as house:
-        assert await house.call("a__raw") == f"<{said[half]}>"
+        assert await house.call("a__raw") == f"<{output[half]}>"
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def config(name: str, *command: str, **more: str) -> McpServerConfig:
 async def test_time_tells_the_time(from_pypi: Installed) -> None:
     async with mcp_house(config("time", *from_pypi("time"))) as house:
         assert house.names == ["time__convert_time", "time__get_current_time"]
-        said = json.loads(await house.call("time__get_current_time", timezone="UTC"))
-        assert said["timezone"] == "UTC"
+        output = json.loads(await house.call("time__get_current_time", timezone="UTC"))
+        assert output["timezone"] == "UTC"
 
 
 async def test_fetch_gets_a_page(from_pypi: Installed, tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ async def test_fetch_gets_a_page(from_pypi: Installed, tmp_path: Path) -> None:
     command = from_pypi("fetch")
     with web_folder(tmp_path) as address:
         async with mcp_house(config("fetch", *command, "--allow-private-ips")) as house:
-            said = await house.call("fetch__fetch", url=f"{address}/page.html")
-            assert "They lift." in said
+            output = await house.call("fetch__fetch", url=f"{address}/page.html")
+            assert "They lift." in output
             assert [source.kind for source in house.server("fetch").sources] == ["prompt"]
             read = await house.servers.read(f"mcp:fetch/fetch?url={address}/page.html")
             assert b"They lift." in read.data
@@ -141,7 +141,9 @@ async def test_filesystem_gives_a_picture_once_and_no_base64(
         assert said == "[image/png, 25,600 bytes]"
 
 
-async def test_memory_keeps_what_it_is_told(from_npm: Installed, tmp_path: Path) -> None:
+async def test_the_mcp_memory_server_keeps_its_entities(
+    from_npm: Installed, tmp_path: Path
+) -> None:
     path = str(tmp_path / "memory.jsonl")
     ada: JsonObject = {"name": "Ada", "entityType": "person", "observations": ["likes rye"]}
     async with mcp_house(config("memory", *from_npm("memory"), MEMORY_FILE_PATH=path)) as house:

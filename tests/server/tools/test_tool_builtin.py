@@ -64,13 +64,13 @@ def test_they_are_always_offered_in_the_same_order_and_files_only_where_there_ar
     assert [tool.description.name for tool in with_roots] == [*TOOLS, "read_file", "list_files"]
 
 
-async def test_now_is_told_in_any_time_zone() -> None:
+async def test_now_gives_the_time_in_any_time_zone() -> None:
     assert await use("now") == "2026-01-01T12:00:00+00:00"
     assert await use("now", timezone="Asia/Tokyo") == "2026-01-01T21:00:00+09:00"
 
 
 @pytest.mark.parametrize("zone", ["Mars/Base", "../../etc/passwd", "Europe", "a\0b", "x" * 10_000])
-async def test_a_time_zone_that_does_not_exist_is_told(zone: str) -> None:
+async def test_an_unknown_time_zone_is_an_error(zone: str) -> None:
     with pytest.raises(ToolFailed, match=r"^there is no time zone .{1,80}$"):
         await use("now", timezone=zone)
 
@@ -131,28 +131,28 @@ def test_paging_through_a_result_gives_all_of_it_and_no_half_characters(
 def test_offsets_that_a_model_makes_up_leave_nothing_out(whole: str, length: int) -> None:
     async def parts() -> str:
         host = Host(whole, "")
-        said = [
+        output = [
             await use("read_result", host, tool_call_id="long", offset=offset, length=length)
             for offset in range(0, len(whole.encode()), length)
         ]
-        return "".join(PLACE.sub("", part) for part in said)
+        return "".join(PLACE.sub("", part) for part in output)
 
     assert asyncio.run(parts()) == whole
 
 
 async def test_a_result_that_is_whole_in_the_record_is_read_from_its_beginning() -> None:
-    told = await use("read_result", Host("all of it"), tool_call_id="long")
-    assert told == "[bytes 0 to 9 of 9; the end]\nall of it"
+    read = await use("read_result", Host("all of it"), tool_call_id="long")
+    assert read == "[bytes 0 to 9 of 9; the end]\nall of it"
 
 
-async def test_a_result_that_is_not_there_is_told() -> None:
+async def test_read_result_of_an_unknown_call_is_an_error() -> None:
     with pytest.raises(ToolFailed, match="no result of a call 'short'"):
         await use("read_result", Host("x"), tool_call_id="short")
     with pytest.raises(ToolFailed, match="nothing at 9: the result has 1 bytes"):
         await use("read_result", Host("x"), tool_call_id="long", offset=9)
 
 
-async def test_a_result_whose_whole_was_lost_is_told() -> None:
+async def test_read_result_reports_a_lost_blob() -> None:
     class Emptied(Host):
         async def read_blob(self, blob_id: str, offset: int, length: int) -> bytes:
             return b""
@@ -161,7 +161,7 @@ async def test_a_result_whose_whole_was_lost_is_told() -> None:
         await use("read_result", Emptied("abcdef", "a"), tool_call_id="long")
 
 
-async def test_what_was_said_is_found_with_its_conversation_and_number() -> None:
+async def test_search_history_gives_conversation_and_sequence_number() -> None:
     host = Host()
     for seq, name in ((7, "Trip to\nLyon"), (3, "")):
         host.hits.append(
@@ -202,6 +202,6 @@ async def test_search_history_needs_something_to_look_for() -> None:
             await use("search_history", Host(), around=around)
 
 
-async def test_when_nothing_is_found_that_is_said() -> None:
+async def test_search_history_without_hits_gives_a_hint() -> None:
     said = await use("search_history", Host(), query="train")
     assert said == "nothing was found; try other words, fewer, or only the beginning of one"

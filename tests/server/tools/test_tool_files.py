@@ -90,10 +90,10 @@ def files(house: Path) -> Files:
 
 
 def test_a_file_is_read_by_an_absolute_path_or_a_relative_one(files: Files, house: Path) -> None:
-    told = files.read("notes.txt")
-    assert told == f"[{house}/open/notes.txt, lines 1 to 3 of 3; the end]\none\ntwo\nthree"
-    assert files.read(house / "open/notes.txt") == told
-    assert files.read("deep/../notes.txt") == told
+    result = files.read("notes.txt")
+    assert result == f"[{house}/open/notes.txt, lines 1 to 3 of 3; the end]\none\ntwo\nthree"
+    assert files.read(house / "open/notes.txt") == result
+    assert files.read("deep/../notes.txt") == result
 
 
 def test_a_link_that_stays_inside_is_followed(files: Files) -> None:
@@ -135,12 +135,12 @@ def test_paths_outside_the_tool_roots_reveal_nothing_about_their_existence(
 
 
 @pytest.mark.parametrize("path", ["loop", "ping", "loop/x", "nothing", "notes.txt/x", "x" * 300])
-def test_what_can_not_be_opened_is_told(files: Files, path: str) -> None:
+def test_read_file_reports_what_can_not_be_opened(files: Files, path: str) -> None:
     assert "outside" not in files.refuses(path)
 
 
 @pytest.mark.parametrize("path", ["a\0b", "\ud800"])
-def test_what_is_no_path_is_told(files: Files, path: str) -> None:
+def test_read_file_reports_an_invalid_path(files: Files, path: str) -> None:
     assert files.refuses(path).endswith("is not a path")
 
 
@@ -180,11 +180,11 @@ def test_no_sequence_of_path_components_leads_out_of_the_tool_roots(
     path = "/".join([str(house / "open"), *steps] if absolute else steps)
     for use in (files.read, files.list):
         try:
-            told = use(path)
+            result = use(path)
         except ToolFailed:
             continue
-        assert SECRET not in told
-        place = re.match(r"\[(.*?)(?:, (?:lines|entries) .*| is a file of .*| is empty)\]", told)
+        assert SECRET not in result
+        place = re.match(r"\[(.*?)(?:, (?:lines|entries) .*| is a file of .*| is empty)\]", result)
         assert place is not None
         assert PurePath(place[1]).is_relative_to(house / "open")
 
@@ -230,7 +230,7 @@ def test_a_part_of_a_file_is_read_by_its_lines(files: Files) -> None:
         files.read("notes.txt", offset=4)
 
 
-def test_an_empty_file_and_a_directory_are_told(files: Files, house: Path) -> None:
+def test_read_file_reports_an_empty_file_and_a_directory(files: Files, house: Path) -> None:
     assert files.read("empty") == f"[{house}/open/empty is empty]"
     with pytest.raises(ToolFailed, match="is a directory: list_files shows it"):
         files.read("deep")
@@ -243,19 +243,19 @@ def test_long_files_come_in_parts_that_fit_and_a_long_line_is_cut(tmp_path: Path
     files = Files(tmp_path)
     offset, parts = 1, 0
     while True:
-        told = files.read("long", offset=offset)
-        assert len(told.encode()) < 32 * 1024
+        result = files.read("long", offset=offset)
+        assert len(result.encode()) < 32 * 1024
         parts += 1
-        place = re.search(r"next offset (\d+)", told)
+        place = re.search(r"next offset (\d+)", result)
         if place is None:
             break
         assert int(place[1]) > offset
         offset = int(place[1])
     assert parts == 4
-    assert told.endswith("[the line goes on: 100,000 characters]")
+    assert result.endswith("[the line goes on: 100,000 characters]")
 
 
-def test_a_binary_file_and_one_too_large_are_told(
+def test_read_file_reports_a_binary_file_and_one_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "picture").write_bytes(b"\x89PNG\0\0")

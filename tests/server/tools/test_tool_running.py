@@ -98,18 +98,18 @@ async def test_the_text_that_a_tool_returns_is_its_result() -> None:
     assert result.duration >= 0
 
 
-async def test_an_unknown_tool_is_told_with_the_nearest_name() -> None:
+async def test_an_unknown_tool_is_an_error_with_the_nearest_name() -> None:
     (result,) = await results_of(executor_of(tool("sys_monitor", giving(""))), call("sysmonitor"))
     assert result.status == "failed"
     assert result.result == "there is no tool 'sysmonitor'; did you mean sys_monitor?"
 
 
-async def test_a_very_long_unknown_name_is_not_said_back_whole() -> None:
+async def test_a_very_long_unknown_tool_name_is_shortened_in_the_error() -> None:
     (result,) = await results_of(executor_of(tool("it", giving(""))), call("x" * 1_000_000))
     assert len(result.result) < 200
 
 
-async def test_arguments_that_are_no_json_object_are_told() -> None:
+async def test_arguments_that_are_no_json_object_are_a_failed_result() -> None:
     broken = ToolCallRequest(
         tool_call_id="a",
         tool_name="it",
@@ -122,7 +122,7 @@ async def test_arguments_that_are_no_json_object_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "error_text"),
     [
         (ToolFailed("there is no such city"), "there is no such city"),
         (KeyError("secret"), "it failed: KeyError"),
@@ -137,9 +137,11 @@ async def test_arguments_that_are_no_json_object_are_told() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_whatever_a_tool_raises_becomes_a_result(error: BaseException, told: str) -> None:
+async def test_whatever_a_tool_raises_becomes_a_result(
+    error: BaseException, error_text: str
+) -> None:
     result = await result_of(raising(error))
-    assert (result.status, result.result) == ("failed", told)
+    assert (result.status, result.result) == ("failed", error_text)
 
 
 async def test_the_message_of_a_tools_exception_is_not_shown_because_it_may_contain_a_key() -> None:
@@ -217,7 +219,7 @@ async def test_threads_that_hang_are_bounded_and_make_room_when_they_end(
 ) -> None:
     monkeypatch.setattr(typed, "THREADS_MAX", 2)
     complaints: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     others = {*threading.enumerate()}
     first, second, third = (asyncio.create_task(typed.run_in_thread(gate.wait)) for _ in range(3))
     for _ in range(10):
@@ -261,20 +263,20 @@ async def test_calls_run_side_by_side_but_no_more_than_allowed() -> None:
 
 
 async def test_the_result_of_a_quick_tool_call_is_emitted_before_a_slow_one_ends() -> None:
-    heard = anyio.Event()
+    received = anyio.Event()
 
     async def slow(arguments: JsonObject, host: ToolHost) -> str:
-        await heard.wait()
+        await received.wait()
         return "slow"
 
     tools = executor_of(tool("slow", slow), tool("quick", giving("quick")))
 
-    class HearingTurn(RecordingTurn):
+    class ReceivingTurn(RecordingTurn):
         def tool_finished(self, result: ToolCallResult) -> None:
             super().tool_finished(result)
-            heard.set()
+            received.set()
 
-    turn = HearingTurn()
+    turn = ReceivingTurn()
     await tools.run_all((call("slow", 1), call("quick", 2)), turn)
     assert [result.result for result in turn.results] == ["quick", "slow"]
 

@@ -111,9 +111,9 @@ def asked_with(tool: Tool) -> st.SearchStrategy[JsonObject]:
 
 @given(asked_with(WEATHER))
 def test_arguments_made_from_the_schema_are_accepted(arguments: JsonObject) -> None:
-    told = json.loads(run(WEATHER, arguments))
-    assert told["city"] == arguments["city"]
-    assert told["days"] == arguments.get("days", 1)
+    result = json.loads(run(WEATHER, arguments))
+    assert result["city"] == arguments["city"]
+    assert result["days"] == arguments.get("days", 1)
 
 
 BUILT_IN = builtin_tools(lambda: datetime(2026, 1, 1, tzinfo=UTC), [Path("/nowhere")])
@@ -124,11 +124,11 @@ QUICK = [tool for tool in BUILT_IN if tool.description.name != "sys_monitor"]
 def test_built_in_tools_accept_what_their_schemas_allow(asked: tuple[Tool, JsonObject]) -> None:
     tool, arguments = asked
     try:
-        told = run(tool, arguments)
+        result = run(tool, arguments)
     except ToolFailed as failed:  # there is no such result, no such file
-        told = str(failed)
-    assert "; you gave" not in told
-    assert "is missing" not in told
+        result = str(failed)
+    assert "; you gave" not in result
+    assert "is missing" not in result
 
 
 def test_the_schema_is_all_that_a_model_has_to_know() -> None:

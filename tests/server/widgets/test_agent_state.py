@@ -155,7 +155,7 @@ def test_neither_results_nor_an_error_is_refused(stage: Stage) -> None:
     assert stage.history.head_seq == 2
 
 
-def test_results_nobody_waits_for_are_refused(stage: Stage) -> None:
+def test_tool_results_without_open_calls_are_refused(stage: Stage) -> None:
     stage.ask("t1")
     with pytest.raises(BadEntry, match="no calls that wait"):
         stage.give_results("t1", "c1")
@@ -173,11 +173,11 @@ def test_summary_and_gist_are_made_when_they_are_asked_for(stage: Stage) -> None
 
     def texts(level: LevelOfDetail) -> list[str]:
         asked, given = message_of(prompt, level), message_of(results, level)
-        told = message_of(answer, level)
+        message = message_of(answer, level)
         assert isinstance(asked, ModelInputMessage)
         assert isinstance(given, ToolResultsMessage)
-        assert isinstance(told, ModelOutputMessage)
-        return [asked.content, given.results[0].result, told.content]
+        assert isinstance(message, ModelOutputMessage)
+        return [asked.content, given.results[0].result, message.content]
 
     assert texts("live") == [LONG] * 3
     for summary, gist in zip(texts("summary"), texts("gist"), strict=True):
@@ -291,7 +291,7 @@ def test_replay_up_to_any_number_gives_the_state_there_was(events: list[int]) ->
 
 
 @given(events=events, turns_max=windows)
-def test_said_again_a_recorded_conversation_is_the_same_entry_for_entry(
+def test_replaying_a_recorded_conversation_gives_the_same_entries(
     events: list[int], turns_max: int | None
 ) -> None:
     life, again = Life(turns_max), Stage(turns_max)

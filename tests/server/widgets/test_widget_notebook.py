@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_refused_with_sizes_and_nothing_is_lost(stage: Stag
     assert stage.notebook == "é"
 
 
-def test_the_bound_holds_for_whoever_writes_in_it(stage: Stage) -> None:
+def test_the_size_limit_of_the_notebook_holds_for_every_writer(stage: Stage) -> None:
     with pytest.raises(BadEntry, match="16,384"):
         now(stage.state.update_memory_notebook("x" * (NOTEBOOK_BYTES_MAX + 1)))
     assert stage.history.head_seq == 0

@@ -68,7 +68,7 @@ def test_a_screen_with_nothing_on_it_is_empty() -> None:
     assert render_screen(WIDGETS, Stage()) == ""
 
 
-def test_a_prompt_carries_the_screen_beside_what_was_said(stage: Stage) -> None:
+def test_a_prompt_carries_its_text_and_the_live_screen(stage: Stage) -> None:
     prompt = stage.ask("t1", "hello")
     assert prompt.sections is not None
     assert prompt.sections.live == (("", "hello"), ("[LiveScreen]", NOTED))
@@ -86,7 +86,7 @@ def test_the_same_screen_is_not_written_twice(stage: Stage) -> None:
     assert screen_of(stage.ask("t2")) is None
 
 
-def test_a_change_is_told_with_the_last_result_of_the_step_it_was_made_in(stage: Stage) -> None:
+def test_a_changed_live_screen_is_in_the_last_tool_result_of_its_step(stage: Stage) -> None:
     stage.ask("t1")
     stage.call_tools("t1", "c1", "c2")
     now(stage.state.update_memory_notebook("coffee"))

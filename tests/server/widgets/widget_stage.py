@@ -98,8 +98,8 @@ class Stage:
                 now(state.set_system_instruction(text))
             case NotebookEntry(content=text, turn_id=turn_id):
                 now(state.update_memory_notebook(text, turn_id=turn_id))
-            case WidgetEntry(widget=name, state=told, turn_id=turn_id):
-                now(state.update_widget(name, lambda _: dict(told), turn_id=turn_id))
+            case WidgetEntry(widget=name, state=shown, turn_id=turn_id):
+                now(state.update_widget(name, lambda _: dict(shown), turn_id=turn_id))
             case _:
                 self.put(draft)
 

@@ -43,8 +43,8 @@ class _Vocabulary:
 
     def __init__(self) -> None:
         self.bytes = _characters_of_bytes()
-        said = (speech.CALL_BEGINS, speech.CALL_ENDS, *speech.words())
-        words = [word for word in said if word not in self.bytes]
+        spoken = (speech.CALL_BEGINS, speech.CALL_ENDS, *speech.words())
+        words = [word for word in spoken if word not in self.bytes]
         self.tokens = [*self.bytes, *speech.CONTROLS, *words]
         self.types = [
             *[gguf.TokenType.NORMAL] * len(self.bytes),

@@ -44,8 +44,8 @@ class LlamaServer:
     @property
     def busy_slots(self) -> int:
         """How many answers it is at."""
-        with urllib.request.urlopen(f"{self.url}/slots") as answer:
-            return sum(slot["is_processing"] for slot in json.load(answer))
+        with urllib.request.urlopen(f"{self.url}/slots") as response:
+            return sum(slot["is_processing"] for slot in json.load(response))
 
     def close(self) -> None:
         self._process.communicate()

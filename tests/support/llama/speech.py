@@ -42,10 +42,10 @@ def chains() -> list[list[str]]:
 
 
 def words() -> list[str]:
-    said = [word for sentence in _SENTENCES.values() for word in _words(sentence)]
-    said += [" " + word for word in ENDLESS.split()]
-    assert len(said) == len(set(said)), "a word stands twice"
-    return said
+    spoken = [word for sentence in _SENTENCES.values() for word in _words(sentence)]
+    spoken += [" " + word for word in ENDLESS.split()]
+    assert len(spoken) == len(set(spoken)), "a word stands twice"
+    return spoken
 
 
 def _words(sentence: str) -> list[str]:

@@ -221,8 +221,8 @@ class McpServer:
 
     @property
     def described(self) -> JsonObject:
-        said: JsonObject = {"state": self.state, "tools": len(self.tools)}
-        return said | {key: word for key in ("error", "note") if (word := getattr(self, key))}
+        about: JsonObject = {"state": self.state, "tools": len(self.tools)}
+        return about | {key: word for key in ("error", "note") if (word := getattr(self, key))}
 
     async def read(self, wanted: str) -> McpFile:
         """The resource of that URI, or the prompt of that name with its arguments."""
@@ -232,8 +232,10 @@ class McpServer:
             read = await connection.run(lambda client, _: client.read_resource(wanted), what=wanted)
             return self._masked(file_of_resource(wanted, read))
         arguments = dict(parse_qsl(query))
-        said = await connection.run(lambda client, _: client.get_prompt(name, arguments), what=name)
-        return self._masked(file_of_prompt(name, said))
+        about = await connection.run(
+            lambda client, _: client.get_prompt(name, arguments), what=name
+        )
+        return self._masked(file_of_prompt(name, about))
 
     def _masked(self, file: McpFile) -> McpFile:
         return structs.replace(file, data=self.secrets.mask_bytes(file.data))
@@ -669,10 +671,10 @@ class McpConnection:
         names = [one_line(argument.name) for argument in prompt.arguments or ()]
         query = "&".join(f"{name}={{{name}}}" for name in names)
         wanted = f"{one_line(prompt.name)}{'?' if query else ''}{query}"
-        said = one_line(prompt.description or prompt.title or "")
+        about = one_line(prompt.description or prompt.title or "")
         mask = self._server.secrets.mask
         reference = f"mcp:{self._config.name}/{mask(wanted)}"
-        return McpSource(reference=reference, kind="prompt", description=mask(said))
+        return McpSource(reference=reference, kind="prompt", description=mask(about))
 
     async def _if_listed(self, listing: Awaitable[T]) -> T | None:
         """A server may have resources and know no templates, say."""

@@ -249,8 +249,8 @@ class ChildStderr:
         return bool(data)
 
     def _log(self, line: bytes) -> None:
-        said = self._secrets.mask(line[:_LOGGED_LINE_BYTES_MAX].decode(errors="replace"))
-        text = one_line(said, characters_max=500)
+        line_masked = self._secrets.mask(line[:_LOGGED_LINE_BYTES_MAX].decode(errors="replace"))
+        text = one_line(line_masked, characters_max=500)
         log.debug("mcp %s says: %s", self._name, text)
         self._logged_bytes += len(line)
         if self._logged_bytes > _LOGGED_BYTES_MAX:

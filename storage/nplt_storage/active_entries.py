@@ -1,0 +1,233 @@
+"""The active entries of a conversation: those that no rollback has taken back.
+
+`ActiveEntries` keeps the turns and the state that follow from them up to date with each entry.
+The ranges of numbers that are taken back are called `hidden`, as in the files. A *state entry*
+says what holds until another of its key does: the instruction, the notebook, a widget's state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import overload
+
+from nplt_storage.entries import (
+    ClearEntry,
+    Entry,
+    EpochEntry,
+    FaultEntry,
+    ForkedEntry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    QuarantineEntry,
+    RollbackEntry,
+    ToolResultsEntry,
+)
+from nplt_storage.messages import ResultsByCall
+from nplt_storage.rows import Ranges, StateEntry, StateKey, state_key_of
+from nplt_storage.turns import ContextEntry, Turn
+
+
+class EntriesSoFar(Sequence[Entry]):
+    """The entries up to the moment of the call: a view that neither copies nor changes them."""
+
+    __slots__ = ("_entries", "_length")
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self._entries = entries
+        self._length = len(entries)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Entry]:
+        return islice(self._entries, self._length)
+
+    def __reversed__(self) -> Iterator[Entry]:
+        # The list only grows, and the iterator begins at its end of this moment.
+        return islice(reversed(self._entries), len(self._entries) - self._length, None)
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
+        places = range(self._length)[index]
+        if isinstance(places, range):
+            return [self._entries[place] for place in places]
+        return self._entries[places]
+
+
+class ActiveEntries:
+    """The active entries and the state that follows from them. An entry is added in constant time.
+    After a rollback a new object is built, so that holders of the old one see no change."""
+
+    def __init__(self, entries: Iterable[Entry] = (), hidden: Ranges = ()) -> None:
+        """Adds the entries that are not hidden. A turn that was running where a hidden range begins
+        ends there."""
+        self.entries: list[Entry] = []
+        self.turns: dict[str | None, Turn] = {}
+        self.shown: list[Turn] = []
+        """The ended turns that no clear has hidden, by number. The list object stays the same while
+        it only grows at its end, and is replaced by another one on any other change, so a reader
+        can tell whether to continue from where it stopped."""
+        self.unfinished: dict[str | None, ModelInputEntry] = {}
+        self.spoken: list[ModelInputEntry | ModelOutputEntry] = []
+        self.results: ResultsByCall = {}
+        self.state_entries: dict[StateKey, list[StateEntry]] = {}
+        self.quarantined: dict[int, QuarantineEntry] = {}
+        self.epoch: EpochEntry | None = None
+        gaps = iter(hidden)
+        gap = next(gaps, None)
+        for entry in entries:
+            while gap is not None and gap[1] < entry.seq:
+                self.abandon_unfinished()
+                gap = next(gaps, None)
+            if gap is None or entry.seq < gap[0]:
+                self.add(entry)
+        if gap is not None:
+            self.abandon_unfinished()
+
+    def abandon_unfinished(self) -> None:
+        """Turns without an end are over: models do not see them, and they are not resumed."""
+        for turn_id in self.unfinished:
+            self.turns[turn_id].abandoned = True
+        self.unfinished.clear()
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        match entry:
+            case ModelInputEntry() | ModelOutputEntry():
+                self.spoken.append(entry)
+                self._add_to_turn(entry)
+            case ToolResultsEntry():
+                self.results[entry.turn_id, entry.call] = entry
+                self._add_to_turn(entry)
+            case FaultEntry():
+                self._add_to_turn(entry)
+            case ForkedEntry():
+                self.abandon_unfinished()
+            case EpochEntry():
+                self.epoch = entry
+            case QuarantineEntry(lifted=True):
+                self.quarantined.pop(entry.target_seq, None)
+            case QuarantineEntry():
+                self.quarantined[entry.target_seq] = entry
+            case _ if isinstance(entry, StateEntry):
+                self.state_entries.setdefault(state_key_of(entry), []).append(entry)
+                if isinstance(entry, ClearEntry):
+                    self.shown = []
+            case _:
+                pass
+
+    def _add_to_turn(self, entry: ContextEntry | FaultEntry) -> None:
+        if entry.turn_id is None:
+            return
+        turn = self.turns.get(entry.turn_id)
+        if turn is None:
+            turn = self.turns[entry.turn_id] = Turn(number=entry.seq)
+        if not isinstance(entry, FaultEntry):
+            turn.entries.append(entry)
+        match entry:
+            case ModelInputEntry():
+                if turn.prompt is None:
+                    turn.prompt = entry
+                    if turn.end is None:
+                        turn.number = entry.seq
+                        self.unfinished[entry.turn_id] = entry
+            case ModelOutputEntry():
+                turn.last_call = entry.call
+                turn.awaiting_results = entry if entry.tool_calls else None
+                if entry.ends_turn:
+                    self._end(turn, entry)
+            case ToolResultsEntry():
+                turn.awaiting_results = None
+            case FaultEntry():
+                self._end(turn, entry)
+
+    def _end(self, turn: Turn, end: ModelOutputEntry | FaultEntry) -> None:
+        if turn.end is not None:
+            return
+        turn.end = end
+        self.unfinished.pop(end.turn_id, None)
+        if isinstance(end, FaultEntry) and end.never_began:
+            return
+        if not self.shown or self.shown[-1].number < turn.number:
+            self.shown.append(turn)
+        else:
+            place = bisect_left(self.shown, turn.number, key=lambda shown: shown.number)
+            self.shown = [*self.shown[:place], turn, *self.shown[place:]]
+
+
+def place_after(entries: Sequence[Entry], seq: int) -> int:
+    """The number of entries up to `seq`; the entries are in order."""
+    return bisect_right(entries, seq, key=lambda entry: entry.seq)
+
+
+def is_in(ranges: Ranges, seq: int) -> bool:
+    place = bisect_right(ranges, seq, key=lambda range_: range_[0]) - 1
+    return place >= 0 and seq <= ranges[place][1]
+
+
+def ranges_without(ranges: Ranges, others: Ranges) -> list[tuple[int, int]]:
+    """The parts of the ranges that are in none of the others."""
+    left: list[tuple[int, int]] = []
+    for first, last in ranges:
+        place = max(0, bisect_right(others, first, key=lambda range_: range_[0]) - 1)
+        while first <= last and place < len(others) and others[place][0] <= last:
+            if others[place][1] >= first:
+                if others[place][0] > first:
+                    left.append((first, others[place][0] - 1))
+                first = others[place][1] + 1
+            place += 1
+        if first <= last:
+            left.append((first, last))
+    return left
+
+
+def as_ranges(seqs: Iterable[int]) -> list[tuple[int, int]]:
+    """Joins sorted numbers into ranges."""
+    ranges: list[tuple[int, int]] = []
+    for seq in seqs:
+        if ranges and ranges[-1][1] == seq - 1:
+            ranges[-1] = (ranges[-1][0], seq)
+        else:
+            ranges.append((seq, seq))
+    return ranges
+
+
+def hidden_in(entries: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
+    """The hidden ranges as of the last entry; `hidden` are those before the first."""
+    ranges = list(hidden)
+    for entry in entries:
+        if isinstance(entry, RollbackEntry):
+            if entry.hidden is not None:
+                ranges = list(entry.hidden)
+            while ranges and ranges[-1][1] > entry.to_seq:
+                ranges.pop()
+            ranges.append((entry.to_seq + 1, entry.seq))
+    return tuple(ranges)
+
+
+def reach(held: list[Entry], hidden: Ranges, head_seq: int) -> int:
+    """The number from which on every active entry is loaded."""
+    if held and held[-1].seq == head_seq:
+        first = held[0].seq
+        if first + len(held) == head_seq + 1 and not (hidden and first > 1):
+            return first  # nothing is missing between them
+    due = head_seq
+    ranges = list(hidden)
+    for entry in reversed(held):
+        due = skip_hidden(due, ranges)
+        if entry.seq < due:
+            break
+        due = min(due, entry.seq - 1)
+    return skip_hidden(due, ranges) + 1
+
+
+def skip_hidden(seq: int, ranges: list[tuple[int, int]]) -> int:
+    """The next lower number that is not hidden; ranges above it are dropped."""
+    while ranges and seq <= ranges[-1][1]:
+        seq = min(seq, ranges.pop()[0] - 1)
+    return seq

@@ -1,0 +1,48 @@
+"""Recognizes a prompt that is sent again, by the record of the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from nplt_storage.active_entries import ActiveEntries, is_in
+from nplt_storage.entries import Entry, ModelInputEntry
+from nplt_storage.rows import Ranges
+from nplt_storage.turns import TurnState
+
+
+class SentBefore(Struct, frozen=True, kw_only=True):
+    """A prompt that is sent again. It runs once, however long ago the first was, also if it was
+    taken back. The sender gets the state of its turn, which is found by reading on from the prompt
+    until the turn ends."""
+
+    seq: int
+    turn_id: str
+    state: TurnState
+    text: str | None
+    """`None` if it was trimmed."""
+
+
+def sent_before(
+    entries: Iterable[Entry], *, message_id: str | None = None, hidden: Ranges = ()
+) -> SentBefore | None:
+    """The prompt that the entries begin with, and the state of its turn; `None` if they begin with
+    another entry or its message id differs."""
+    following = iter(entries)
+    prompt = next(following, None)
+    if not isinstance(prompt, ModelInputEntry) or message_id not in (None, prompt.message_id):
+        return None
+    read = ActiveEntries([prompt])
+    turn = read.turns.get(prompt.turn_id)
+    state: TurnState = "completed"
+    if turn is not None:
+        for entry in following:
+            read.add(entry)
+            if turn.is_over:
+                break
+        state = turn.state
+        if turn.end and is_in(hidden, turn.end.seq) and not is_in(hidden, prompt.seq):
+            state = "interrupted"  # someone went back to where it had not ended
+    turn_id = prompt.turn_id or ""
+    return SentBefore(seq=prompt.seq, turn_id=turn_id, state=state, text=prompt.content)
