@@ -513,7 +513,10 @@ def banner(default_model: str, providers: Sequence[AnyProviderSettings]) -> str:
     if not all(isinstance(each, OfflineSettings | LocalSettings) for each in providers):
         return f"{who}."
     what = "it only echoes what you say"
-    local = {each.id for each in providers if isinstance(each, LocalSettings)}
-    if default_model.partition("/")[0] in local:
+    local = {each.id: each for each in providers if isinstance(each, LocalSettings)}
+    chosen = local.get(default_model.partition("/")[0])
+    if chosen is not None:
+        if chosen.path is not None:
+            return f"{who}."
         what = "a very small model on this machine"
     return f"{who} ({what}; for others, {_HOW_TO_GET_MORE})."

@@ -188,6 +188,8 @@ class RequestTooLarge(ProviderRefused):
     _: KW_ONLY
     window_tokens: int | None = None
     """The window (context and output together), if the provider named it."""
+    sent_tokens: int | None = None
+    """The tokens of the context that was sent, if the provider named them."""
 
 
 class AnswerCut(ProviderUnavailable):

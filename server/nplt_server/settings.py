@@ -172,10 +172,12 @@ class PythonSettings(Part):
 
 
 class LocalSettings(Part):
-    """The small model that runs on this machine."""
+    """A model that runs on this machine: the small one that can be installed, or any GGUF file."""
 
     id: Name = "local"
     type: Literal["local"] = "local"
+    path: HomePath | None = None
+    """The model's GGUF file. None: the small model."""
 
 
 class _VendorSettings(Part):
@@ -321,6 +323,8 @@ class ModelSettings(Part):
     """Whether the model accepts pictures."""
     tools: bool | None = None
     """Whether the model is offered tools. None: yes, until it refuses them."""
+    pdfs: bool | None = None
+    """Whether the model is sent PDFs as they are. Others are shown their text."""
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     """The effort of prompts that name none."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None

@@ -345,15 +345,6 @@ class _TextStream:
         return piece
 
 
-def _thought(event: messages.AgentThought) -> Iterator[Change]:
-    """Yields the line that the display shows."""
-    if event.type == "notice" and event.content:
-        yield NoticeShown(text=safe_line(event.content))
-    elif event.content and event.type != "tool_call":  # tools have their own events
-        words, kind = safe_line(event.content, 60), safe_line(event.type)
-        yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
-
-
 class EventTranslator:
     """Translates events. Keeps the text of the running calls, and the names of uploaded files.
 
@@ -390,12 +381,8 @@ class EventTranslator:
             case messages.TextDelta():
                 is_new = event.replay_from is None
                 yield from self._grow(event.turn_id, event.call, event.text, is_new=is_new)
-            case messages.AgentThought(type="reasoning"):
-                yield from self._grow(
-                    event.turn_id, event.call or 0, event.text or "", kind="reasoning"
-                )
             case messages.AgentThought():
-                yield from _thought(event)
+                yield from self._think(event)
             case messages.TurnStarted():
                 yield TurnBegan(turn_id=event.turn_id, model=safe_line(event.model))
             case messages.EntryAdded():
@@ -424,6 +411,22 @@ class EventTranslator:
             self._streams[key] = _TextStream(is_exact=self._is_exact and kind == "answer")
         if piece := self._streams[key].add(text):
             yield TextGrew(turn_id=turn_id, call=call, piece=piece, kind=kind)
+
+    def _think(self, event: messages.AgentThought) -> Iterator[Change]:
+        match event.type:
+            case "reasoning":
+                yield from self._grow(
+                    event.turn_id, event.call or 0, event.text or "", kind="reasoning"
+                )
+            case "tool_call":
+                pass  # tools have their own events
+            case "notice" if event.content:
+                yield NoticeShown(text=safe_line(event.content))
+            case _ if event.content:
+                words, kind = safe_line(event.content, 60), safe_line(event.type)
+                yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
+            case _:
+                pass
 
     def _enter(self, event: messages.EntryAdded) -> Iterator[Change]:
         entry, turn_id = event.entry, event.turn_id or word_in(event.entry, "turn_id")

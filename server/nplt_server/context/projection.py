@@ -317,6 +317,7 @@ def _basis(parts: ContextParts) -> tuple[object, ...]:
         parts.without_pictures,
         parts.screens_after,
         parts.call_budget.takes_images,
+        parts.call_budget.takes_pdfs,
         notice_of(parts),
     )
 

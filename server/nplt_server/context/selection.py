@@ -70,6 +70,8 @@ class CallBudget(Struct, frozen=True, kw_only=True):
     """Whether the model can be shown images."""
     provider: str = ""
     """The provider of the model, because each has refused other entries."""
+    takes_pdfs: bool = False
+    """Whether the model reads PDFs itself."""
 
 
 class HistoryAtCall(Struct, frozen=True, kw_only=True):
@@ -430,6 +432,7 @@ def measure_step(
                 with_screen=parts.screens and entry.seq > parts.screens_after,
                 takes_images=parts.call_budget.takes_images
                 and entry.seq not in parts.without_pictures,
+                takes_pdfs=parts.call_budget.takes_pdfs,
             )
         )
     return measured

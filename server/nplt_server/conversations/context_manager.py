@@ -158,6 +158,7 @@ class ContextManager:
             keep=services.rules.keep,
             takes_images=facts.takes_images,
             provider=model.partition("/")[0],
+            takes_pdfs=facts.takes_pdfs,
         )
 
     async def prepare(
@@ -241,7 +242,8 @@ class ContextManager:
 
     def answer_tokens_max(self, model: str, context_tokens: int) -> int:
         """The room for the answer after a context of so many tokens."""
-        most = self.services.models.facts(model).room_for_answer(context_tokens)
+        corrected = self.services.counting.correction.corrected(model, context_tokens)
+        most = self.services.models.facts(model).room_for_answer(corrected)
         ceiling = self._ceilings.get(model)
         return most if ceiling is None else min(most, ceiling.answer_tokens)
 

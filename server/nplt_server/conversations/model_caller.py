@@ -81,7 +81,10 @@ GO_ON: Final = (
     "Your last answer was cut off. Go on with it exactly where it stops, beginning with its very "
     "next character. Repeat nothing, and say nothing about having been cut off."
 )
-"""What a model is asked to go on with its answer, unless a prompt says more."""
+"""The request to go on with an answer, unless the prompt says more."""
+_FILLED_SHARE: Final = 0.95
+"""How much of the window is used, where the provider has said how it counts: a shorter text has
+not the same tokens for each character."""
 _QUARANTINES_MAX: Final = 3
 """Calls repeated with more entries quarantined, in one turn. The next turn may try others."""
 
@@ -184,6 +187,7 @@ class ModelCaller:
         self._tries = _Tries(models=[model])
         self._room: CallRoom | None = None
         self._said_without_tools = False
+        self._noticed: set[str] = set()
         self._call = 0
         self.fallback_from: JsonObject | None = None
         """The model that was to answer, and why another one was asked instead."""
@@ -209,6 +213,7 @@ class ModelCaller:
         try:
             while True:
                 try:
+                    await self._learn_window()
                     outcome = await self._ask(forms.form, answer_only=answer_only)
                     if self._refusals is not None:
                         self._refusals.confirm_quarantined()
@@ -266,6 +271,11 @@ class ModelCaller:
         if logs.tokens.on:
             logs.tokens("billed", model=self.model, counted=counted, **usage.as_json())
 
+    async def _learn_window(self) -> None:
+        """Asks the provider about the model, if that may tell its window."""
+        sources = self._services.context.models.facts(self.model).sources
+        await self._router.before_call(self.model, is_window_known="context_tokens" in sources)
+
     # One request
 
     async def _ask(self, form: RequestForm | None, *, answer_only: bool) -> CallOutcome:
@@ -276,6 +286,7 @@ class ModelCaller:
             self._compressible,
             tokens_max=None if room is None else room.context_tokens,
         )
+        self._announce_left_out(view)
         output = ModelOutputAccumulator(answer_bytes_max=limits.answer_bytes_max)
         made = CallOutcome(
             route=self.route, view=view, output=output, fallback_from=self.fallback_from
@@ -333,6 +344,16 @@ class ModelCaller:
             raise ProviderUnavailable(late, timed_out=True)
         if output.stop_reason is None:
             raise AnswerCut
+
+    def _announce_left_out(self, view: ContextView) -> None:
+        """Tells the person, before the model is called, which of the prompt's files it is not
+        shown. Each sentence is sent once in a turn."""
+        prompts = (each for each in view.messages if each.seq == self._prompt.seq)
+        for prompt in prompts:
+            for file in prompt.attachments if isinstance(prompt, ModelInputMessage) else ():
+                if (notice := file.notice) is not None and notice not in self._noticed:
+                    self._noticed.add(notice)
+                    self._events.thought("notice", notice)
 
     def _request(self, made: CallOutcome, *, answer_only: bool) -> LlmRequest:
         answer_tokens_max = self._context.answer_tokens_max(self.model, made.view.tokens)
@@ -425,19 +446,30 @@ class ModelCaller:
             }
 
     async def _shorten(self, error: ProviderError) -> bool:
-        """Shortens the next request to the window the provider named, if that is smaller
-        than the known one; otherwise by a fixed fraction."""
+        """Shortens the next request to the window the provider named, as the provider counts,
+        if that is shorter than what was sent; otherwise by a fixed fraction."""
         tries, view = len(self._tries.too_large), self._view
         if not isinstance(error, RequestTooLarge) or view is None or tries == len(_SHORTENED):
             return False
         self._tries.too_large.append(error)
-        window = error.window_tokens
-        if window is None or not self._services.context.models.learn_window(self.model, window):
-            sent = CallRoom(
+        services = self._services.context
+        window, sent = error.window_tokens, error.sent_tokens
+        is_shorter = window is not None and services.models.learn_window(self.model, window)
+        facts = services.models.facts(self.model)
+        if sent is not None and sent > facts.budget_tokens:
+            services.counting.learn(self.model, counted=view.tokens, real=sent, at_once=True)
+            # As the provider counts, also where it differs more than a correction may.
+            share = _FILLED_SHARE * facts.budget_tokens / sent
+            answer_tokens = self._context.answer_tokens_max(self.model, 0)
+            self._room = CallRoom(
+                context_tokens=int(view.tokens * share), answer_tokens=answer_tokens
+            ).within(self._room)
+        elif not is_shorter:
+            room = CallRoom(
                 context_tokens=view.tokens,
                 answer_tokens=self._context.answer_tokens_max(self.model, view.tokens),
             ).within(self._room)
-            self._room = sent.shortened(_SHORTENED[tries])
+            self._room = room.shortened(_SHORTENED[tries])
         self._announce_retry(
             f"{error}; {self.model} is asked again and shown less of what came before"
         )

@@ -68,6 +68,8 @@ Json: TypeAlias = dict[str, Any]
 _Blocks: TypeAlias = list[Json]
 
 _THINKING: Final = ("thinking", "redacted_thinking")
+_TITLE_MAX: Final = 500
+"""The characters of a document's title that the API takes."""
 _VENDOR_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -95,6 +97,11 @@ def _user_blocks(step: UserStep, ids: Mapping[str, str], *, takes_images: bool) 
             if result.status != "success":
                 block["is_error"] = True
         blocks.append(block)
+    # platform.claude.com/docs/en/build-with-claude/pdf-support: "Place PDFs before text in your
+    # requests".
+    for document in step.documents:
+        source = {"type": "base64", "media_type": "application/pdf", "data": document.data_base64}
+        blocks.append({"type": "document", "source": source, "title": document.name[:_TITLE_MAX]})
     for image in step.images if takes_images else ():
         source = {"type": "base64", "media_type": image.content_type, "data": image.data_base64}
         blocks.append({"type": "image", "source": source})
@@ -336,7 +343,8 @@ class MessagesApi(VendorApi, frozen=True, kw_only=True):
         return abilities_of(model).takes_prefill
 
     def takes_prefill(self, rendered: RenderedRequest) -> bool:
-        """Not together with extended thinking (docs/en/build-with-claude/extended-thinking)."""
+        """Prefilling and extended thinking exclude each other
+        (docs/en/build-with-claude/extended-thinking)."""
         thinking = rendered.body.get("thinking", {})
         return "type" not in thinking or thinking["type"] == "disabled"
 
@@ -384,8 +392,8 @@ def _block_seqs(step: CompiledStep, *, takes_images: bool) -> tuple[int, ...]:
     if isinstance(step, AssistantStep):
         return ()
     results = (result.seq for result in step.results)
-    images = (image.seq for image in step.images if takes_images)
-    return (*results, *images, *step.text_seqs)
+    files = (file.seq for file in (*step.documents, *(step.images if takes_images else ())))
+    return (*results, *files, *step.text_seqs)
 
 
 # ------------------------------------------------------------------------------

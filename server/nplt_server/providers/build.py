@@ -21,8 +21,13 @@ from nplt_server.providers.credentials import (
 )
 from nplt_server.providers.learned_forms import LearnedForms
 from nplt_server.providers.model_lists import ModelLister
-from nplt_server.providers.models import MODEL as LOCAL_MODEL
-from nplt_server.providers.models import form_of, is_open, local_is_installed, models_of
+from nplt_server.providers.models import (
+    facts_of_local,
+    form_of,
+    is_open,
+    local_is_installed,
+    models_of,
+)
 from nplt_server.request_form import RequestForm
 from nplt_server.settings import (
     AnthropicSettings,
@@ -70,10 +75,15 @@ class ProviderBuilder:
                 case LocalSettings():
                     from nplt_server.providers.local_model import LocalProvider
 
-                    description = self._models.get(f"{settings.id}/{LOCAL_MODEL}")
-                    window_tokens = description.context_tokens if description is not None else None
+                    (name,) = models_of(settings)
+                    description = self._models.get(f"{settings.id}/{name}")
                     return LocalProvider(
-                        settings.id, window_tokens=window_tokens, patience=self._patience
+                        settings.id,
+                        file=settings.path,
+                        name=name,
+                        facts=facts_of_local(settings),
+                        window_tokens=None if description is None else description.context_tokens,
+                        patience=self._patience,
                     )
                 case OpenAISettings() | AnthropicSettings():
                     return self.build_vendor(settings)

@@ -37,6 +37,7 @@ import anyio.to_thread
 import orjson
 from msgspec import structs
 
+from nplt_protocol import JsonObject, JsonValue
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.errors import (
     ConfigurationError,
@@ -60,9 +61,9 @@ from nplt_server.providers.failures import (
     without_prompt,
 )
 from nplt_server.providers.learned_forms import LearnedForms
-from nplt_server.providers.model_lists import read_list
 from nplt_server.providers.models import ListedModel
 from nplt_server.providers.refusal_rules import change_for
+from nplt_server.providers.server_details import read_now, read_with_details
 from nplt_server.providers.sse import SseParser, json_object_of
 from nplt_server.providers.vendor_api import (
     AnswerParser,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from nplt_server.providers.http_client import ProviderHttpClient
 
 
+_NO_KEY = "none"
 _DRAIN_SECONDS = 1.0
 _LIST_SECONDS_MAX = 10.0
 _DRAIN_BYTES_MAX = 64 * 1024
@@ -104,7 +106,7 @@ class VendorClient(ABC):
         if any(not "!" <= character <= "~" for character in api_key):
             raise ConfigurationError(["providers: a key has characters that no key has"])
         # Servers of one's own often need none, and the SDKs won't do without.
-        self._api_key = api_key or "none"
+        self._api_key = api_key or _NO_KEY
         self.address = base_url or self.vendor_url
         # Gateways look for it in either place.
         is_elsewhere = api_key and self.address != self.vendor_url
@@ -112,6 +114,7 @@ class VendorClient(ABC):
         self._patience = patience or Patience()
         self._opening = anyio.Lock()
         self._sdk: Any = None
+        self._http: ProviderHttpClient | None = None
         self._sdk_error: type[Exception] = OSError
 
     @abstractmethod
@@ -140,8 +143,24 @@ class VendorClient(ABC):
         models: list[ListedModel] = []
         with anyio.fail_after(_LIST_SECONDS_MAX):  # what is imported first takes its time
             async for page in self._pages(sdk):
-                models += read_list(json_object_of(page.http_response.content))
+                answer = json_object_of(page.http_response.content)
+                models += await read_with_details(answer, self.fetch)
         return tuple(models)
+
+    async def fetch(self, path: str, body: JsonObject | None) -> JsonValue:
+        """Asks an endpoint of the server besides its API. Raises whatever goes wrong."""
+        await self._opened()
+        assert self._http is not None
+        headers = {**self._headers}
+        if self._api_key != _NO_KEY:
+            headers["authorization"] = f"Bearer {self._api_key}"
+        # Its root is where the version of the API begins.
+        url = re.sub(r"/(v\d\w*)/?$", "", self.address.rstrip("/")) + path
+        method = "GET" if body is None else "POST"
+        response = await self._http.request(method, url, json=body, headers=headers)
+        response.raise_for_status()
+        answer: JsonValue = orjson.loads(response.content)
+        return answer
 
     async def stream(
         self, rendered: RenderedRequest, parser: AnswerParser
@@ -240,7 +259,8 @@ class VendorClient(ABC):
             from nplt_server.providers.http_client import ProviderHttpClient
 
             connect_seconds = self._patience.connect_seconds
-            return self._open(ProviderHttpClient(self.address, connect_seconds=connect_seconds))
+            self._http = ProviderHttpClient(self.address, connect_seconds=connect_seconds)
+            return self._open(self._http)
 
         async with self._opening:
             if self._sdk is None:
@@ -342,6 +362,9 @@ class VendorProvider:
 
     async def list_models(self) -> tuple[ListedModel, ...]:
         return await self._client.list_models()
+
+    async def model_now(self, model: ListedModel) -> ListedModel:
+        return await read_now(model, self._client.fetch)
 
     async def aclose(self) -> None:
         await self._client.aclose()

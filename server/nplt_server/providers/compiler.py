@@ -76,13 +76,23 @@ class CompiledImage(Struct, frozen=True, kw_only=True):
         return f"data:{self.content_type};base64,{self.data_base64}"
 
 
+class CompiledDocument(CompiledImage, frozen=True, kw_only=True):
+    """A PDF, for vendors that read it themselves."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"CompiledDocument({self.name!r}, seq={self.seq})"
+
+
 class UserStep(Struct, frozen=True, kw_only=True):
-    """Results first, then pictures, then texts, which name them."""
+    """Results first, then documents and pictures, then texts, which name them."""
 
     texts: tuple[str, ...] = ()
     text_seqs: tuple[int, ...] = ()
     """The entry each text is from, place by place; 0: there is none."""
     images: tuple[CompiledImage, ...] = ()
+    documents: tuple[CompiledDocument, ...] = ()
     results: tuple[CompiledResult, ...] = ()
     seqs: tuple[int, ...] = ()
     """All entries it stands for, those left out of it included."""
@@ -369,6 +379,7 @@ class Compilation:
         }
         texts: list[tuple[str, int]] = []
         images: list[CompiledImage] = []
+        documents: list[CompiledDocument] = []
         for message in self._inputs:
             if isinstance(message, ModelInputMessage):
                 text = self._sendable(message.text)
@@ -385,6 +396,16 @@ class Compilation:
                 )
                 for image in message.images
             ]
+            if isinstance(message, ModelInputMessage):
+                documents += [
+                    CompiledDocument(
+                        name=self._sendable(document.name),
+                        content_type="application/pdf",
+                        data_base64=document.pdf_base64 or "",
+                        seq=message.seq,
+                    )
+                    for document in message.documents
+                ]
         seqs = tuple(message.seq for message in self._inputs if message.seq)
         if not texts and not results:
             if not any(isinstance(message, ModelInputMessage) for message in self._inputs):
@@ -394,6 +415,7 @@ class Compilation:
             texts=tuple(text for text, _ in texts),
             text_seqs=tuple(seq for _, seq in texts),
             images=tuple(images),
+            documents=tuple(documents),
             results=tuple(results.values()),
             seqs=seqs,
         )

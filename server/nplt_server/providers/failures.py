@@ -251,6 +251,36 @@ def window_named(words: str) -> int | None:
     return None
 
 
+_SENT_SAYINGS: Final = tuple(
+    re.compile(saying.replace("N", _TOKENS), re.IGNORECASE)
+    for saying in (
+        # vLLM: "you requested 5000 tokens (4000 in the messages, 1000 in the completion)"
+        r"\(N (?:tokens )?in the (?:messages|prompt)",
+        # OpenAI; vLLM: "(8192 > 4096 - 40)" counts the answer too, "has 40 input tokens" does not
+        r"messages resulted in N tokens",
+        r"has N input tokens",
+        # OpenAI, responses; OpenRouter: "(4000 of text input, 100 of tool input, …)"
+        r"input (?:token count )?\(?N\)? (?:tokens|exceeds)",
+        r"\(N of text input",
+        # llama.cpp; Mistral; Anthropic, alone and with the room for the answer; Gemini
+        r"request \(N tokens\) exceeds",
+        r"prompt contains N tokens",
+        r"prompt is too long: N tokens >",
+        r"exceed context limit: N \+ \d+ >",
+        r"input token count \(?N\)? exceeds",
+    )
+)
+
+
+def sent_tokens_named(words: str) -> int | None:
+    """The tokens of the context that was sent, without the answer, if a refusal names them."""
+    for saying in _SENT_SAYINGS:
+        found = saying.search(words)
+        if found is not None:
+            return int(found[1].replace(",", "")[:12])
+    return None
+
+
 _RETRY_AFTER_SECONDS_MAX = 7 * 86_400.0
 _SECONDS_NAMED_MIN = 30.0
 _MINUTES_SHOWN_MAX = 120
@@ -397,6 +427,7 @@ def _failure(status: int, body: VendorError, retry_after: str | None) -> Provide
         return RequestTooLarge(
             f"this is too long for the model ({status}); compact or clear the conversation",
             window_tokens=window_named(body.message),
+            sent_tokens=sent_tokens_named(body.message),
         )
     if status == 404:
         return NoSuchModel(
@@ -433,7 +464,7 @@ def failure_of_page(status: int, title: str) -> ProviderRefused:
 
 
 def _when(seconds: float | None) -> str:
-    """When to try again: a provider may want to be left alone for hours."""
+    """Says when to try again, which may be hours from now."""
     if seconds is None or seconds <= _SECONDS_NAMED_MIN:
         return "later"
     now = datetime.now(UTC)
@@ -520,7 +551,7 @@ def failure_of_transport(
 
 
 def _why_no_connection(error: Exception, address: str) -> str:
-    """What went wrong before there was a connection, and the setting to look at."""
+    """Says what went wrong before there was a connection, and which setting to look at."""
     parts = urlsplit(address)
     host, url = parts.hostname or "the provider", f" ({address})" if address else ""
     for cause in _causes(error):

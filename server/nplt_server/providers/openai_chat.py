@@ -263,12 +263,19 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
             # plain text wherever that will do: some servers know nothing else.
             text = prefix + "\n\n".join(step.texts)
             takes_images = not (self.form.without_images or self.form.plain_content)
-            images: list[JsonValue] = [
+            # developers.openai.com/api/docs/guides/file-inputs: "Chat Completions accepts only PDF
+            # files as `file` content parts."
+            files: list[JsonValue] = [
+                {"type": "file", "file": {"filename": one.name, "file_data": one.url}}
+                for one in step.documents
+                if not self.form.plain_content
+            ]
+            files += [
                 {"type": "image_url", "image_url": {"url": image.url}}
                 for image in step.images
                 if takes_images
             ]
-            content: JsonValue = [*images, {"type": "text", "text": text}] if images else text
+            content: JsonValue = [*files, {"type": "text", "text": text}] if files else text
             messages.append({"role": "user", "content": content})
         return messages
 

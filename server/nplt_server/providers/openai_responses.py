@@ -226,10 +226,14 @@ def _user_items(step: UserStep, *, takes_images: bool) -> list[JsonObject]:
     ]
     if step.texts:
         text: JsonObject = {"type": "input_text", "text": "\n\n".join(step.texts)}
+        files: list[JsonValue] = [
+            {"type": "input_file", "filename": one.name, "file_data": one.url}
+            for one in step.documents
+        ]
         images: list[JsonValue] = [
             {"type": "input_image", "image_url": image.url} for image in step.images if takes_images
         ]
-        items.append({"type": "message", "role": "user", "content": [*images, text]})
+        items.append({"type": "message", "role": "user", "content": [*files, *images, text]})
     return items
 
 

@@ -119,6 +119,12 @@ class ProviderRouter:
                 if provider.id not in self._providers:
                     self.add(provider)
 
+    async def before_call(self, name: str, *, is_window_known: bool) -> None:
+        """Finds out the window of a model that is about to be called."""
+        provider_id, _, model = name.partition("/")
+        self._provider(provider_id)  # a server on this machine may not be among the lists yet
+        await self.lists.before_call(provider_id, model, is_window_known=is_window_known)
+
     def can_call(self, name: str) -> bool:
         """Whether the model is in the settings, or of a provider that takes any name."""
         provider_id, _, model = name.partition("/")

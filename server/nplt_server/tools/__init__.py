@@ -76,7 +76,13 @@ class ToolHost(Protocol):
         ...
 
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
-        """Searches all conversations of this user, newest first."""
+        """Searches all conversations of this user. Messages that hold all words come first, then
+        those that hold some; among them those of this conversation, then the best."""
+        ...
+
+    async def messages_around(self, session_id: str, seq: int, limit: int) -> Sequence[JsonObject]:
+        """The messages around one of a conversation of this user, in order. Raises `ToolFailed`
+        if there is no such conversation."""
         ...
 
     async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
