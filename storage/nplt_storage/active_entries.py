@@ -76,7 +76,7 @@ def hidden_from(
     that two providers refuse, or one that is not named. Without a provider: all that is hidden from
     any model."""
     if not quarantines:
-        return _NOTHING_HIDDEN
+        return NOTHING_HIDDEN
 
     def is_hidden(among: Sequence[QuarantineEntry]) -> bool:
         refusers = {each.provider for each in among}
@@ -93,7 +93,7 @@ def hidden_from(
     return HiddenEntries(frozenset(whole), frozenset(pictures))
 
 
-_NOTHING_HIDDEN: Final = HiddenEntries()
+NOTHING_HIDDEN: Final = HiddenEntries()
 
 
 class ActiveEntries:

@@ -30,7 +30,7 @@ from nplt_server.context.messages import (
 from nplt_server.context.screens import ScreensInTurns, last_screen_in
 from nplt_server.context.steps import ContextStep, Measure, Measured, steps_of, tokens_of
 from nplt_server.tools import ToolOffer
-from nplt_storage.active_entries import HiddenEntries, hidden_from
+from nplt_storage.active_entries import NOTHING_HIDDEN, HiddenEntries, hidden_from
 from nplt_storage.entries import (
     CompactionEntry,
     Entry,
@@ -123,13 +123,17 @@ def read_history(history: ConversationHistory, prompt_ref: PromptReference) -> H
         epoch_seq=0 if epoch is None else epoch.seq,
         compactions=history.compactions,
         quarantines=quarantines,
-        quarantine_seq=max((known[-1].seq for known in quarantines.values()), default=0),
+        quarantine_seq=max(map(_newest_seq, quarantines.values()), default=0),
         turns_max=history.turns_max,
         shown_turns=history.shown_turns,
         unfinished=tuple(map(_seq, history.unfinished_turns())),
         own=own,
         number=head_seq + 1 if own is None else own.number,
     )
+
+
+def _newest_seq(quarantines: Sequence[QuarantineEntry]) -> int:
+    return quarantines[-1].seq
 
 
 def turns_before(at: HistoryAtCall) -> int:
@@ -326,7 +330,8 @@ def _parts(
     at: HistoryAtCall, epoch: EpochEntry | None, call_budget: CallBudget, measure: Measure
 ) -> ContextParts:
     """The head without a screen."""
-    hidden = hidden_from(call_budget.provider, at.quarantines)
+    quarantines = at.quarantines
+    hidden = hidden_from(call_budget.provider, quarantines) if quarantines else NOTHING_HIDDEN
     selection = select(at, epoch, hidden)
     until, most = selection.until, at.turns_max
     is_windowed = most is not None and (until > most or (until == most and at.first_seq > 1))

@@ -344,6 +344,11 @@ class Conversation:
         return self.queue.cancel(turn_id, reason)
 
     def _first_receipt(self, prompt: ModelInputEntry, *, ahead: int) -> Receipt:
+        running = self.queue.running
+        if running is not None and running.prompt is prompt and running.caller is not None:
+            model = running.caller.model
+        else:
+            model = self.services.router.choose(prompt.model, self.record.model)
         return Receipt(
             turn_id=prompt.turn_id or "",
             session_id=self.session_id,
@@ -351,7 +356,7 @@ class Conversation:
             message_id=prompt.message_id,
             position=ahead,
             state="waiting" if ahead else "running",
-            model=self.services.router.choose(prompt.model, self.record.model),
+            model=model,
         )
 
     def _second_receipt(self, prompt: Prompt, known: SentBefore) -> Receipt:

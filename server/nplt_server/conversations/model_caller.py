@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from time import monotonic
@@ -36,7 +36,7 @@ from typing import Final
 import anyio
 from msgspec.structs import replace
 
-from nplt_protocol.json_text import JsonObject
+from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_server import logs
 from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.context.selection import ContextView
@@ -213,7 +213,8 @@ class ModelCaller:
         try:
             while True:
                 try:
-                    await self._learn_window()
+                    if self.route.is_listed:
+                        await self._learn_window()
                     outcome = await self._ask(forms.form, answer_only=answer_only)
                     if self._refusals is not None:
                         self._refusals.confirm_quarantined()
@@ -286,18 +287,22 @@ class ModelCaller:
             self._compressible,
             tokens_max=None if room is None else room.context_tokens,
         )
-        self._announce_left_out(view)
+        invocation = self.route.invocation
         output = ModelOutputAccumulator(answer_bytes_max=limits.answer_bytes_max)
         made = CallOutcome(
             route=self.route, view=view, output=output, fallback_from=self.fallback_from
         )
         self.so_far = made
         self._events.begin_output(output)
-        self._remind_without_tools()
-        request = replace(self._request(made, answer_only=answer_only), form=form)
         await self._record.check_owned()
+        request = self._request(
+            invocation, view, self._record.options, form=form, answer_only=answer_only
+        )
+        self._announce_left_out(view)
+        self._remind_without_tools()
         await self._stream(request, made)
-        await self._go_on_after_pauses(request, made)
+        if output.stop_reason == "pause":
+            await self._go_on_after_pauses(request, made)
         if output.is_empty:
             raise ProviderRefused(_why_empty(output))
         if room is not None:
@@ -355,22 +360,31 @@ class ModelCaller:
                     self._noticed.add(notice)
                     self._events.thought("notice", notice)
 
-    def _request(self, made: CallOutcome, *, answer_only: bool) -> LlmRequest:
-        answer_tokens_max = self._context.answer_tokens_max(self.model, made.view.tokens)
-        facts, record = self._services.context.models.facts(self.model), self._record
+    def _request(
+        self,
+        invocation: ModelInvocationDescriptor,
+        view: ContextView,
+        options: Mapping[str, JsonValue],
+        *,
+        form: RequestForm | None,
+        answer_only: bool,
+    ) -> LlmRequest:
+        answer_tokens_max = self._context.answer_tokens_max(self.model, view.tokens)
+        facts = self._services.context.models.facts(self.model)
         if self._room is not None:
             answer_tokens_max = min(answer_tokens_max, self._room.answer_tokens)
         return LlmRequest(
-            invocation=made.invocation,
-            context=made.view.messages,
-            tools=made.view.call_budget.offer.descriptions if facts.takes_tools else (),
-            options={**facts.options, **record.options, **self._prompt.options},
+            invocation=invocation,
+            context=view.messages,
+            tools=view.call_budget.offer.descriptions if facts.takes_tools else (),
+            options={**facts.options, **options, **self._prompt.options},
             answer_tokens_max=answer_tokens_max,
             answer_only=answer_only,
             is_retry=self._tries.retries > 0,
             continues=self._call == 0 and self._prompt.continues is not None,
             # The id itself may be a name that somebody chose.
-            cache_key=sha256(f"nplt {record.session_id}".encode()).hexdigest()[:32],
+            cache_key=sha256(f"nplt {self._record.session_id}".encode()).hexdigest()[:32],
+            form=form,
         )
 
     def _log(self, made: CallOutcome) -> None:
@@ -546,8 +560,10 @@ class ModelCaller:
     def _remind_without_tools(self) -> None:
         """Says once in a conversation that the model takes no tools, also where that was learned
         in another one."""
+        if self._said_without_tools or not self.route.is_listed:
+            return
         form = self._router.learned.of(self.model)
-        if self._said_without_tools or form is None or not form.without_tools:
+        if form is None or not form.without_tools:
             return
         self._said_without_tools = True
         if not self._context.has_answered(self.model):

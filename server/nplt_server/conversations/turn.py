@@ -167,7 +167,8 @@ class TurnRun:
     _pauses: int = field(init=False, default=0)
     """The number of waits in progress: tool calls that wait for approvals, or the turn that
     waits for a slot."""
-    _caller: ModelCaller | None = field(init=False, default=None)
+    caller: ModelCaller | None = field(init=False, default=None)
+    """Set by `begin`. It has the model that answers."""
     tool_host: TurnToolHost = field(init=False)
     _results: dict[str, ToolCallResult] = field(init=False, default_factory=dict)
     """The results of the last output's tool calls so far, by the id of the call."""
@@ -189,8 +190,8 @@ class TurnRun:
     def model(self) -> str | None:
         """The model that is called. Before a resumed turn begins again, it is the model that the
         turn had before the restart."""
-        if self._caller is not None:
-            return self._caller.model
+        if self.caller is not None:
+            return self.caller.model
         return None if self.resumed is None else self.resumed.model
 
     def begin(self, model: str) -> None:
@@ -198,7 +199,7 @@ class TurnRun:
         self._take(RunStep.BEGIN)
         self.tool_host = TurnToolHost(self)
         self.events = TurnEvents(self.record, self.turn_id)
-        self._caller = ModelCaller(
+        self.caller = ModelCaller(
             self.prompt,
             model,
             context=self.context,
@@ -335,12 +336,12 @@ class TurnRun:
 
     async def _call_model(self) -> ModelOutputEntry:
         """Makes one model call and writes its output."""
-        assert self._caller is not None
+        assert self.caller is not None
         if not self._take_slot_now():  # given back while an approval was waited for
             with self._paused():
                 await self._take_slot()
         try:
-            made = await self._caller.call(self.call, answer_only=self._has_rejected)
+            made = await self.caller.call(self.call, answer_only=self._has_rejected)
         finally:
             self._update_token_usage()
         await self.events.settled()
@@ -348,7 +349,7 @@ class TurnRun:
         if "schema" in self.prompt.options and not draft.tool_calls:
             draft = replace(draft, rejected=await self._why_rejected(draft))
         entry = await self.context.state.append_model_output(draft)
-        self._caller.forget()
+        self.caller.forget()
         if entry.rejected is not None:
             self.events.thought(
                 "retrying",
@@ -359,7 +360,7 @@ class TurnRun:
 
     def _update_token_usage(self) -> None:
         """Adds the usage of the last call, answered or not."""
-        made = None if self._caller is None else self._caller.so_far
+        made = None if self.caller is None else self.caller.so_far
         if made is None or made.output.usage is None:
             return
         for name, tokens in made.output.usage.as_json().items():
@@ -490,7 +491,7 @@ class TurnRun:
         with anyio.CancelScope(shield=True):
             await self.events.settled()
         await self._write_results(why_skipped=reason, execute_error=reason)
-        made = None if self._caller is None else self._caller.forget()
+        made = None if self.caller is None else self.caller.forget()
         entry: Entry
         if made is not None and made.output.text:
             cut = replace(
@@ -543,7 +544,7 @@ class TurnRun:
             error=error,
             model=self.model or None,
             stop_reason=CANCELLED if state == "interrupted" else stop_reason,
-            fallback_from=None if self._caller is None else self._caller.fallback_from,
+            fallback_from=None if self.caller is None else self.caller.fallback_from,
         )
 
     def close(self) -> None:

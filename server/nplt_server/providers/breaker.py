@@ -66,25 +66,26 @@ class Breaker:
         self._looked_at: float | None = None
         self._failures = 0
         self._open_seconds = OPEN_SECONDS
-        self._open_until: float | None = None
+        self.open_until: float | None = None
+        """`None`: closed. The breaker alone changes it."""
         self._openings = 0
         self._probe: BreakerPermit | None = None
 
     @property
     def state(self) -> BreakerState:
-        if self._open_until is None:
+        if self.open_until is None:
             return "closed"
-        return "open" if self.clock() < self._open_until else "half_open"
+        return "open" if self.clock() < self.open_until else "half_open"
 
     @property
     def seconds_left(self) -> float:
         """Seconds until a call is let through."""
-        return 0.0 if self._open_until is None else max(0.0, self._open_until - self.clock())
+        return 0.0 if self.open_until is None else max(0.0, self.open_until - self.clock())
 
     def admit(self) -> BreakerPermit:
         """Lets a call through, or raises `ProviderPaused`."""
         permit = BreakerPermit(self._openings)
-        if self._open_until is None:
+        if self.open_until is None:
             return permit
         if self.state == "open" or self._probe is not None:
             seconds = self.seconds_left if self.state == "open" else _PROBE_SECONDS
@@ -112,7 +113,7 @@ class Breaker:
     def began(self) -> None:
         """The provider has begun to answer. Other calls are let through without waiting for
         the end, which may take minutes. The outcome is still reported at the end."""
-        self._open_until = None
+        self.open_until = None
         self._probe = None
 
     def succeeded(self) -> None:
@@ -144,7 +145,7 @@ class Breaker:
             self._failures += 1
         if was_probe:
             self._open_seconds = min(self._open_seconds * 2, OPEN_SECONDS_MAX)
-        if was_probe or (self._failures >= FAILURES_MAX and self._open_until is None):
+        if was_probe or (self._failures >= FAILURES_MAX and self.open_until is None):
             self._open(self._open_seconds)
 
     def given_up(self, permit: BreakerPermit) -> None:
@@ -154,6 +155,6 @@ class Breaker:
             self._probe = None
 
     def _open(self, seconds: float) -> None:
-        self._open_until = max(self.clock() + seconds, self._open_until or 0.0)
+        self.open_until = max(self.clock() + seconds, self.open_until or 0.0)
         self._openings += 1
         self._probe = None

@@ -282,6 +282,8 @@ class ModelLists:
         await self.load()
         found = self._model(provider_id, model)
         key = f"{provider_id}/{model}"
+        if self._known is not None:
+            self._known.refresh(key)
         is_new = key not in self._unlisted
         if found is None and is_new and not is_window_known and self._may_ask(provider_id, 0.0):
             if len(self._unlisted) >= _LISTED_MAX:

@@ -213,19 +213,21 @@ class KnownModels(dict[str, ModelFacts]):
             for model in models_of(provider, settings.models)
         )
         self._listed: dict[str, ListedModel] = {}
-        super().__init__({name: self._facts(name) for name in (*names, *settings.models)})
+        self._applied: dict[str, RequestForm | None] = {}
+        """The form of each model's requests that its facts tell of."""
         self.learned = LearnedForms()
+        super().__init__({name: self._facts(name) for name in (*names, *settings.models)})
 
-    def __getitem__(self, name: str) -> ModelFacts:
-        """The facts, with what refusals have shown that the model does not take."""
-        facts, form = super().__getitem__(name), self.learned.of(name)
-        if form is None or not (form.without_tools or form.without_images or form.plain_content):
-            return facts
-        return structs.replace(
-            facts,
-            takes_tools=facts.takes_tools and not form.without_tools,
-            takes_images=facts.takes_images and not (form.without_images or form.plain_content),
-        )
+    def use(self, learned: LearnedForms) -> None:
+        """Applies what refusals have shown, and from now on what `refresh` finds."""
+        self.learned = learned
+        for name in self:
+            self[name] = self._facts(name)
+
+    def refresh(self, name: str) -> None:
+        """Applies what refusals of the model have shown since."""
+        if self.learned.of(name) is not self._applied.get(name):
+            self[name] = self._facts(name)
 
     def __missing__(self, name: str) -> ModelFacts:
         return self._facts(name)
@@ -253,8 +255,10 @@ class KnownModels(dict[str, ModelFacts]):
             known = _with_list(known, listed)
         if settings is not None:
             known = _with_settings(known, settings)
-        ceiling = self._ceiling(name)
-        return known if ceiling is None else structs.replace(known, ceiling_tokens=ceiling)
+        if (ceiling := self._ceiling(name)) is not None:
+            known = structs.replace(known, ceiling_tokens=ceiling)
+        form = self._applied[name] = self.learned.of(name)
+        return known if form is None else _with_form(known, form)
 
 
 _SETTINGS: Final = "models in the settings"
@@ -282,6 +286,17 @@ def _with_list(known: ModelFacts, listed: ListedModel) -> ModelFacts:
         takes_tools=known.takes_tools if listed.tools is None else listed.tools,
         takes_images=known.takes_images if listed.images is None else listed.images,
         sources=sources,
+    )
+
+
+def _with_form(known: ModelFacts, form: RequestForm) -> ModelFacts:
+    """The facts without what refusals have shown that the model does not take."""
+    if not (form.without_tools or form.without_images or form.plain_content):
+        return known
+    return structs.replace(
+        known,
+        takes_tools=known.takes_tools and not form.without_tools,
+        takes_images=known.takes_images and not (form.without_images or form.plain_content),
     )
 
 

@@ -156,6 +156,8 @@ class ModelRoute:
         self._stream = self._masked_call if secrets else self._call
         self._provider = provider
         self._model = model
+        self.is_listed = isinstance(provider, ModelLister)
+        """Whether the provider can be asked about its models."""
         self.provider_breaker = provider_breaker
         """Shared by all models of the provider."""
         self.breaker = Breaker(
@@ -191,7 +193,7 @@ class ModelRoute:
             yield each
 
     async def _call(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        if self.provider_breaker.state == "open":
+        if self.provider_breaker.open_until is not None:
             await self.provider_breaker.look(self._is_back)
         observer = _CallObserver(self, request)
         try:

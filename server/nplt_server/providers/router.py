@@ -122,7 +122,6 @@ class ProviderRouter:
     async def before_call(self, name: str, *, is_window_known: bool) -> None:
         """Finds out the window of a model that is about to be called."""
         provider_id, _, model = name.partition("/")
-        self._provider(provider_id)  # a server on this machine may not be among the lists yet
         await self.lists.before_call(provider_id, model, is_window_known=is_window_known)
 
     def can_call(self, name: str) -> bool:
@@ -262,7 +261,7 @@ def build_router(
     )
     learned = LearnedForms(settings.data_dir / "forms.json")
     if known is not None:
-        known.learned = learned
+        known.use(learned)
     builder = ProviderBuilder(
         environ=environ, models=settings.models, patience=patience, learned=learned
     )

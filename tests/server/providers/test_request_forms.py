@@ -74,7 +74,7 @@ async def talking(
     learned = learned or LearnedForms()
     provider = provider_at(server, learned, models=models, **more)
     known = KnownModels(Settings(models=models or {}))
-    known.learned = learned
+    known.use(learned)
     context = ContextServices(models=ModelCatalog(known))
     try:
         async with conversation_with(
