@@ -3,7 +3,9 @@ file of our user: by the server, backup, doctor, repair, import, migrate and the
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -349,3 +351,78 @@ def test_no_way_leads_out_of_the_root(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "data")
     with pytest.raises(NotOurs):
         disk.open(tmp_path / "data" / "in" / ".." / ".." / "secret", os.O_RDONLY)
+
+
+class SwappedAfterCheck(Disk):
+    """Something else takes the file's place as soon as the disk has looked at it."""
+
+    def __init__(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[], None]
+    ) -> None:
+        super().__init__(root)
+        self._monkeypatch = monkeypatch
+        self._put = put
+
+    def open(self, path: Path, flags: int) -> int:
+        stat = os.stat
+
+        def stat_then_put(*names: object, **options: object) -> os.stat_result:
+            try:
+                return stat(*names, **options)  # type: ignore[call-overload, no-any-return]
+            finally:
+                patched.undo()
+                self._put()
+
+        with self._monkeypatch.context() as patched:
+            patched.setattr(os, "stat", stat_then_put)
+            return super().open(path, flags)
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT], ids=["read", "write"])
+@pytest.mark.parametrize("was", ["a file", "nothing"])
+def test_a_link_put_between_the_check_and_the_open_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, was: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    path, theirs = tmp_path / "data" / "lock", tmp_path / "theirs"
+    if was == "a file":
+        path.write_bytes(b"ours")
+    theirs.write_bytes(b"theirs")
+
+    def put() -> None:
+        path.unlink(missing_ok=True)
+        path.symlink_to(theirs)
+
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        os.close(SwappedAfterCheck(tmp_path / "data", monkeypatch, put).open(path, flags))
+    assert path.is_symlink()
+
+
+def test_a_pipe_put_between_the_check_and_the_open_is_refused_without_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    path.write_bytes(b"ours")
+
+    def put() -> None:
+        path.unlink()
+        os.mkfifo(path)
+
+    with pytest.raises(NotOurs, match="a pipe"):
+        SwappedAfterCheck(tmp_path, monkeypatch, put).open(path, os.O_RDONLY)
+
+
+@needs_root
+def test_a_file_of_another_user_put_between_the_check_and_the_open_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    path.write_bytes(b"ours")
+
+    def put() -> None:
+        path.unlink()
+        path.write_bytes(b"theirs")
+        os.chown(path, STRANGER, -1)
+
+    with pytest.raises(NotOurs, match="belongs to another user"):
+        SwappedAfterCheck(tmp_path, monkeypatch, put).open(path, os.O_RDONLY)
