@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nplt_server.masking import MASK, MaskedText, SecretMask, secrets_among
+from nplt_server.providers import (
+    ModelOutputDelta,
+    OpaquePiece,
+    ReasoningPiece,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+)
+from nplt_server.providers.masked_output import MaskedOutput
+from nplt_server.providers.model_lists import ModelLister, ModelLists
+from nplt_server.providers.models import ListedModel
 
 KEY = "sk-sk-ant-0123456789abcdef"
 OTHER = "aaaaaaaaaaaaaaab"
@@ -71,3 +84,51 @@ def test_a_word_that_ends_like_a_key_begins_is_not_held_back() -> None:
 )
 def test_a_variable_is_secret_by_the_last_word_of_its_name(name: str, is_secret: bool) -> None:
     assert secrets_among({name: "Bearer 0123456789abcdef"}) == ["0123456789abcdef"] * is_secret
+
+
+class LeakyLister:
+    id, address, is_open = "box", "http://127.0.0.1:1/v1", True
+
+    async def list_models(self) -> tuple[ListedModel, ...]:
+        return ListedModel(name="small"), ListedModel(name=f"large-{KEY}")
+
+
+async def test_a_model_whose_name_holds_a_secret_is_not_listed() -> None:
+    lists, lister = ModelLists(secrets=SECRETS), cast(ModelLister, LeakyLister())
+    lists.add(lister)
+    await lists.update(lists.begin())
+    known = lists.of("box")
+    assert known is not None
+    assert [model.name for model in known.models] == ["small"]
+
+
+def masked(*deltas: ModelOutputDelta) -> list[ModelOutputDelta]:
+    output = MaskedOutput(SECRETS)
+    return [*(each for delta in deltas for each in output.feed(delta)), *output.flush()]
+
+
+def test_a_secret_in_a_stop_reason_or_the_name_of_a_tool_is_masked() -> None:
+    assert masked(Stopped(reason=f"seen {KEY}")) == [Stopped(reason=f"seen {MASK}")]
+    assert masked(ToolCallPiece(index=0, tool_name=f"now-{KEY}")) == [
+        ToolCallPiece(index=0, tool_name=f"now-{MASK}")
+    ]
+
+
+@pytest.mark.parametrize("first", [TextPiece, ReasoningPiece])
+def test_text_held_back_is_given_before_the_next_kind_of_delta(
+    first: type[TextPiece] | type[ReasoningPiece],
+) -> None:
+    call = ToolCallPiece(index=0, tool_name="now", arguments=KEY[5:])
+    assert masked(first(text=f"x {KEY[:5]}"), call) == [
+        first(text="x "),
+        first(text=KEY[:5]),
+        call,
+    ]
+
+
+def test_a_sealed_piece_is_dropped_once_something_was_masked() -> None:
+    sealed = OpaquePiece(data={"signature": "abc"})
+    assert masked(ReasoningPiece(text="fine"), sealed) == [ReasoningPiece(text="fine"), sealed]
+    told = [ReasoningPiece(text=KEY[:9]), ReasoningPiece(text=KEY[9:])]
+    assert sealed not in masked(*told, sealed)
+    assert masked(OpaquePiece(data={"thinking": KEY})) == []

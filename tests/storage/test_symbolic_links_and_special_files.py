@@ -366,9 +366,11 @@ class SwappedAfterCheck(Disk):
     def open(self, path: Path, flags: int) -> int:
         stat = os.stat
 
-        def stat_then_put(*names: object, **options: object) -> os.stat_result:
+        def stat_then_put(
+            name: str, *, dir_fd: int | None = None, follow_symlinks: bool = True
+        ) -> os.stat_result:
             try:
-                return stat(*names, **options)  # type: ignore[call-overload, no-any-return]
+                return stat(name, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
             finally:
                 patched.undo()
                 self._put()
