@@ -428,3 +428,27 @@ def test_a_file_of_another_user_put_between_the_check_and_the_open_is_refused(
 
     with pytest.raises(NotOurs, match="belongs to another user"):
         SwappedAfterCheck(tmp_path, monkeypatch, put).open(path, os.O_RDONLY)
+
+
+def test_a_second_name_of_a_link_is_no_second_name_of_its_target(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "theirs").write_bytes(b"theirs")
+    link, target = tmp_path / "data" / "link", tmp_path / "data" / "target"
+    link.symlink_to(tmp_path / "theirs")
+    Disk(tmp_path / "data").link(link, target)
+    assert target.is_symlink()
+    assert (tmp_path / "theirs").stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("where", ["itself", "below"])
+def test_a_link_to_a_directory_is_removed_without_what_is_in_the_directory(
+    data_dir: Path, outside: Path, where: str
+) -> None:
+    (outside / "theirs").write_bytes(b"theirs")
+    tree = data_dir / "trash" / "20200101T000000_s9"
+    if where == "below":
+        tree.mkdir()
+    (tree if where == "itself" else tree / "files").symlink_to(outside)
+    Disk(data_dir).remove_tree(tree)
+    assert not os.path.lexists(tree)
+    assert (outside / "theirs").exists()
