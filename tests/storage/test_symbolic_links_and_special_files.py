@@ -155,6 +155,18 @@ async def test_a_catalogue_that_is_a_link_is_replaced_and_not_written_through(
     assert not index.is_symlink()
 
 
+async def test_a_working_catalogue_behind_a_link_is_not_written_to(
+    data_dir: Path, outside: Path
+) -> None:
+    there = move_out(data_dir / "catalog.sqlite", outside)
+    before = there.read_bytes()
+    async with file_store(data_dir) as store:
+        await put(store, chat(1), "s4")
+        assert len(await rows(store)) == 4
+    assert there.read_bytes() == before
+    assert [path.name for path in outside.iterdir()] == [there.name]
+
+
 async def test_a_live_file_that_is_a_link_is_not_written_through(
     data_dir: Path, outside: Path
 ) -> None:
