@@ -233,13 +233,15 @@ def test_plain_clients_begin_in_a_fresh_conversation_without_the_create_setting(
 TOKENS = {"ada": "ada's token", "bob": "bob's token"}
 
 
+USERS = [
+    {"name": name, "token_sha256": hashlib.sha256(token.encode()).hexdigest()}
+    for name, token in TOKENS.items()
+]
+
+
 @pytest.fixture
 def shared(start_server: Start) -> ServerProcess:
-    users = [
-        {"name": name, "token_sha256": hashlib.sha256(token.encode()).hexdigest()}
-        for name, token in TOKENS.items()
-    ]
-    return start_server(users=users)
+    return start_server(users=USERS)
 
 
 def test_each_user_has_a_namespace_of_ids_and_learns_nothing_of_others(
@@ -290,6 +292,31 @@ def test_the_stored_id_of_a_chosen_one_can_not_be_computed_by_others(
     stem, _, digest = made.rpartition("-")
     assert (stem, len(digest)) == ("diary", 16)
     assert not hashlib.sha256(b"ada\ndiary").hexdigest().startswith(digest)
+
+
+def test_the_stored_id_of_a_chosen_one_differs_from_server_to_server(
+    start_server: Start, connect: Connect
+) -> None:
+    made = [
+        prompt(
+            logged_in(start_server(users=USERS), connect, "ada"), "x", session_id="d", create=True
+        )
+        for _ in range(2)
+    ]
+    assert made[0]["session_id"] != made[1]["session_id"]
+
+
+def test_a_fork_is_never_stored_under_the_name_it_is_given(
+    shared: ServerProcess, connect: Connect
+) -> None:
+    ada, bob = (logged_in(shared, connect, name) for name in TOKENS)
+    adas = prompt(ada, "dear diary", session_id="diary", create=True)["session_id"]
+    prompt(bob, "mine", session_id="notes", create=True)
+    for name in (adas, "letters"):
+        fork = bob.request(SESSION_FORK, {"session_id": "notes", "name": name}).json
+        assert (fork["name"], len(fork["session_id"])) == (name, 32)
+        assert contents_of(bob, name) == ["mine"]
+    assert contents_of(ada, "diary") == ["dear diary"]
 
 
 def test_an_import_never_takes_the_id_another_user_is_going_to_choose(
@@ -361,12 +388,8 @@ def test_a_chosen_id_is_found_after_a_restart_and_brought_back_only_while_it_is_
 def test_a_conversation_under_the_digest_of_earlier_versions_is_found_by_its_owner(
     start_server: Start, connect: Connect, tmp_path: Path
 ) -> None:
-    users = [
-        {"name": name, "token_sha256": hashlib.sha256(token.encode()).hexdigest()}
-        for name, token in TOKENS.items()
-    ]
     older = {wanted: digest_without_key(wanted, "ada") for wanted in ("diary", "d" * 64)}
-    server = start_server(users=users)
+    server = start_server(users=USERS)
     server.terminate()
     for session_id in older.values():
         document = tmp_path / f"{session_id}.json"

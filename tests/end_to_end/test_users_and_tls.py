@@ -20,6 +20,7 @@ from tests.support.raw_client import (
     PING,
     PROMPT,
     SESSION_DELETE,
+    SESSION_FORK,
     SESSION_LIST,
     SESSION_SWITCH,
     SESSION_UPDATE,
@@ -105,7 +106,7 @@ def test_another_users_conversation_gets_the_same_error_as_an_unknown_one(
     ada.ask("my diary")
     session_id = ada.request(SESSION_LIST).json["sessions"][0]["session_id"]
     assert bob.request(SESSION_LIST).json["sessions"] == []
-    for code in (ATTACH, SESSION_SWITCH, SESSION_DELETE, HISTORY_REQUEST):
+    for code in (ATTACH, SESSION_SWITCH, SESSION_FORK, SESSION_DELETE, HISTORY_REQUEST):
         theirs = bob.request(code, {"session_id": session_id}).json
         missing = bob.request(code, {"session_id": "f" * 32}).json
         assert theirs["code"] == missing["code"] == "not_found"

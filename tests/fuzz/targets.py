@@ -65,7 +65,7 @@ from nplt_storage.entries import Entry
 from nplt_storage.files.append import Appender
 from nplt_storage.files.conversation_file import JsonFile
 from nplt_storage.files.format import FileEntries, Tail, decode_closing, file_name, session_id_of
-from nplt_storage.files.salvage import CannotRepair, sound_entries
+from nplt_storage.files.salvage import CannotRepair, salvaged
 from nplt_storage.maintenance.export import export_document
 from nplt_storage.maintenance.importing import import_file
 from nplt_storage.pages import PageQuery, read_page
@@ -367,7 +367,7 @@ def _check_appending(disk: MemoryFiles, file: JsonFile, entries: list[Entry]) ->
 
 
 def _check_repair(content: bytes) -> None:
-    readable = list(sound_entries(_reader(content), len(content), "s1"))
+    readable = list(salvaged(_reader(content), len(content), "s1")[1])
     try:
         repair, repaired = planned(content)
     except CannotRepair:

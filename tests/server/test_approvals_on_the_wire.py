@@ -17,6 +17,7 @@ from tests.support.raw_client import (
     DETACH,
     HISTORY_REQUEST,
     PROMPT,
+    REDACT,
     SESSION_EVENT,
     SESSION_LIST,
     STATUS,
@@ -157,6 +158,21 @@ def test_clear_and_compact_behind_a_pending_approval_are_busy(
     answer(client, question, "deny")
     client.event(TURN_FINISHED)
     assert "code" not in client.request(request_type).json
+
+
+def test_a_redaction_behind_a_pending_approval_is_busy_and_names_the_tool(
+    connect: Connect,
+) -> None:
+    client = connect()
+    client.hello()
+    client.ask("oops")
+    question = asked(client)
+    refused = client.request(REDACT, {"seq": 1}).json
+    assert (refused["code"], refused["retryable"]) == ("busy", True)
+    assert "approval (now)" in refused["message"]
+    answer(client, question, "deny")
+    client.event(TURN_FINISHED)
+    assert client.request(REDACT, {"seq": 1}).json == {"seq": 1}
 
 
 def test_a_conversation_with_a_pending_approval_is_listed_as_waiting(connect: Connect) -> None:

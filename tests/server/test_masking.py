@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nplt_server.masking import MASK, MaskedText, SecretMask, secrets_among
+from nplt_server.providers import (
+    ModelOutputDelta,
+    OpaquePiece,
+    ReasoningPiece,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+)
+from nplt_server.providers.masked_output import MaskedOutput
+from nplt_server.providers.model_lists import ModelLister, ModelLists
+from nplt_server.providers.models import ListedModel
 
 KEY = "sk-sk-ant-0123456789abcdef"
 OTHER = "aaaaaaaaaaaaaaab"
@@ -39,9 +52,10 @@ def test_a_text_without_a_secret_is_given_as_it_is(text: str, cuts: list[int]) -
 def test_a_secret_in_pieces_of_any_size_is_masked_and_the_rest_is_whole(size: int) -> None:
     text = f"it is {KEY}, and ollama 1"
     masked = given_in_pieces(text, list(range(0, len(text), size)))
-    assert masked.startswith("it is ")
-    assert masked.endswith(f"{MASK}, and ollama 1")
-    assert KEY[4:] not in masked
+    # Less than four characters at the end of a piece are not held back.
+    begun, _, rest = masked.partition(MASK)
+    assert begun in {f"it is {KEY[:shown]}" for shown in range(4)}
+    assert rest == ", and ollama 1"
 
 
 def test_the_beginning_of_a_secret_that_is_most_of_it_is_masked_at_the_end() -> None:
@@ -71,3 +85,54 @@ def test_a_word_that_ends_like_a_key_begins_is_not_held_back() -> None:
 )
 def test_a_variable_is_secret_by_the_last_word_of_its_name(name: str, is_secret: bool) -> None:
     assert secrets_among({name: "Bearer 0123456789abcdef"}) == ["0123456789abcdef"] * is_secret
+
+
+class LeakyLister:
+    id, address, is_open = "box", "http://127.0.0.1:1/v1", True
+
+    async def list_models(self) -> tuple[ListedModel, ...]:
+        return ListedModel(name="small"), ListedModel(name=f"large-{KEY}")
+
+
+async def test_a_model_whose_name_holds_a_secret_is_not_listed() -> None:
+    lists, lister = ModelLists(secrets=SECRETS), cast(ModelLister, LeakyLister())
+    lists.add(lister)
+    await lists.update(lists.begin())
+    known = lists.of("box")
+    assert known is not None
+    assert [model.name for model in known.models] == ["small"]
+
+
+def masked_deltas(*deltas: ModelOutputDelta) -> list[ModelOutputDelta]:
+    output = MaskedOutput(SECRETS)
+    return [*(each for delta in deltas for each in output.feed(delta)), *output.flush()]
+
+
+def test_a_secret_in_a_stop_reason_or_the_name_of_a_tool_is_masked() -> None:
+    assert masked_deltas(Stopped(reason=f"seen {KEY}")) == [Stopped(reason=f"seen {MASK}")]
+    assert masked_deltas(ToolCallPiece(index=0, tool_name=f"now-{KEY}")) == [
+        ToolCallPiece(index=0, tool_name=f"now-{MASK}")
+    ]
+
+
+@pytest.mark.parametrize("first", [TextPiece, ReasoningPiece])
+def test_text_held_back_is_given_before_the_next_kind_of_delta(
+    first: type[TextPiece] | type[ReasoningPiece],
+) -> None:
+    call = ToolCallPiece(index=0, tool_name="now", arguments=KEY[5:])
+    assert masked_deltas(first(text=f"x {KEY[:5]}"), call) == [
+        first(text="x "),
+        first(text=KEY[:5]),
+        call,
+    ]
+
+
+def test_a_sealed_piece_is_dropped_once_something_was_masked() -> None:
+    sealed = OpaquePiece(data={"signature": "abc"})
+    assert masked_deltas(ReasoningPiece(text="fine"), sealed) == [
+        ReasoningPiece(text="fine"),
+        sealed,
+    ]
+    told = [ReasoningPiece(text=KEY[:9]), ReasoningPiece(text=KEY[9:])]
+    assert sealed not in masked_deltas(*told, sealed)
+    assert masked_deltas(OpaquePiece(data={"thinking": KEY})) == []

@@ -33,6 +33,7 @@ def flipped(line: bytes, *places: int) -> bytes:
 
 KINDS: dict[str, Callable[[bytes, bytes], bytes]] = {
     "bom": lambda first, rest: b"\xef\xbb\xbf" + first + rest,
+    "one bit": lambda first, rest: first[:20] + bytes([first[20] ^ 1]) + first[21:] + rest,
     "two bits": lambda first, rest: flipped(first, 5, 30) + rest,
     "bits of the id": lambda first, rest: flipped(first, 15, 16) + rest,
     "bits of the checksum": lambda first, rest: flipped(first, -18, -20) + rest,
@@ -136,6 +137,37 @@ async def test_whose_it_is_comes_from_the_index(tmp_path: Path, kind: str) -> No
     (row,) = await rows(store, "ada")
     assert not row.damaged
     assert await store.origin("s1") == Origin(user="ada", created_at=START)
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", ["bom", "junk before it", "lines before it", "one bit"])
+async def test_a_first_line_that_can_be_found_still_names_the_owner_without_an_index(
+    tmp_path: Path, kind: str
+) -> None:
+    put(tmp_path, damaged(kind, file_bytes(ENTRIES, user="ada")))
+    store = await open_for_users(tmp_path)
+    (row,) = await rows(store, "ada")
+    assert row.created_at == START
+    assert await all_entries(store, "s1") == ENTRIES
+    await store.delete("s1")
+    assert [each.row.session_id for each in await store.trash("ada")] == ["s1"]
+    await store.undelete("s1", user="ada")
+    if row.damaged:  # a byte order mark alone is no damage
+        await store.repair("s1")
+    (row,) = await rows(store, "ada")
+    assert not row.damaged
+    assert await all_entries(store, "s1") == ENTRIES
+    await store.close()
+
+
+async def test_the_owner_comes_from_an_index_that_knows_fewer_entries(tmp_path: Path) -> None:
+    path = put(tmp_path, file_bytes(chat(1), user="ada"))
+    before = await open_for_users(tmp_path)
+    await before.close()
+    path.write_bytes(damaged("gone", file_bytes(ENTRIES, user="ada")))
+    store = await open_for_users(tmp_path)
+    (row,) = await rows(store, "ada")
+    assert (row.damaged, row.created_at) == (True, START)
     await store.close()
 
 

@@ -3,7 +3,9 @@ file of our user: by the server, backup, doctor, repair, import, migrate and the
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -151,6 +153,18 @@ async def test_a_catalogue_that_is_a_link_is_replaced_and_not_written_through(
         assert len(await rows(store)) == 3
     assert (outside / "theirs").read_bytes() == b"theirs"
     assert not index.is_symlink()
+
+
+async def test_a_working_catalogue_behind_a_link_is_not_written_to(
+    data_dir: Path, outside: Path
+) -> None:
+    there = move_out(data_dir / "catalog.sqlite", outside)
+    before = there.read_bytes()
+    async with file_store(data_dir) as store:
+        await put(store, chat(1), "s4")
+        assert len(await rows(store)) == 4
+    assert there.read_bytes() == before
+    assert [path.name for path in outside.iterdir()] == [there.name]
 
 
 async def test_a_live_file_that_is_a_link_is_not_written_through(
@@ -349,3 +363,104 @@ def test_no_way_leads_out_of_the_root(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "data")
     with pytest.raises(NotOurs):
         disk.open(tmp_path / "data" / "in" / ".." / ".." / "secret", os.O_RDONLY)
+
+
+class SwappedAfterCheck(Disk):
+    """Something else takes the file's place as soon as the disk has looked at it."""
+
+    def __init__(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[], None]
+    ) -> None:
+        super().__init__(root)
+        self._monkeypatch = monkeypatch
+        self._put = put
+
+    def open(self, path: Path, flags: int) -> int:
+        stat = os.stat
+
+        def stat_then_put(
+            name: str, *, dir_fd: int | None = None, follow_symlinks: bool = True
+        ) -> os.stat_result:
+            try:
+                return stat(name, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+            finally:
+                patched.undo()
+                self._put()
+
+        with self._monkeypatch.context() as patched:
+            patched.setattr(os, "stat", stat_then_put)
+            return super().open(path, flags)
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT], ids=["read", "write"])
+@pytest.mark.parametrize("was", ["a file", "nothing"])
+def test_a_link_put_between_the_check_and_the_open_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, was: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    path, theirs = tmp_path / "data" / "lock", tmp_path / "theirs"
+    if was == "a file":
+        path.write_bytes(b"ours")
+    theirs.write_bytes(b"theirs")
+
+    def put() -> None:
+        path.unlink(missing_ok=True)
+        path.symlink_to(theirs)
+
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        os.close(SwappedAfterCheck(tmp_path / "data", monkeypatch, put).open(path, flags))
+    assert path.is_symlink()
+
+
+def test_a_pipe_put_between_the_check_and_the_open_is_refused_without_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    path.write_bytes(b"ours")
+
+    def put() -> None:
+        path.unlink()
+        os.mkfifo(path)
+
+    with pytest.raises(NotOurs, match="a pipe"):
+        SwappedAfterCheck(tmp_path, monkeypatch, put).open(path, os.O_RDONLY)
+
+
+@needs_root
+def test_a_file_of_another_user_put_between_the_check_and_the_open_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    path.write_bytes(b"ours")
+
+    def put() -> None:
+        path.unlink()
+        path.write_bytes(b"theirs")
+        os.chown(path, STRANGER, -1)
+
+    with pytest.raises(NotOurs, match="belongs to another user"):
+        SwappedAfterCheck(tmp_path, monkeypatch, put).open(path, os.O_RDONLY)
+
+
+def test_a_second_name_of_a_link_is_no_second_name_of_its_target(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "theirs").write_bytes(b"theirs")
+    link, target = tmp_path / "data" / "link", tmp_path / "data" / "target"
+    link.symlink_to(tmp_path / "theirs")
+    Disk(tmp_path / "data").link(link, target)
+    assert target.is_symlink()
+    assert (tmp_path / "theirs").stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("where", ["itself", "below"])
+def test_a_link_to_a_directory_is_removed_without_what_is_in_the_directory(
+    data_dir: Path, outside: Path, where: str
+) -> None:
+    (outside / "theirs").write_bytes(b"theirs")
+    tree = data_dir / "trash" / "20200101T000000_s9"
+    if where == "below":
+        tree.mkdir()
+    (tree if where == "itself" else tree / "files").symlink_to(outside)
+    Disk(data_dir).remove_tree(tree)
+    assert not os.path.lexists(tree)
+    assert (outside / "theirs").exists()

@@ -87,7 +87,8 @@ def call(tool: str) -> dict[str, object]:
         sys.stdout.buffer.write(b"\xff\xfe not even text \n")
         sys.stdout.buffer.flush()
     if tool == "complain":
-        print("a line of complaint " + "!" * 100_000, file=sys.stderr, flush=True)
+        complaint = "a line of complaint " + os.environ.get("EVIL", "")
+        print(complaint + "!" * 100_000, file=sys.stderr, flush=True)
     if tool == "colour":
         return {"content": [{"type": "text", "text": "\x1b[31mred\x1b[0m\u202e\r\nnext"}]}
     if tool == "keys":
@@ -151,7 +152,7 @@ def listen_to_stdin() -> None:
             if name == "flood":
                 flood(os.environ["FLOOD"])
             if name == "raw":
-                say_raw(request["id"])
+                print(raw_reply(request["id"]), flush=True)
             elif name == "refuse":
                 error = {"code": -32000, "message": os.environ["EVIL"], "data": os.environ["EVIL"]}
                 say(id=request["id"], error=error)
@@ -159,12 +160,12 @@ def listen_to_stdin() -> None:
                 say(id=request["id"], result=result_of(request))
 
 
-def say_raw(request_id: object) -> None:
+def raw_reply(request_id: object) -> str:
     """A reply with what RAW holds as it is, or the line RAW_LINE."""
     line = os.environ.get("RAW_LINE", "").replace("ID", json.dumps(request_id))
     text = f"<{os.environ.get('RAW', '')}>"
     message = json.dumps({"content": [{"type": "text", "text": "TEXT"}]}).replace("TEXT", text)
-    print(line or f'{{"jsonrpc": "2.0", "id": {request_id}, "result": {message}}}', flush=True)
+    return line or f'{{"jsonrpc": "2.0", "id": {request_id}, "result": {message}}}'
 
 
 def listen_to(port: int) -> None:
@@ -183,6 +184,8 @@ def listen_to(port: int) -> None:
                 self.reply(404 if session else 400, b"")
             elif "id" not in request:
                 self.reply(202, b"")
+            elif (request.get("params") or {}).get("name") == "raw":
+                self.reply(200, raw_reply(request["id"]).encode(), session or "")
             else:
                 message = {"jsonrpc": "2.0", "id": request["id"], "result": result_of(request)}
                 self.reply(200, json.dumps(message).encode(), session or "")

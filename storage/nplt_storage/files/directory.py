@@ -53,7 +53,7 @@ from nplt_storage.files.format import (
     session_id_of,
 )
 from nplt_storage.files.json_document import FileBytes, JsonDocument
-from nplt_storage.files.salvage import sound_entries
+from nplt_storage.files.salvage import salvaged
 from nplt_storage.files.trash import Trash
 from nplt_storage.ids import new_entry_id
 from nplt_storage.index.updates import (
@@ -147,8 +147,12 @@ class FileReading:
             row = self._row
             # Every line that verifies, also behind the damage.
             with suppress(OSError), opened_to_read(self._disk, self._path) as (read, size):
-                empty = new_row(self._session_id, user=row.user, created_at=row.created_at)
-                row = fold_all(empty, sound_entries(read, size, self._session_id))
+                header, entries = salvaged(read, size, self._session_id)
+                user, created_at = row.user, row.created_at
+                if header is not None:
+                    user, created_at = header.user, header.created_at
+                row = new_row(self._session_id, user=user, created_at=created_at)
+                row = fold_all(row, entries)
             stamp = void_stamp(self._path.name, self._known)
             yield EntriesAdded(
                 row=replace(row, damaged=True), stamp=stamp, replaces_all=self._is_first

@@ -195,14 +195,13 @@ class KnownElsewhere(Struct, frozen=True, kw_only=True):
     """The day in the file's name."""
 
 
-def sound_entries(read: Read, size: int, session_id: str) -> Iterator[Entry]:
-    """All entries that can be read, in order."""
+def salvaged(read: Read, size: int, session_id: str) -> tuple[Header | None, Iterator[Entry]]:
+    """The header, if it can be found, and all entries that can be read, in order."""
     try:
         found = FoundLines(read, size, session_id)
     except CannotRepair:
-        return
-    for seq in sorted(found.places):
-        yield decode_verified(found.line(seq))
+        return None, iter(())
+    return found.header, (decode_verified(found.line(seq)) for seq in sorted(found.places))
 
 
 class FoundLines:

@@ -45,6 +45,7 @@ from nplt_storage.files.format import (
     read_header,
     session_id_of,
 )
+from nplt_storage.files.salvage import salvaged
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,9 @@ class Trash:
         disk, history, files = self._disk, self._directory.history, self._directory.files
         with plain_errors(session_id):
             found = self._deletions(session_id)
-            latest = next((path for path in found if user in (None, self._user_in(path))), None)
+            latest = next(
+                (path for path in found if user in (None, self._user_in(path, session_id))), None
+            )
             if latest is None:
                 raise ConversationNotFound(session_id)
             folder = latest.parent
@@ -209,13 +212,17 @@ class Trash:
     def owners(self, session_id: str) -> set[str]:
         """The users whose deleted conversations of that id are in the trash."""
         with plain_errors(session_id):
-            return {self._user_in(path) for path in self._deletions(session_id)}
+            return {self._user_in(path, session_id) for path in self._deletions(session_id)}
 
-    def _user_in(self, path: Path) -> str:
+    def _user_in(self, path: Path, session_id: str) -> str:
         try:
             with opened_to_read(self._disk, path) as (read, size):
-                return read_header(read, size)[0].user
-        except (BadHeader, BadLine, LaterFormat, NotOurs):
+                try:
+                    return read_header(read, size)[0].user
+                except (BadHeader, BadLine):
+                    header, _ = salvaged(read, size, session_id)
+                    return self._unknown_user if header is None else header.user
+        except (LaterFormat, NotOurs):
             return self._unknown_user
 
     def _move(self, path: Path, folder: Path) -> None:

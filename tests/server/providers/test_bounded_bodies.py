@@ -45,6 +45,8 @@ def test_no_endless_response_of_a_vendor_takes_more_than_bounded_memory(vendor: 
     assert "(500)" in seen["error-gzip"]["outcome"]
     assert "too large" in seen["call-body"]["outcome"]
     assert "too large" in seen["call-gzip"]["outcome"]
+    # A body that is compressed twice is not decompressed at all.
+    assert "too large" in seen["error-gzips"]["outcome"]
 
 
 @pytest.mark.parametrize("way", ["headers", "body", "extension", "extensions", "gzip"])

@@ -18,7 +18,9 @@ from nplt_server.errors import (
     ProviderUnauthorized,
     ProviderUnavailable,
     RequestTooLarge,
+    VendorWords,
 )
+from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, UsageReport
 from nplt_server.providers.breaker import FAILURES_MAX, OPEN_SECONDS
 from nplt_server.providers.offline import ScriptedProvider
@@ -31,9 +33,9 @@ from nplt_server.usage import ModelPrices
 class Meter:
     """A model on a route, with a clock the model turns."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, secrets: SecretMask = NO_SECRETS) -> None:
         self.now = 0.0
-        router = ProviderRouter([model_of(model)], clock=lambda: self.now)
+        router = ProviderRouter([model_of(model)], clock=lambda: self.now, secrets=secrets)
         self.route = router.route_of("test/model")
         invocation = self.route.invocation
         self.request = LlmRequest(
@@ -43,6 +45,23 @@ class Meter:
     async def calls(self) -> list[ModelOutputDelta]:
         async with self.route.call_model(self.request) as deltas:
             return [delta async for delta in deltas]
+
+
+async def test_a_secret_in_the_words_of_a_refusal_is_masked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    secret = "ghp_0f1e2d3c4b5a69788796a5b4c3d2e1f0"
+
+    async def model(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        yield TextPiece(text=f"I saw {secret[:9]}")
+        raise ProviderRefused("it refuses", vendor=VendorWords(message=f"no {secret} here"))
+
+    meter = Meter(model, secrets=SecretMask([secret]))
+    with pytest.raises(ProviderRefused) as refused:
+        await meter.calls()
+    assert refused.value.vendor is not None
+    assert refused.value.vendor.message == "no [secret] here"
+    assert secret not in caplog.text + str(refused.value)
 
 
 async def test_an_answer_is_counted_and_its_time_taken() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.support.tool_hosts import NoConversationHost
 
 from nplt_protocol import JsonObject, JsonValue
+from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.tools import Tool, ToolFailed
 from nplt_server.tools.mcp import McpServer, McpServerConfig, McpServers, RetryPauses
 
@@ -54,10 +55,13 @@ class McpHouse:
 
 @asynccontextmanager
 async def mcp_house(
-    *configs: McpServerConfig, connected: bool = True, again: RetryPauses = SOON
+    *configs: McpServerConfig,
+    connected: bool = True,
+    again: RetryPauses = SOON,
+    secrets: SecretMask = NO_SECRETS,
 ) -> AsyncIterator[McpHouse]:
     """Running, with all servers connected unless told otherwise."""
-    house = McpHouse(McpServers(configs, pauses=again))
+    house = McpHouse(McpServers(configs, pauses=again, secrets=secrets))
     running = asyncio.create_task(house.servers.run())
     try:
         if connected:

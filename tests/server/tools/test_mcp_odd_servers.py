@@ -29,6 +29,7 @@ from tests.support.endless_http_server import MIB, endless_server
 from tests.support.tool_hosts import NoConversationHost
 
 from nplt_protocol import JsonObject, JsonValue
+from nplt_server.masking import SecretMask
 from nplt_server.tools import ToolFailed
 from nplt_server.tools.mcp import (
     MESSAGES_BURST_MAX,
@@ -182,11 +183,13 @@ def at(port: int, **headers: str) -> McpServerConfig:
 
 
 @contextmanager
-def web_server(port: int = 0) -> Iterator[int]:
+def web_server(port: int = 0, *, raw: str = "") -> Iterator[int]:
     """On a port of the loopback; killed in the end."""
     command = [sys.executable, "-I", "-S", str(SUPPORT / "odd_mcp_server.py")]
-    tools = json.dumps([plain("process", "forget", "keys", "die")])
-    with subprocess.Popen([*command, str(port), tools], stdout=subprocess.PIPE) as process:
+    tools = json.dumps([plain("process", "forget", "keys", "die", "raw")])
+    with subprocess.Popen(
+        [*command, str(port), tools], stdout=subprocess.PIPE, env={**os.environ, "RAW": raw}
+    ) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
         process.kill()
@@ -507,6 +510,35 @@ async def test_names_descriptions_and_errors_have_no_control_and_no_bidi_charact
     shown = "\n".join((*seen, *caplog.messages)).replace("\n", "").replace("\\", " ")
     assert [hex(ord(each)) for each in shown if each in evil] == []
     assert not re.search(r" (x[0-9a-f]{2}|u[0-9a-f]{4})", shown)
+
+
+async def test_a_secret_in_a_file_or_on_stderr_of_an_mcp_server_is_masked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "nplt_server.tools.mcp.child")
+    secret = "ghp_0f1e2d3c4b5a69788796a5b4c3d2e1f0"
+    config = replace(odd_server("a", [ODD]), env={"SOURCES": "1", "EVIL": secret})
+    async with mcp_house(config, secrets=SecretMask([secret])) as house:
+        note = await house.servers.read(f"mcp:a/note://{secret}")
+        greeting = await house.servers.read(f"mcp:a/greet?whom={secret}")
+        about = [one.description for one in house.server("a").sources]
+        await house.call("a__complain")
+    assert note.data == b"read note://[secret]"
+    assert greeting.data == b"user: Say hello to [secret]."
+    assert about[0] == "What is due[secret]."
+    assert "a line of complaint [secret]!!!" in caplog.text
+    assert secret not in caplog.text
+
+
+@pytest.mark.parametrize("half", [r"\ud83d", r"\uDE00"])
+async def test_a_lone_surrogate_from_an_mcp_server_over_http_fails_its_call_at_once(
+    half: str,
+) -> None:
+    with web_server(raw=half) as port:
+        async with mcp_house(replace(at(port), call_seconds_max=600)) as house:
+            with pytest.raises(ToolFailed, match="web refused"):
+                await house.call("web__raw")
+            assert "process" in await house.call("web__process")
 
 
 @pytest.mark.parametrize("way", ["call-body", "error-body", "call-headers", "call-gzip"])
