@@ -99,7 +99,9 @@ class LevelOfDetailSections(Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     def try_get_section(self, name: str, level: LevelOfDetail = "live") -> str | None:
         """The text of the section of that name, or `None`."""
-        return next((section[1] for section in self.get_sections(level) if section[0] == name), None)
+        return next(
+            (section[1] for section in self.get_sections(level) if section[0] == name), None
+        )
 
     def holds(self, level: LevelOfDetail) -> bool:
         """Whether the level is given, or replaced by another one shorter than live."""
