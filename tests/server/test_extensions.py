@@ -47,6 +47,20 @@ def test_the_example_brings_a_tool_a_widget_a_counter_and_a_listener(
     assert "the context is nearly full" in server.log
 
 
+def test_a_token_counter_that_raises_does_not_break_a_turn_and_is_logged_once(
+    start_server: Callable[..., ServerProcess],
+) -> None:
+    server = start_server(
+        extensions={"token_counter": "tests.support.raising_counter:count_tokens"}
+    )
+    with RawClient(server.port) as client:
+        client.hello({"protocol": 3})
+        assert "boom one" in client.ask("boom one")
+        assert "boom two" in client.ask("boom two")
+        assert "count_tokens" in str(client.request(CONTEXT_REQUEST, {}).json)
+    assert server.log.count("can't count this") == 1
+
+
 MODULE = '''
 from nplt_server.extensions import typed_tool
 
