@@ -33,6 +33,7 @@ from nplt_server.errors import ConfigurationError
 from nplt_server.settings import ExtensionSettings, load_named
 from nplt_server.tokens import FunctionCounter, TokenCounter
 from nplt_server.tools import Tool, ToolFailed, ToolHost
+from nplt_server.tools.arguments import get_required, parse_json_safely, parse_list
 from nplt_server.tools.typed import typed_tool
 from nplt_server.widgets import Widget, WidgetView
 
@@ -48,7 +49,10 @@ __all__ = [
     "WidgetView",
     "begin_epoch_and_summarize",
     "check_tool_names",
+    "get_required",
     "load_extensions",
+    "parse_json_safely",
+    "parse_list",
     "typed_tool",
 ]
 
