@@ -31,7 +31,7 @@ def get_required(arguments: JsonObject, name: str, kind: type[_T]) -> _T:
         raise ToolFailed(f"{name}: is missing")
     if kind is float and type(value) is int:
         value = float(value)
-    if type(value) is not kind:
+    if not isinstance(value, kind) or type(value) is not kind:
         raise ToolFailed(f"{name}: must be {_KINDS[kind]}")
     return value
 
