@@ -61,6 +61,13 @@ def test_a_token_counter_that_raises_does_not_break_a_turn_and_is_logged_once(
     assert server.log.count("can't count this") == 1
 
 
+def test_an_own_tool_executor_runs_the_tools(start_server: Callable[..., ServerProcess]) -> None:
+    server = start_server(extensions={"tool_executor": "tests.support.own_tool_executor:shout"})
+    with RawClient(server.port) as client:
+        client.hello({"protocol": 3})
+        assert "now for local: " in client.ask("!tool now {}")
+
+
 MODULE = '''
 from nplt_server.extensions import typed_tool
 
@@ -97,6 +104,7 @@ something = 5
         ({"widgets": ["own_module:NotAWidget"]}, "it has no description, tools"),
         ({"token_counter": "own_module:counts_badly"}, "does not give whole numbers"),
         ({"on_compression": "own_module:not_async"}, "is not an async function"),
+        ({"tool_executor": "own_module:not_async"}, "is not an async function of a tool"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_78(

@@ -38,10 +38,12 @@ from nplt_server.tools import (
     ToolOffer,
     ToolPolicies,
     ToolPolicy,
+    ToolRunner,
     ToolTurn,
     did_you_mean,
     offer_of,
     policy_of,
+    run_tool,
 )
 from nplt_server.tools.mcp import McpServers
 from nplt_storage.entries import ToolCallRequest, ToolCallResult, ToolExecutionStatus
@@ -84,11 +86,11 @@ class ToolOutcome(Struct, frozen=True, kw_only=True):
 
 
 async def _run(
-    tool: Tool, arguments: JsonObject, host: ToolHost, secrets: SecretMask
+    runner: ToolRunner, tool: Tool, arguments: JsonObject, host: ToolHost, secrets: SecretMask
 ) -> ToolOutcome:
     name = tool.description.name
     try:
-        text: object = await tool.run(arguments, host)
+        text: object = await runner(tool, arguments, host)
     except asyncio.CancelledError:
         raise
     except ToolFailed as failure:
@@ -190,9 +192,11 @@ class ToolExecutor:
         at_once_max: int = 4,
         calls_max: int = 8,
         secrets: SecretMask = NO_SECRETS,
+        runner: ToolRunner = run_tool,
     ) -> None:
         """The tools are gone through anew whenever they are needed: some come and go. `secrets`
-        are masked in their results."""
+        are masked in their results. `runner` runs each of them."""
+        self._runner = runner
         self._secrets = secrets
         self._all = tools
         self._clock = clock
@@ -256,7 +260,8 @@ class ToolExecutor:
                     return
                 began = anyio.current_time()
                 turn.tool_started(tool_call)
-                work = _run(tool, dict(tool_call.arguments or {}), turn.tool_host, self._secrets)
+                arguments = dict(tool_call.arguments or {})
+                work = _run(self._runner, tool, arguments, turn.tool_host, self._secrets)
                 task = asyncio.create_task(work, name=f"tool {tool_call.tool_name}")
                 instead: str | None = None
                 try:
