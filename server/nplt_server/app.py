@@ -58,7 +58,7 @@ from nplt_server.requests import HANDLERS
 from nplt_server.settings import AnyProviderSettings, LocalSettings, OfflineSettings, Settings
 from nplt_server.tasks import BackgroundTasks, TurnSlots
 from nplt_server.tokens import TokenCounting
-from nplt_server.tools import ALL_TOOLS, Tool, ToolPolicy, unknown_tools
+from nplt_server.tools import ALL_TOOLS, Tool, ToolPolicy, run_tool, unknown_tools
 from nplt_server.tools.builtin import builtin_tools
 from nplt_server.tools.executor import AllTools, ToolExecutor
 from nplt_server.tools.mcp import McpServerConfig, McpServers
@@ -139,6 +139,7 @@ def build_parts(
         at_once_max=settings.limits.tools_at_once_max,
         calls_max=settings.limits.tool_calls_per_step_max,
         secrets=secrets,
+        runner=own.tool_executor or run_tool,
     )
     return router, context, runner, servers
 

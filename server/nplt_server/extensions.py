@@ -10,6 +10,8 @@ they need from here.
                      before it runs, unless `tools:` in the settings says otherwise
     widgets          a class without parameters, or an object, that is a `Widget`
     token_counter    a function from text to a number, or a `TokenCounter`
+    tool_executor    `async def f(tool: Tool, arguments: dict, host: ToolHost) -> str`, called
+                     in place of `tool.run(arguments, host)`
     on_compression   `async def f(event: OverThreshold, conversation: Compressible)`, called
                      in place of `begin_epoch_and_summarize` when a context is nearly full
 """
@@ -32,7 +34,8 @@ from nplt_server.conversations.services import (
 from nplt_server.errors import ConfigurationError
 from nplt_server.settings import ExtensionSettings, load_named
 from nplt_server.tokens import FunctionCounter, TokenCounter
-from nplt_server.tools import Tool, ToolFailed, ToolHost
+from nplt_server.tools import Tool, ToolFailed, ToolHost, ToolRunner
+from nplt_server.tools.arguments import get_required, parse_json_safely, parse_list
 from nplt_server.tools.typed import typed_tool
 from nplt_server.widgets import Widget, WidgetView
 
@@ -48,7 +51,10 @@ __all__ = [
     "WidgetView",
     "begin_epoch_and_summarize",
     "check_tool_names",
+    "get_required",
     "load_extensions",
+    "parse_json_safely",
+    "parse_list",
     "typed_tool",
 ]
 
@@ -66,6 +72,7 @@ class Extensions(Struct, frozen=True):
     widgets: list[Widget]
     token_counter: TokenCounter | None
     on_compression: CompressionListener | None
+    tool_executor: ToolRunner | None
 
 
 _T = TypeVar("_T")
@@ -94,6 +101,7 @@ def load_extensions(settings: ExtensionSettings) -> Extensions:
         load("widgets", settings.widgets, _as_widget),
         next(iter(load("token_counter", [settings.token_counter], _as_counter)), None),
         next(iter(load("on_compression", [settings.on_compression], _as_listener)), None),
+        next(iter(load("tool_executor", [settings.tool_executor], _as_runner)), None),
     )
     if mistakes:
         raise ConfigurationError(mistakes)
@@ -145,4 +153,10 @@ def _as_counter(loaded: object) -> TokenCounter:
 def _as_listener(loaded: object) -> CompressionListener:
     if not inspect.iscoroutinefunction(loaded):
         raise BadExtension("is not an async function of an event and a conversation")
+    return loaded
+
+
+def _as_runner(loaded: object) -> ToolRunner:
+    if not inspect.iscoroutinefunction(loaded):
+        raise BadExtension("is not an async function of a tool, its arguments and a host")
     return loaded

@@ -385,6 +385,7 @@ class ExtensionSettings(Part):
     widgets: tuple[PythonName, ...] = ()
     token_counter: PythonName | None = None
     on_compression: PythonName | None = None
+    tool_executor: PythonName | None = None
 
 
 class BackendSettings(Part):

@@ -4,12 +4,17 @@
 of characters. Long texts are counted in samples, in bounded time. `Correction` adjusts
 counts to the tokens that a model's provider charged. Conversations use `TokenCounting`, which
 loads the counter in a thread on first use and holds the correction.
+
+A turn never fails because tokens can't be counted. Usage that a vendor reports comes first, then
+the counter, then the estimate, then characters ÷ 2.5.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +24,8 @@ from typing import Final, Protocol
 from msgspec import Struct, field
 
 from nplt_server.digest.text import clean_text
+
+log = logging.getLogger(__name__)
 
 WHOLE_CHARACTERS_MAX: Final = 64 * 1024
 SAMPLE_CHARACTERS: Final = 1024
@@ -222,12 +229,53 @@ class TokenCounter(Protocol):
     def count(self, text: str, /) -> int: ...
 
 
+_CHARACTERS_PER_TOKEN: Final = 2.5
+"""The last resort, where nothing else can count."""
+
+
+class SafeCounter:
+    """A counter that never raises: where the given one fails, the estimate counts the text."""
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self._counter = counter
+        self._has_failed = False
+
+    @property
+    def name(self) -> str:
+        name = self._counter.name
+        return f"{name}, {CharacterCounter.name}" if self._has_failed else name
+
+    def count(self, text: str) -> int:
+        try:
+            # From somebody else's code any value may come.
+            return max(0, operator.index(self._counter.count(text)))
+        except Exception as error:
+            self._log_once(error)
+        try:
+            return _BUILT_IN.count(text)
+        except Exception:
+            return math.ceil(len(text) / _CHARACTERS_PER_TOKEN)
+
+    def _log_once(self, error: Exception) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            name, what = self._counter.name, f"{type(error).__name__}: {error}"
+            log.error("the token counter %s failed; such texts are estimated: %s", name, what)
+
+
+_BUILT_IN: Final = CharacterCounter()
+
+
 def best_counter() -> TokenCounter:
     """Returns the exact counter if its package is installed, else the estimate.
 
     Loading the vocabulary takes a tenth of a second or two: call it in a thread.
     """
-    return load_o200k() or CharacterCounter()
+    try:
+        return load_o200k() or CharacterCounter()
+    except Exception:  # a package that is there and does not work
+        log.exception("the exact token counter can't be loaded; tokens are estimated")
+        return CharacterCounter()
 
 
 EVEN: Final = 1000
@@ -284,7 +332,7 @@ class TokenCounting:
 
     def __init__(self, own: TokenCounter | None = None) -> None:
         self._loading: asyncio.Future[TokenCounter] | None = None
-        self._counter = own
+        self._counter = None if own is None else SafeCounter(own)
         self._tools: tuple[str, int] = ("", 0)
         self.correction = Correction()
 
@@ -294,7 +342,7 @@ class TokenCounting:
                 loop = asyncio.get_running_loop()
                 self._loading = loop.run_in_executor(None, best_counter)
             # Shielded, so that a cancelled caller does not cancel the others.
-            self._counter = await asyncio.shield(self._loading)
+            self._counter = SafeCounter(await asyncio.shield(self._loading))
         return self._counter
 
     @property

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         Record,
         StoreDescription,
     )
+    from nplt_storage.store_backend import StoreBackend, create_history_backend
 
 __all__ = [
     "BadCursor",
@@ -100,11 +101,13 @@ __all__ = [
     "SentBefore",
     "StorageError",
     "StorageUnavailable",
+    "StoreBackend",
     "StoreConfig",
     "StoreContext",
     "StoreDescription",
     "ToolCall",
     "WrittenElsewhere",
+    "create_history_backend",
     "decode_line",
     "encode_line",
     "entry_as_json",
@@ -125,6 +128,7 @@ _HOMES = (
     "nplt_storage.copying",
     "nplt_storage.opening",
     "nplt_storage.memory",
+    "nplt_storage.store_backend",
     "nplt_storage.files.append",
     "nplt_storage.files.directory",
     "nplt_storage.files.store",

@@ -111,6 +111,11 @@ class ActiveEntries:
         can tell whether to continue from where it stopped."""
         self.unfinished: dict[str | None, ModelInputEntry] = {}
         self.spoken: list[ModelInputEntry | ModelOutputEntry] = []
+        """The prompts and outputs, cleared or not."""
+        self._cleared_count = 0
+        """How many of them came before the last clear."""
+        self._spared: list[ModelInputEntry | ModelOutputEntry] = []
+        """Those of turns that had not ended by then: models still see them."""
         self.results: ResultsByCall = {}
         self.state_entries: dict[StateKey, list[StateEntry]] = {}
         self.quarantined: dict[int, tuple[QuarantineEntry, ...]] = {}
@@ -153,6 +158,7 @@ class ActiveEntries:
                 self.state_entries.setdefault(state_key_of(entry), []).append(entry)
                 if isinstance(entry, ClearEntry):
                     self.shown = []
+                    self._clear_spoken()
             case _:
                 pass
 
@@ -166,6 +172,21 @@ class ActiveEntries:
             known = ()
         if known:
             self.quarantined[entry.target_seq] = known
+
+    def _clear_spoken(self) -> None:
+        self._cleared_count = len(self.spoken)
+        turns = (self.turns[turn_id] for turn_id in self.unfinished)
+        spared = (each for turn in turns for each in turn.entries)
+        self._spared = [
+            entry for entry in spared if isinstance(entry, ModelInputEntry | ModelOutputEntry)
+        ]
+
+    def spoken_since_clear(self, n: int) -> list[ModelInputEntry | ModelOutputEntry]:
+        """The last `n` prompts and outputs that no clear has hidden, oldest first."""
+        count = len(self.spoken)
+        since = self.spoken[max(self._cleared_count, count - n, 0) :]
+        missing = n - len(since)
+        return [*self._spared[-missing:], *since] if missing > 0 else since
 
     def _add_to_turn(self, entry: ContextEntry | FaultEntry) -> None:
         if entry.turn_id is None:

@@ -87,10 +87,21 @@ class LevelOfDetailSections(Struct, frozen=True, kw_only=True, omit_defaults=Tru
     summary: Sections = ()
     gist: Sections = ()
 
+    @classmethod
+    def create_uniform(cls, sections: Sections) -> LevelOfDetailSections:
+        """The same sections at every level: nothing shorter is made of them by rule."""
+        return cls(live=sections, summary=sections, gist=sections)
+
     def get_sections(self, level: LevelOfDetail) -> Sections:
         if level == "gist" and self.gist:
             return self.gist
         return self.summary if level != "live" and self.summary else self.live
+
+    def try_get_section(self, name: str, level: LevelOfDetail = "live") -> str | None:
+        """The text of the section of that name, or `None`."""
+        return next(
+            (section[1] for section in self.get_sections(level) if section[0] == name), None
+        )
 
     def holds(self, level: LevelOfDetail) -> bool:
         """Whether the level is given, or replaced by another one shorter than live."""

@@ -222,6 +222,7 @@ class ConversationHistory:
         self._hidden_first: tuple[int, Ranges] = (0, ())
         """An entry's number, and the hidden ranges when it was the newest; every later entry is
         loaded."""
+        self._created_at = None if row is None else row.created_at
         if row is not None:
             known_seq = row.head_seq
             self._hidden_first = known_seq, row.hidden
@@ -302,6 +303,22 @@ class ConversationHistory:
     def first_seq(self) -> int:
         """Every active entry from here on is loaded; 1 if all are."""
         return self._before.first_seq
+
+    @property
+    def messages(self) -> list[ChatMessage]:
+        """Copies of the loaded messages that no clear has hidden, oldest first."""
+        return self.recent(self.head_seq)
+
+    @property
+    def created_at(self) -> datetime | None:
+        """The time of the conversation's creation; `None` if nothing is stored."""
+        first = self._held[0].timestamp if self._held else None
+        return self._created_at or first
+
+    @property
+    def updated_at(self) -> datetime | None:
+        """The time of the newest entry."""
+        return self._held[-1].timestamp if self._held else self._created_at
 
     @property
     def holds_all(self) -> bool:
@@ -418,7 +435,12 @@ class ConversationHistory:
         number than its own. Callers must not change the list."""
         return self._all_active.shown
 
-    def get_context(self, max_turns: int = 5) -> list[JsonObject]:
+    def get_context(
+        self, max_turns: int = 5, *, num_messages: int | None = None
+    ) -> list[JsonObject]:
+        """The last turns, or the last so many messages, that no clear has hidden, as JSON."""
+        if num_messages is not None:
+            return [message.as_json() for message in self.recent(num_messages)]
         turns_max = max_turns if self.turns_max is None else min(max_turns, self.turns_max)
         shown = self.shown_turns
         return [
@@ -429,10 +451,16 @@ class ConversationHistory:
         ]
 
     def recent(self, n: int) -> list[ChatMessage]:
-        return self._messages(self._all_active.spoken[-n:] if n > 0 else [])
+        """The last `n` messages of people and models that no clear has hidden."""
+        return self._messages(self._all_active.spoken_since_clear(n) if n > 0 else [])
 
     def by_role(self, role: Role) -> list[ChatMessage]:
-        messages = (entry for entry in self._all_active.entries if isinstance(entry, MessageEntry))
+        """Like `messages`; those of the system stay when the rest is cleared."""
+        active = self._all_active
+        entries: Iterable[Entry] = active.entries
+        if role != "system":
+            entries = active.spoken_since_clear(self.head_seq)
+        messages = (entry for entry in entries if isinstance(entry, MessageEntry))
         return self._messages(entry for entry in messages if entry.role == role)
 
     # Growing

@@ -47,6 +47,27 @@ def test_the_example_brings_a_tool_a_widget_a_counter_and_a_listener(
     assert "the context is nearly full" in server.log
 
 
+def test_a_token_counter_that_raises_does_not_break_a_turn_and_is_logged_once(
+    start_server: Callable[..., ServerProcess],
+) -> None:
+    server = start_server(
+        extensions={"token_counter": "tests.support.raising_counter:count_tokens"}
+    )
+    with RawClient(server.port) as client:
+        client.hello({"protocol": 3})
+        assert "boom one" in client.ask("boom one")
+        assert "boom two" in client.ask("boom two")
+        assert "count_tokens" in str(client.request(CONTEXT_REQUEST, {}).json)
+    assert server.log.count("can't count this") == 1
+
+
+def test_an_own_tool_executor_runs_the_tools(start_server: Callable[..., ServerProcess]) -> None:
+    server = start_server(extensions={"tool_executor": "tests.support.own_tool_executor:shout"})
+    with RawClient(server.port) as client:
+        client.hello({"protocol": 3})
+        assert "now for local: " in client.ask("!tool now {}")
+
+
 MODULE = '''
 from nplt_server.extensions import typed_tool
 
@@ -83,6 +104,7 @@ something = 5
         ({"widgets": ["own_module:NotAWidget"]}, "it has no description, tools"),
         ({"token_counter": "own_module:counts_badly"}, "does not give whole numbers"),
         ({"on_compression": "own_module:not_async"}, "is not an async function"),
+        ({"tool_executor": "own_module:not_async"}, "is not an async function of a tool"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_78(

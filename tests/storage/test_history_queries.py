@@ -201,6 +201,35 @@ def test_the_context_is_the_most_recent_ended_turns_as_messages() -> None:
     assert history.get_context(max_turns=0) == []
 
 
+def test_the_context_can_be_the_last_messages_instead_of_turns() -> None:
+    history = ConversationHistory("s1", chat(9))
+    context = history.get_context(num_messages=3)
+    assert [message["content"] for message in context] == ["word 8", "", "so 8"]
+    assert history.get_context(num_messages=0) == []
+
+
+def test_a_history_knows_its_messages_and_when_it_was_created_and_updated(pen: Pen) -> None:
+    assert (pen.history.created_at, pen.history.updated_at) == (None, None)
+    pen.write_all([prompt("t1"), answer("t1")])
+    first, last = pen.history.entries
+    assert [message.seq for message in pen.history.messages] == [1, 2]
+    assert (pen.history.created_at, pen.history.updated_at) == (first.timestamp, last.timestamp)
+
+
+def test_messages_begin_after_the_clear(pen: Pen) -> None:
+    pen.write_all([prompt("t1"), answer("t1"), clear(), prompt("t2")])
+    assert [message.seq for message in pen.history.messages] == [4]
+    assert [message.seq for message in pen.history.by_role("user")] == [4]
+    assert pen.history.by_role("assistant") == []
+    assert pen.history.message_count == 3, "the record keeps all of them"
+
+
+def test_messages_of_a_turn_that_ran_during_the_clear_stay(pen: Pen) -> None:
+    pen.write_all([prompt("t1"), answer("t1"), prompt("t2"), clear(), answer("t2")])
+    assert [message.seq for message in pen.history.messages] == [3, 5]
+    assert [message.seq for message in pen.history.recent(1)] == [5]
+
+
 def test_what_is_handed_out_can_be_changed_without_harm() -> None:
     history = ConversationHistory("s1", chat(3))
     context = history.get_context()

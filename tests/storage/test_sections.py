@@ -35,6 +35,22 @@ def test_an_empty_level_falls_back_to_the_next_more_detailed_one() -> None:
     assert LevelOfDetailSections().get_sections("gist") == ()
 
 
+def test_a_section_is_found_by_its_name_at_each_level() -> None:
+    original = LevelOfDetailSections(live=(("a", "1"), ("b", "2")), gist=(("a", "short"),))
+    assert original.try_get_section("b") == "2"
+    assert original.try_get_section("a", "gist") == "short"
+    assert original.try_get_section("b", "gist") is None
+    assert original.try_get_section("a", "summary") == "1", "the next more detailed level"
+
+
+def test_uniform_sections_are_the_same_at_every_level() -> None:
+    same = (("", "short as it is"), ("file", "text"))
+    uniform = LevelOfDetailSections.create_uniform(same)
+    assert [uniform.get_sections(level) for level in LEVELS] == [same] * 3
+    assert uniform.holds("summary")
+    assert uniform.holds("gist")
+
+
 def test_plain_text_has_the_names_as_headings() -> None:
     original = LevelOfDetailSections(live=(("", "look at this"), ("top.txt", "CPU 3 %")))
     assert original.to_plain_text("live") == "look at this\n\n## top.txt\nCPU 3 %"

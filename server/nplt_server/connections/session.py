@@ -58,6 +58,7 @@ from nplt_server.dialects import NO_TOKEN, PendingReply, Presenter, presenter_fo
 from nplt_server.errors import error_to_tell
 from nplt_storage.errors import ConversationHeld, WrittenElsewhere
 from nplt_storage.files.format import LOCAL_USER
+from nplt_storage.history import ConversationHistory
 
 log = logging.getLogger(__name__)
 
@@ -263,6 +264,13 @@ class Session:
         return None if cursor is None else cursor.session_id
 
     # Requests
+
+    @property
+    def conversation_history(self) -> ConversationHistory | None:
+        """The history of the conversation it is attached to; `None` if nothing is stored there, or
+        if another server of the cluster has it."""
+        held = self.conversation
+        return held.history if isinstance(held, Conversation) else None
 
     async def run(self) -> None:
         self.greet()

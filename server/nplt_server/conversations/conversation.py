@@ -9,7 +9,6 @@ conversation, not to a connection: a client that leaves stops nothing. The turn 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
@@ -393,8 +392,8 @@ class Conversation:
         return self.state.append(draft)
 
     def get_messages(self) -> list[ChatMessage]:
-        """Copies, oldest first."""
-        return self.get_recent_messages(sys.maxsize)
+        """Copies, oldest first; after a clear, those that came since."""
+        return self.history.messages
 
     def get_recent_messages(self, n: int) -> list[ChatMessage]:
         return self.history.recent(n)

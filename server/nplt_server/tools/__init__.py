@@ -134,6 +134,14 @@ class Tool(Struct, frozen=True, kw_only=True):
     """It has a time limit of its own, which depends on the progress that it reports."""
 
 
+ToolRunner: TypeAlias = Callable[[Tool, JsonObject, ToolHost], Awaitable[str]]
+"""Runs one tool that may run; approvals, limits and masking are around it."""
+
+
+async def run_tool(tool: Tool, arguments: JsonObject, host: ToolHost) -> str:
+    return await tool.run(arguments, host)
+
+
 class ToolFailed(Exception):
     """Raised by a tool with a sentence meant for the model. A tool may raise anything else too:
     the runner makes a result of it."""

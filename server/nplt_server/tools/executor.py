@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 from itertools import chain
+from traceback import format_exception
 from typing import Final, Literal
 
 import anyio
@@ -37,20 +38,26 @@ from nplt_server.tools import (
     ToolOffer,
     ToolPolicies,
     ToolPolicy,
+    ToolRunner,
     ToolTurn,
     did_you_mean,
     offer_of,
     policy_of,
+    run_tool,
 )
 from nplt_server.tools.mcp import McpServers
 from nplt_storage.entries import ToolCallRequest, ToolCallResult, ToolExecutionStatus
 
 log = logging.getLogger(__name__)
+debug_log = logging.getLogger("nplt.tools")
+"""The debug category `tools`."""
 
 GRACE_SECONDS: Final = 1.0
 """The time a cancelled tool gets to clean up."""
 
-_NAMES_MAX: Final = 5
+_ERRORS_MAX: Final = 5
+_MESSAGE_CHARACTERS_MAX: Final = 1_000
+"""How much of an exception's message the result repeats."""
 
 _left_behind: set[asyncio.Task[ToolOutcome]] = set()
 """The loop itself would forget them half way."""
@@ -78,23 +85,33 @@ class ToolOutcome(Struct, frozen=True, kw_only=True):
     attachments: tuple[str, ...] = ()
 
 
-async def _run(tool: Tool, arguments: JsonObject, host: ToolHost) -> ToolOutcome:
+async def _run(
+    runner: ToolRunner, tool: Tool, arguments: JsonObject, host: ToolHost, secrets: SecretMask
+) -> ToolOutcome:
     name = tool.description.name
     try:
-        text: object = await tool.run(arguments, host)
+        text: object = await runner(tool, arguments, host)
     except asyncio.CancelledError:
         raise
     except ToolFailed as failure:
         return ToolOutcome(status="failed", text=str(failure))
     except BaseException as error:
-        log.exception("tool %s failed", name)
-        return ToolOutcome(status="failed", text=f"{name} failed: {_in_short(error)}")
+        why = f"{name} failed: {_in_short(error, secrets)}"
+        log.warning("tool %s", why)
+        _log_stack(f"the stack of tool {name}:", error, secrets)
+        return ToolOutcome(status="failed", text=why)
     if not isinstance(text, str):
         log.error("tool %s gave %s, not text", name, type(text).__name__)
         what = f"{name} gave {type(text).__name__} instead of text"
         return ToolOutcome(status="failed", text=what)
     pictures = text.attachments if isinstance(text, ResultWithPictures) else ()
     return ToolOutcome(status="success", text=str(text), attachments=pictures)
+
+
+def _log_stack(message: str, error: BaseException, secrets: SecretMask) -> None:
+    if debug_log.isEnabledFor(logging.DEBUG):
+        stack = secrets.mask("".join(format_exception(error)))
+        debug_log.debug("%s\n%s", message, stack.rstrip())
 
 
 async def _dismiss(task: asyncio.Task[ToolOutcome]) -> None:
@@ -119,20 +136,30 @@ def _outcome(task: asyncio.Task[ToolOutcome], instead: str | None) -> ToolOutcom
     return task.result()
 
 
-def _in_short(error: BaseException) -> str:
-    """Names the exception; its text may hold what no model should read. Of several that were
-    raised together, the first few are named."""
-    names: dict[str, None] = {}
+def _in_short(error: BaseException, secrets: SecretMask) -> str:
+    """Class and message of the exception; of several that were raised together, of the first few.
+    A message is masked before it is cut: half of a secret is not recognized."""
+    found: dict[str, None] = {}
     waiting = [error]
-    while waiting and len(names) < _NAMES_MAX:
+    while waiting and len(found) < _ERRORS_MAX:
         match waiting.pop():
             case BaseExceptionGroup() as several:
                 waiting += reversed(several.exceptions)
             case ToolFailed() as failure:
-                names[str(failure)] = None
+                found[str(failure)] = None
             case one:
-                names[type(one).__name__] = None
-    return ", ".join(names)
+                message = secrets.mask(_message_of(one))
+                if len(message) > _MESSAGE_CHARACTERS_MAX:
+                    message = f"{message[:_MESSAGE_CHARACTERS_MAX]}…"
+                found[": ".join(filter(None, (type(one).__name__, message)))] = None
+    return ", ".join(found)
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error).strip()
+    except Exception:  # it is the tool's own class
+        return ""
 
 
 def bounded(text: str, *, bytes_max: int = RESULT_BYTES_MAX) -> str:
@@ -165,9 +192,11 @@ class ToolExecutor:
         at_once_max: int = 4,
         calls_max: int = 8,
         secrets: SecretMask = NO_SECRETS,
+        runner: ToolRunner = run_tool,
     ) -> None:
         """The tools are gone through anew whenever they are needed: some come and go. `secrets`
-        are masked in their results."""
+        are masked in their results. `runner` runs each of them."""
+        self._runner = runner
         self._secrets = secrets
         self._all = tools
         self._clock = clock
@@ -231,7 +260,8 @@ class ToolExecutor:
                     return
                 began = anyio.current_time()
                 turn.tool_started(tool_call)
-                work = _run(tool, dict(tool_call.arguments or {}), turn.tool_host)
+                arguments = dict(tool_call.arguments or {})
+                work = _run(self._runner, tool, arguments, turn.tool_host, self._secrets)
                 task = asyncio.create_task(work, name=f"tool {tool_call.tool_name}")
                 instead: str | None = None
                 try:

@@ -12,6 +12,7 @@ from nplt_server.tokens import (
     CharacterCounter,
     FunctionCounter,
     TokenCounter,
+    TokenCounting,
     best_counter,
     counted_in_samples,
     load_o200k,
@@ -23,6 +24,41 @@ ESTIMATE = CharacterCounter()
 
 any_text = st.text(st.characters(exclude_categories=()))
 """Lone surrogates too: a counter is no place to fail."""
+
+
+def raising(text: str) -> int:
+    raise ValueError(text)
+
+
+@pytest.mark.parametrize("result", [None, "many", 2.5, float("nan")])
+async def test_a_counter_that_gives_no_whole_number_is_replaced_by_the_estimate(
+    result: object,
+) -> None:
+    counting = TokenCounting(FunctionCounter("odd", lambda _: result))  # type: ignore[arg-type, return-value]
+    assert (await counting.counter()).count("four words of text") == ESTIMATE.count(
+        "four words of text"
+    )
+
+
+async def test_a_counter_that_raises_is_replaced_by_the_estimate_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counter = await TokenCounting(FunctionCounter("own", raising)).counter()
+    assert counter.name == "own"
+    assert [counter.count("some text"), counter.count("more")] == [
+        ESTIMATE.count("some text"),
+        ESTIMATE.count("more"),
+    ]
+    assert counter.name == "own, characters", "figures name both"
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+async def test_without_any_counter_a_token_is_two_and_a_half_characters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CharacterCounter, "count", lambda _, text: raising(text))
+    counter = await TokenCounting(FunctionCounter("own", raising)).counter()
+    assert [counter.count("x" * size) for size in (0, 1, 5, 10)] == [0, 1, 2, 4]
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from tests.support.tool_hosts import NoConversationHost, RecordingTurn
 
 from nplt_protocol import JsonObject
+from nplt_server.masking import SecretMask
 from nplt_server.tools import Tool, ToolDescription, ToolFailed, ToolHost, typed
 from nplt_server.tools import executor as attempt
 from nplt_server.tools.executor import ToolExecutor, bounded
@@ -125,9 +126,10 @@ async def test_arguments_that_are_no_json_object_are_a_failed_result() -> None:
     ("error", "error_text"),
     [
         (ToolFailed("there is no such city"), "there is no such city"),
-        (KeyError("secret"), "it failed: KeyError"),
+        (KeyError("Lyon"), "it failed: KeyError: 'Lyon'"),
+        (ValueError("two\nlines"), "it failed: ValueError: two\nlines"),
         (TimeoutError(), "it failed: TimeoutError"),
-        (SystemExit(3), "it failed: SystemExit"),
+        (SystemExit(3), "it failed: SystemExit: 3"),
         (KeyboardInterrupt(), "it failed: KeyboardInterrupt"),
         (GeneratorExit(), "it failed: GeneratorExit"),
         (
@@ -144,8 +146,44 @@ async def test_whatever_a_tool_raises_becomes_a_result(
     assert (result.status, result.result) == ("failed", error_text)
 
 
-async def test_the_message_of_a_tools_exception_is_not_shown_because_it_may_contain_a_key() -> None:
-    assert "sk-123" not in (await result_of(raising(ValueError("sk-123")))).result
+async def test_a_known_key_in_the_message_of_a_tools_exception_is_masked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG")
+    key = "sk-12345678901234567890"
+    tools = ToolExecutor(
+        [tool("it", raising(ValueError("x" * 990 + key)))],
+        clock=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+        secrets=SecretMask([key]),
+    )
+    (result,) = await results_of(tools, call("it"))
+    assert "sk-1" not in result.result, "also where the message is cut in the middle of it"
+    assert "[secret]" in result.result
+    assert "sk-1" not in caplog.text
+
+
+async def test_a_long_message_of_a_tools_exception_is_cut() -> None:
+    result = await result_of(raising(ValueError("x" * 1_000_000)))
+    assert len(result.result) < 1_100
+    assert result.result.endswith("x…")
+
+
+async def test_an_exception_that_can_not_be_made_text_is_named_by_its_class() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert (await result_of(raising(Odd()))).result == "it failed: Odd"
+
+
+async def test_the_stack_of_a_tools_exception_is_only_in_the_debug_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG")
+    await result_of(raising(ValueError("no such city")))
+    stacks = [each for each in caplog.records if "Traceback" in each.getMessage()]
+    assert [each.levelname for each in stacks] == ["DEBUG"]
+    assert "it failed: ValueError: no such city" in caplog.text
 
 
 async def test_a_tool_that_cancels_itself_has_failed() -> None:
