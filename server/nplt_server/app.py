@@ -453,7 +453,11 @@ async def serve(
                 new_session_id=new_session_id,
                 new_entry_id=new_entry_id,
                 spawn=tasks.spawn,
-                slots=TurnSlots(limits, histories.shared),
+                slots=TurnSlots(
+                    turns_max=limits.turns_max,
+                    per_user_max=settings.turns_per_user_max,
+                    shared=histories.shared,
+                ),
                 quotas=Quotas(
                     limits=limits,
                     histories=histories,

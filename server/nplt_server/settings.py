@@ -481,7 +481,8 @@ class Limits(Part):
     frames_per_second_max: PositiveFloat = 200.0
     prompts_per_minute_max: PositiveFloat = 30.0
     waiting_prompts_max: PositiveInt = 16
-    turns_per_user_max: PositiveInt = 8
+    turns_per_user_max: PositiveInt | None = None
+    """None: 8 where users have tokens, else all of `turns_max`."""
     turns_max: PositiveInt = 64
     call_seconds_max: PositiveFloat = 300.0
     connect_seconds_max: PositiveFloat = 5.0
@@ -554,6 +555,12 @@ class Settings(Part):
         kept = (each.backend.options for each in self.histories if each.backend.type == "json")
         reserve = next(kept, {}).get("free_bytes_min")
         return reserve if isinstance(reserve, int) else None
+
+    @property
+    def turns_per_user_max(self) -> int:
+        """How many turns of one user run at once. Without tokens there is only one user."""
+        limits = self.limits
+        return limits.turns_per_user_max or (8 if self.users else limits.turns_max)
 
     @property
     def is_private(self) -> bool:

@@ -366,6 +366,11 @@ def chat_command(
     help="give up and cancel the answer after this time",
 )
 @click.option(
+    "--no-wait",
+    is_flag=True,
+    help="fail at once if the conversation is too busy for another prompt",
+)
+@click.option(
     "--detach",
     is_flag=True,
     help="print the ids of conversation and turn and leave; the answer goes on",

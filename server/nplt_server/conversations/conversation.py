@@ -475,7 +475,8 @@ class Conversation:
         if len(self.queue) >= waiting_max:
             raise RequestError(
                 ErrorCode.BUSY,
-                f"{waiting_max} requests wait here already; try again when one is answered",
+                f"{'1 request waits' if waiting_max == 1 else f'{waiting_max} requests wait'} here "
+                "already; try again when one is answered",
                 retry_after=1.0,
             )
 

@@ -280,7 +280,11 @@ class TurnRun:
         return self._has_slot
 
     async def _take_slot(self) -> None:
-        await self.services.slots.take(self.record.user, self.turn_id)
+        await self.services.slots.take(
+            self.record.user,
+            self.turn_id,
+            on_wait=lambda why: self.events.thought("waiting", f"waits for a slot: {why}"),
+        )
         self._has_slot = True
 
     def _give_back_slot(self) -> None:
