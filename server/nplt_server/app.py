@@ -467,6 +467,7 @@ async def serve(
                 ),
                 approvals=settings.approvals,
                 sessions=settings.sessions,
+                on_too_long=settings.on_too_long,
             )
             first_bytes_max = limits.frame_bytes_before_token_max
             if not admission.need_tokens:

@@ -456,6 +456,11 @@ FallbackReason = Literal["unavailable", "overloaded", "rate_limited", "no_such_m
 FALLBACK_ON: tuple[FallbackReason, ...] = ("unavailable", "overloaded", "rate_limited")
 
 
+OnTooLong = Literal["ask", "fail", "cut"]
+"""What happens to a prompt that does not fit its model's window: a chat asks, and anybody else is
+refused; everybody is refused; or it is cut in the middle."""
+
+
 class Limits(Part):
     frame_bytes_before_token_max: PositiveInt = 4_096
     message_bytes_max: Annotated[int, Field(ge=65_536)] = 1024 * 1024
@@ -513,6 +518,7 @@ class Settings(Part):
     if no provider is listed."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     roles: RoleSettings = RoleSettings.model_construct()
+    on_too_long: OnTooLong = "ask"
     fallback: tuple[str, ...] = ()
     fallback_on: tuple[FallbackReason, ...] = FALLBACK_ON
     context: ContextSettings = ContextSettings.model_construct()

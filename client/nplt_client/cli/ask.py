@@ -67,6 +67,8 @@ CANCEL_SECONDS_MAX = 5.0
 CANCEL_LATE_SECONDS_MAX = 0.5
 """The limit for cancelling after the deadline has passed."""
 SHORT_ID = 8
+_NOTICES = frozenset({"waiting", "cut"})
+"""Kinds of AGENT_THOUGHT that people are shown."""
 _PASSING = frozenset({"busy", "rate_limited"})
 """Refusals after which the same prompt is sent again."""
 _WORD_STARTS = re.compile("(?<=[a-z])(?=[A-Z])")
@@ -133,7 +135,7 @@ class TextOutput:
             self._answer.write(piece)
         if isinstance(event, messages.ApprovalRequest):
             self._remark(f"the tool {event.tool_name} waits for approval")
-        if isinstance(event, messages.AgentThought) and event.type == "waiting" and event.content:
+        if isinstance(event, messages.AgentThought) and event.type in _NOTICES and event.content:
             self._remark(event.content)
 
     def turn_ended(self, received: ReceivedTurn) -> None:
@@ -184,6 +186,8 @@ class AskOptions(Struct, frozen=True, kw_only=True):
     """Tools that run without asking, if the server asks at all."""
     deny: tuple[str, ...] = ()
     """Tools that do not run for this prompt."""
+    cut: bool = False
+    """Cut a prompt in the middle that does not fit the model's window."""
     no_wait: bool = False
     """Fail if the conversation takes no further prompt now."""
 
@@ -213,6 +217,7 @@ def _ask(options: AskOptions) -> int:
                     "temperature": options.temperature,
                     "output_tokens": options.output_tokens,
                     "deny_tools": [*options.deny] or None,
+                    "cut": options.cut or None,
                 }
                 prompt = messages.Prompt(
                     text=text,
@@ -458,6 +463,7 @@ class JsonOutput:
             "state": finished.state if finished else "failed" if error else "interrupted",
             "stop_reason": finished.stop_reason if finished else None,
             "fallback_from": finished.fallback_from if finished else None,
+            **({"cut": finished.cut} if finished and finished.cut else {}),
             "tool_calls": list(received.tool_calls.values()),
         }
         if error:

@@ -543,6 +543,7 @@ class TurnRun:
             model=self.model or None,
             stop_reason=CANCELLED if state == "interrupted" else stop_reason,
             fallback_from=None if self._caller is None else self._caller.fallback_from,
+            cut=None if self._caller is None else self._caller.cut,
         )
 
     def close(self) -> None:
