@@ -514,8 +514,9 @@ class Settings(Part):
     providers: tuple[ProviderSettings, ...] = ()
     """Empty: the vendors whose keys are in the environment, the local model, and offline/echo."""
     local_servers: dict[Name, Annotated[int, Field(ge=1, le=65_535)]] | None = None
-    """Local model servers to look for, by port. None: the usual ones, which the loader fills in
-    if no provider is listed."""
+    """Local model servers to look for, by port. None: the usual ones, which the loader fills in."""
+    discover: bool = True
+    """Whether local model servers are looked for at all."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     roles: RoleSettings = RoleSettings.model_construct()
     on_too_long: OnTooLong = "ask"

@@ -399,9 +399,7 @@ class EventTranslator:
                     event.turn_id, event.call or 0, event.text or "", kind="reasoning"
                 )
             case messages.AgentThought():
-                if event.content and event.type != "tool_call":  # tools have their own events
-                    words, kind = safe_line(event.content, 60), safe_line(event.type)
-                    yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
+                yield from _thought(event)
             case messages.TurnStarted():
                 yield TurnBegan(turn_id=event.turn_id, model=safe_line(event.model))
             case messages.EntryAdded():
@@ -492,6 +490,16 @@ class EventTranslator:
                 fallback_words(model, event.fallback_from, has_answered=event.state == "completed")
             ),
         )
+
+
+def _thought(event: messages.AgentThought) -> Iterator[Change]:
+    if not event.content or event.type == "tool_call":  # tools have their own events
+        return
+    if event.type == "cut":
+        yield NoticeShown(text=safe_line(f"✂ {event.content}"))
+        return
+    words, kind = safe_line(event.content, 60), safe_line(event.type)
+    yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
 
 
 def _tool(event: messages.ToolStarted | messages.ToolFinished) -> Change:
