@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -49,24 +48,13 @@ def ensure_running(
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (running := find_server()) is not None:
             return running.address
-        is_taken = _is_taken(address)
         started = _start(tell)
-    if is_taken and started.port != address.port:
+    if started.port != address.port:
         tell(
             f"port {address.port} is taken by another program or another server, "
             f"so yours listens at {started}"
         )
     return started
-
-
-def _is_taken(address: Address) -> bool:
-    try:
-        socket.create_connection((address.host, address.port), timeout=1.0).close()
-    except ConnectionRefusedError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _start(tell: Callable[[str], None]) -> Address:

@@ -70,6 +70,8 @@ class ReceivedTurn:
         self.abandoned = False
         """Whether the caller stopped following the turn before its end."""
         self.tool_calls: dict[str, JsonObject] = {}
+        self.notices: list[str] = []
+        """Lines that a person should read: how the answer was made."""
         self.lacks_text = False
         """Whether a call's deltas have a gap and its entry was truncated, so that only the
         record has all of its text."""
@@ -119,6 +121,8 @@ class ReceivedTurn:
                 self.model = event.model
             case messages.TextDelta():
                 return self._take_text(event.call, event)
+            case messages.AgentThought(type="notice", content=str(notice)):
+                self.notices.append(notice)
             case messages.EntryAdded():
                 return self._take_entry(event)
             case messages.ToolStarted():

@@ -96,7 +96,7 @@ def names_tool(pattern: str, tool_name: str) -> bool:
 
 class Prompt(Request, frozen=True, kw_only=True):
     text: str
-    """Not blank, unless it is `continues`; `codec` checks it."""
+    """It may be blank only if the prompt `continues`; `codec` checks that."""
     message_id: Word | None = None
     session_id: SessionReference | None = None
     model: Word | None = None
@@ -215,6 +215,8 @@ class SessionUpdate(Request, frozen=True, kw_only=True):
     archived: bool | None = None
     pinned: bool | None = None
     deleted: bool | None = None
+    unhide: Count | None = None
+    """The number of an entry that is shown again to models of providers that refused it."""
 
 
 class SessionFork(Request, frozen=True, kw_only=True):
@@ -379,6 +381,12 @@ class ModelChoice(Reply, frozen=True, kw_only=True):
     listed: JsonObject | None = None
     """The list of each provider: its `models`, the time `at` which it was read, and `asking`
     while it is being read."""
+    learned: JsonObject | None = None
+    """Maps models to what refusals have shown: the `form` of their requests in words, and the time
+    `at` which it was learned."""
+    facts: JsonObject | None = None
+    """The facts about each model, by its whole name: its window in `context_tokens`, whether it
+    takes `tools`, `images` and `pdfs`, its prices, and the `sources` of these."""
 
 
 class PageEdges(Message, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ from nplt_server.requests import HANDLERS
 from nplt_server.settings import AnyProviderSettings, LocalSettings, OfflineSettings, Settings
 from nplt_server.tasks import BackgroundTasks, TurnSlots
 from nplt_server.tokens import TokenCounting
-from nplt_server.tools import Tool, ToolPolicy, unknown_tools
+from nplt_server.tools import ALL_TOOLS, Tool, ToolPolicy, unknown_tools
 from nplt_server.tools.builtin import builtin_tools
 from nplt_server.tools.executor import AllTools, ToolExecutor
 from nplt_server.tools.mcp import McpServerConfig, McpServers
@@ -124,9 +124,13 @@ def build_parts(
             raise ConfigurationError(mistakes)
     if own.tools or own.widgets:
         check_tool_names(tools.own)
-    policies: dict[str, ToolPolicy] = _ALLOWED | settings.tools
+    said_of_all = ALL_TOOLS in settings.tools
+    policies: dict[str, ToolPolicy] = (
+        dict(settings.tools) if said_of_all else _ALLOWED | settings.tools
+    )
     for name, server in settings.mcp_servers.items():
-        policies[f"{name}__"] = server.policy
+        if not said_of_all or "policy" in server.model_fields_set:
+            policies[f"{name}__"] = server.policy
     runner = ToolExecutor(
         tools,
         clock=utc_now,
@@ -514,7 +518,10 @@ def banner(default_model: str, providers: Sequence[AnyProviderSettings]) -> str:
     if not all(isinstance(each, OfflineSettings | LocalSettings) for each in providers):
         return f"{who}."
     what = "it only echoes what you say"
-    local = {each.id for each in providers if isinstance(each, LocalSettings)}
-    if default_model.partition("/")[0] in local:
+    local = {each.id: each for each in providers if isinstance(each, LocalSettings)}
+    chosen = local.get(default_model.partition("/")[0])
+    if chosen is not None:
+        if chosen.path is not None:
+            return f"{who}."
         what = "a very small model on this machine"
     return f"{who} ({what}; for others, {_HOW_TO_GET_MORE})."

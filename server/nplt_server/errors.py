@@ -14,6 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from nplt_protocol import ErrorCode, JsonObject, RequestError
+from nplt_server.request_form import RequestForm
 from nplt_storage.errors import (
     BadEntry,
     ConversationDamaged,
@@ -59,20 +60,6 @@ class VendorWords(Struct, frozen=True, kw_only=True):
     def as_json(self) -> JsonObject:
         fields = {"code": self.code, "param": self.param, "message": self.message}
         return {name: value for name, value in fields.items() if value}
-
-
-class RequestForm(Struct, frozen=True, kw_only=True):
-    """A form in which a request can be sent. What a server refuses in one form it may accept in
-    another."""
-
-    specification: str | None = None
-    """The API it is sent through; `None` for the one that the provider knows to be right."""
-    returns_reasoning: bool | None = None
-    """Whether models get back their reasoning with their tool calls; `None` for what the
-    settings say."""
-    enforces_schema: bool = True
-    """Whether the vendor is asked to enforce the schema of the answer. The context tells the
-    model of it in any case, and the answer is checked."""
 
 
 @dataclass(eq=False, repr=False)
@@ -167,6 +154,13 @@ class ProviderRefused(ProviderError):
     """There is no such API at this address, or the model is not served through it."""
     wrong_reasoning: bool = False
     """The model's own reasoning must go back to it with its calls, or must not."""
+    change: RequestForm | None = None
+    """The change of form that its words ask for."""
+    cause_unclear: bool = False
+    """It names a message, or nothing, in words that are neither known to be about the form of the
+    request nor about its content."""
+    refused_part: Literal["", "pictures"] = ""
+    """The part of the message that is refused; empty for all of it."""
     instead: RequestForm | None = None
     """The form in which the same request may be accepted. The caller repeats the request in it
     at once (`LlmRequest.form`); this attempt does not count as a failed call."""
@@ -175,7 +169,7 @@ class ProviderRefused(ProviderError):
     def is_about_content(self) -> bool:
         """Whether the provider rejects content without naming the message that holds it."""
         is_named = self.message_index is not None or bool(self.entry_seqs)
-        return self.content_refused and not is_named
+        return (self.content_refused or self.cause_unclear) and not is_named
 
 
 class NoSuchModel(ProviderRefused):
@@ -194,6 +188,8 @@ class RequestTooLarge(ProviderRefused):
     _: KW_ONLY
     window_tokens: int | None = None
     """The window (context and output together), if the provider named it."""
+    sent_tokens: int | None = None
+    """The tokens of the context that was sent, if the provider named them."""
 
 
 class AnswerCut(ProviderUnavailable):

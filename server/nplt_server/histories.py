@@ -189,10 +189,15 @@ class Histories:
         return any(await self._ask_each(lambda s: s.is_trash_of_another(session_id, user)))
 
     async def search(self, user: str, query: SearchQuery) -> SearchPage:
-        """Returns the newest hits of all histories first; their cursors are comparable."""
+        """Returns the newest hits of all histories first, or the best ones; cursors of all are
+        comparable."""
         pages = await self._ask_each(lambda store: store.search(user, query))
         if len(pages) == 1:
             return pages[0]
+        if query.ranked:
+            found = [hit for page in pages for hit in page.hits]
+            found.sort(key=lambda hit: (hit.session_id == query.first_in, hit.score), reverse=True)
+            return SearchPage(hits=tuple(found[: query.limit]))
         hits = sorted((hit for page in pages for hit in page.hits), key=place_of_hit, reverse=True)
         shown = tuple(hits[: query.limit])
         more = len(hits) > len(shown) or any(page.next_cursor for page in pages)

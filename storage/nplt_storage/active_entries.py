@@ -8,9 +8,11 @@ says what holds until another of its key does: the instruction, the notebook, a 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import overload
+from typing import Final, overload
+
+from msgspec import Struct
 
 from nplt_storage.entries import (
     ClearEntry,
@@ -59,6 +61,41 @@ class EntriesSoFar(Sequence[Entry]):
         return self._entries[places]
 
 
+class HiddenEntries(Struct, frozen=True):
+    """Names the entries that models of one provider are not shown."""
+
+    entries: frozenset[int] = frozenset()
+    pictures: frozenset[int] = frozenset()
+    """Entries of which only the pictures are hidden."""
+
+
+def hidden_from(
+    provider: str, quarantines: Mapping[int, tuple[QuarantineEntry, ...]]
+) -> HiddenEntries:
+    """Returns what models of the provider are not shown: the entries that it refuses, and those
+    that two providers refuse, or one that is not named. Without a provider: all that is hidden from
+    any model."""
+    if not quarantines:
+        return _NOTHING_HIDDEN
+
+    def is_hidden(among: Sequence[QuarantineEntry]) -> bool:
+        refusers = {each.provider for each in among}
+        return bool(refusers) and (
+            not provider or "" in refusers or provider in refusers or len(refusers) > 1
+        )
+
+    whole = {
+        seq
+        for seq, known in quarantines.items()
+        if is_hidden([each for each in known if not each.part])
+    }
+    pictures = {seq for seq, known in quarantines.items() if seq not in whole and is_hidden(known)}
+    return HiddenEntries(frozenset(whole), frozenset(pictures))
+
+
+_NOTHING_HIDDEN: Final = HiddenEntries()
+
+
 class ActiveEntries:
     """The active entries and the state that follows from them. An entry is added in constant time.
     After a rollback a new object is built, so that holders of the old one see no change."""
@@ -76,7 +113,7 @@ class ActiveEntries:
         self.spoken: list[ModelInputEntry | ModelOutputEntry] = []
         self.results: ResultsByCall = {}
         self.state_entries: dict[StateKey, list[StateEntry]] = {}
-        self.quarantined: dict[int, QuarantineEntry] = {}
+        self.quarantined: dict[int, tuple[QuarantineEntry, ...]] = {}
         self.epoch: EpochEntry | None = None
         gaps = iter(hidden)
         gap = next(gaps, None)
@@ -110,16 +147,25 @@ class ActiveEntries:
                 self.abandon_unfinished()
             case EpochEntry():
                 self.epoch = entry
-            case QuarantineEntry(lifted=True):
-                self.quarantined.pop(entry.target_seq, None)
             case QuarantineEntry():
-                self.quarantined[entry.target_seq] = entry
+                self._quarantine(entry)
             case _ if isinstance(entry, StateEntry):
                 self.state_entries.setdefault(state_key_of(entry), []).append(entry)
                 if isinstance(entry, ClearEntry):
                     self.shown = []
             case _:
                 pass
+
+    def _quarantine(self, entry: QuarantineEntry) -> None:
+        known = self.quarantined.pop(entry.target_seq, ())
+        if not entry.lifted:
+            known = (*known, entry)
+        elif entry.provider:
+            known = tuple(each for each in known if each.provider != entry.provider)
+        else:
+            known = ()
+        if known:
+            self.quarantined[entry.target_seq] = known
 
     def _add_to_turn(self, entry: ContextEntry | FaultEntry) -> None:
         if entry.turn_id is None:

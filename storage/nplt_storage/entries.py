@@ -365,7 +365,12 @@ class QuarantineEntry(KnownEntry, frozen=True, kw_only=True):
     target_seq: int
     code: str
     lifted: bool = False
-    """Whether the entry is shown to models again, because leaving it out did not help."""
+    """Whether the entry is shown to models again: leaving it out did not help, or a person wants
+    it."""
+    provider: str = ""
+    """The provider whose models are not shown the entry; empty for all."""
+    part: Literal["", "pictures"] = ""
+    """The part of the entry that is hidden; empty for all of it."""
 
 
 class CheckpointEntry(KnownEntry, frozen=True, kw_only=True):

@@ -30,7 +30,9 @@ from msgspec.structs import replace
 from nplt_storage.active_entries import (
     ActiveEntries,
     EntriesSoFar,
+    HiddenEntries,
     as_ranges,
+    hidden_from,
     hidden_in,
     is_in,
     place_after,
@@ -344,8 +346,16 @@ class ConversationHistory:
 
     @property
     def quarantined(self) -> dict[int, QuarantineEntry]:
-        """Quarantines by the number of the entry they hide from models."""
+        """The newest quarantine of each entry that is hidden from some model, by its number."""
+        return {seq: known[-1] for seq, known in self._all_active.quarantined.items()}
+
+    @property
+    def quarantines(self) -> dict[int, tuple[QuarantineEntry, ...]]:
+        """All quarantines in force, by the number of the entry."""
         return dict(self._all_active.quarantined)
+
+    def hidden_from(self, provider: str) -> HiddenEntries:
+        return hidden_from(provider, self._all_active.quarantined)
 
     def state_seqs(self) -> dict[StateKey, int]:
         """The numbers of the state entries that are in force."""

@@ -217,6 +217,13 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     cursor: str | None = None
     seconds_max: float = 5.0
     """The time limit of a search, after which it raises `StorageUnavailable`."""
+    ranked: bool = False
+    """The best hits come first, not the newest: those that say more of the words, and rarer
+    ones, more often. There is one page."""
+    any_word: bool = False
+    """Messages that hold at least one of the words are hits too, if hits are ranked."""
+    first_in: str | None = None
+    """The conversation whose hits come before all others. Only for ranked hits."""
 
 
 class SearchHit(Struct, frozen=True, kw_only=True):
@@ -226,6 +233,8 @@ class SearchHit(Struct, frozen=True, kw_only=True):
     role: str
     snippet: str
     timestamp: datetime
+    score: float = 0.0
+    """How well it fits, if hits were ranked; more is better."""
 
 
 def place_of_hit(hit: SearchHit) -> SearchPlace:
@@ -312,6 +321,8 @@ def search_entries(
     """Searches the entries of a user's conversations, given in any order, for stores without an
     index. At most one page of hits is held in memory."""
     wanted = query_words(query.text)
+    if query.ranked:
+        return _ranked(found_words, wanted, query)
     before = None if query.cursor is None else read_search_cursor(query.cursor)
     # The newest so far, the oldest of them first; one more than fits if there is more.
     newest: list[FoundMessage] = []
@@ -331,3 +342,35 @@ def search_entries(
             if len(newest) > query.limit + 1:
                 heapq.heappop(newest)
     return cut_search_page(sorted(newest, reverse=True), wanted, query.limit)
+
+
+def _ranked(
+    entries: Iterable[tuple[ConversationRow, Entry]], wanted: Wanted, query: SearchQuery
+) -> SearchPage:
+    """Ranks without an index: the score is the number of words that are found."""
+    best: list[tuple[bool, float, SearchPlace, SearchHit, str]] = []
+    until = monotonic() + query.seconds_max
+    for row, entry in entries:
+        if monotonic() > until:
+            raise took_too_long(query)
+        text = searched_text(entry)
+        if not text or not stands(row, entry.seq):
+            continue
+        joined = _joined(words(text))
+        score = float(sum(one in joined for one in wanted))
+        if not score or (score < len(wanted) and not query.any_word):
+            continue
+        place = (moment(entry.timestamp), row.session_id, entry.seq)
+        hit = hit_without_snippet(row, entry.seq, entry.role, entry.timestamp)
+        is_first = row.session_id == query.first_in
+        heapq.heappush(best, (is_first, score, place, replace(hit, score=score), text))
+        if len(best) > query.limit:
+            heapq.heappop(best)
+    found = [(place, hit, text) for _, _, place, hit, text in sorted(best, reverse=True)]
+    return ranked_page(found, wanted)
+
+
+def ranked_page(found: Sequence[FoundMessage], wanted: Wanted) -> SearchPage:
+    """A page of messages given best first."""
+    hits = (replace(hit, snippet=snippet(text, wanted)) for _, hit, text in found)
+    return SearchPage(hits=tuple(hits))

@@ -33,7 +33,7 @@ from nplt_client.chat.changes import (
 from nplt_client.chat.chat_session import TurnStatus
 from nplt_client.lines.printed_text import PrintedText
 from nplt_client.render.text import safe_json
-from nplt_protocol.json_text import JsonObject
+from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_protocol.messages import (
     AgentThought,
     ApprovalRequest,
@@ -138,6 +138,20 @@ def test_session_events_of_other_clients_become_changes() -> None:
     assert isinstance(changes_of(happened("cleared"))[0], NoticeShown)
     assert changes_of(happened("quarantined")) != changes_of(happened("released")) != []
     assert changes_of(happened("of a later version")) == []
+
+
+def test_the_chat_marks_what_is_hidden_and_shows_notices() -> None:
+    def event_of(event: str, **details: JsonValue) -> SessionEvent:
+        return SessionEvent(session_id=SESSION, event=event, details=details)
+
+    hidden = event_of("quarantined", seq=3, provider="a", part="pictures")
+    assert changes_of(hidden) == [
+        NoticeShown(text="models of a are not shown the pictures of entry 3, which was refused")
+    ]
+    again = event_of("released", seq=3)
+    assert changes_of(again) == [NoticeShown(text="models are shown entry 3 again")]
+    notice = AgentThought(session_id=SESSION, turn_id="t1", type="notice", content="no tools")
+    assert changes_of(notice) == [NoticeShown(text="no tools")]
 
 
 def test_other_participants_are_all_clients_but_this_one() -> None:

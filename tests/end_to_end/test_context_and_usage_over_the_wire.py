@@ -118,7 +118,7 @@ def test_a_context_is_identical_after_a_restart(
     client = connect(server)
     session_id = client.hello()["session_id"]
     for number in range(14):
-        client.ask(f"{number} " + "word " * 100)
+        client.ask(f"{number} " + "word " * 60)
     before = client.request(CONTEXT_REQUEST, {"text": "go on"}).json
     assert before["epoch"] > 0
     assert "begins_epoch" not in before

@@ -85,7 +85,8 @@ def test_there_is_nothing_to_go_on_with_in_a_new_or_cleared_conversation(tmp_pat
 
 
 def test_going_on_is_tried_again_after_a_failure(tmp_path: Path) -> None:
-    parts = (chat("The quick bro", "length"), refusal(400, "no"), chat("wn fox"))
+    no = refusal(400, "no")  # sent again once, unchanged, before the turn fails
+    parts = (chat("The quick bro", "length"), no, no, chat("wn fox"))
     with (
         vendor(*parts) as server,
         serving(tmp_path / "data", {"providers": [server.provider()]}) as port,

@@ -104,6 +104,10 @@ def test_an_unresponsive_vendor_does_not_delay_the_model_list(
             assert client.ask_text("still there?") == "still there?"
             assert client.status().server.startswith("nplt/")
             assert client.models(listed=True).listed == {"openai": {"asking": True}}
+            stop_at = time.monotonic() + SECONDS_MAX
+            while not vendors.asked_for_lists:  # what stalls then is what is released
+                assert time.monotonic() < stop_at
+                time.sleep(0.01)
             vendors.release()
             assert "gpt-5.2" in lists(client)["openai"]["models"]
 
@@ -142,17 +146,15 @@ def test_the_models_command_shows_the_lists_of_vendors(tmp_path: Path, key_file:
             with connect(f"nplt://127.0.0.1:{port}") as client:
                 lists(client)
             shown = run_nplt("models", home=tmp_path, server=f"nplt://127.0.0.1:{port}")
-            listed_models = run_nplt(
-                "models", "--json", home=tmp_path, server=f"nplt://127.0.0.1:{port}"
-            )
-    first, *rest = shown.stdout.splitlines()
-    assert first == "* offline/echo"
+            done = run_nplt("models", "--json", home=tmp_path, server=f"nplt://127.0.0.1:{port}")
+    head, first, *rest = shown.stdout.splitlines()
+    assert head.split() == ["model", "window", "$", "in/out", "tools", "pictures", "pdf", "from"]
+    assert first.split()[:4] == ["*", "offline/echo", "16,000,000", "unknown"]
     assert rest[1].startswith("also listed by anthropic (")
-    assert "  anthropic/claude-opus-5-5" in rest
-    assert (
-        orjson.loads(listed_models.stdout)["listed"]["anthropic"]["models"][0]
-        == CLAUDE_MODELS[0].name
-    )
+    [opus] = [line for line in rest if line.startswith("  anthropic/claude-opus-5-5 ")]
+    assert opus.split()[1:3] == ["400,000", "unknown"]
+    assert opus.endswith("window, pictures: nplt's table")
+    assert orjson.loads(done.stdout)["listed"]["anthropic"]["models"][0] == CLAUDE_MODELS[0].name
 
 
 # Servers on this machine

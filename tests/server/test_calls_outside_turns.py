@@ -12,13 +12,13 @@ from nplt_server.errors import (
     ProviderError,
     ProviderRefused,
     ProviderUnavailable,
-    RequestForm,
 )
 from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, UsageReport
 from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.providers.retries import RetryPolicy, call_quietly
 from nplt_server.providers.router import ProviderRouter
+from nplt_server.request_form import RequestForm
 
 DOWN = ProviderUnavailable("nobody home")
 

@@ -152,6 +152,8 @@ def references(draw: st.DrawFn) -> Entry:
                 code=draw(words),
                 content=draw(texts),
                 lifted=draw(st.booleans()),
+                provider=draw(st.sampled_from(("", "openai", "anthropic"))),
+                part=draw(st.sampled_from(("", "pictures"))),
                 **fields,
             )
         case 3:

@@ -190,7 +190,11 @@ _KINDS: list[tuple[Any, dict[str, Any], dict[str, list[Any]]]] = [
             "hidden": [(), ((1, 2), (4, 4))],
         },
     ),
-    (QuarantineEntry, {"target_seq": 6, "code": "c", "content": ""}, {"lifted": [True]}),
+    (
+        QuarantineEntry,
+        {"target_seq": 6, "code": "c", "content": ""},
+        {"lifted": [True], "provider": ["openai"], "part": ["pictures"]},
+    ),
     (CheckpointEntry, {"state": {}}, {"state": [ODD_OBJECT]}),
     (ForkedEntry, {"from_session_id": "s0", "at_seq": 6}, {}),
     (DebugEntry, {"category": "c", "content": ODD_TEXT}, {}),

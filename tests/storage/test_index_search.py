@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -236,3 +237,68 @@ def test_room_for_one_more_message_of_a_full_moment_is_found_at_once(
         connection.set_trace_callback(None)
     looking = [statement for statement in asked if statement.startswith("SELECT max(id)")]
     assert 100 <= len(looking) <= 110
+
+
+# Ranked
+
+
+async def best(index: ConversationIndex, text: str, **how: Any) -> list[tuple[str, int]]:
+    page = await index.search("ada", SearchQuery(text=text, ranked=True, **how))
+    return [(hit.session_id, hit.seq) for hit in page.hits]
+
+
+@pytest.fixture
+def files() -> SurveyedFiles:
+    files = SurveyedFiles()
+    one, two = files.add("s1"), files.add("s2")
+    one.say("The train to Lyon leaves at nine")
+    one.say("A bus is slow")
+    one.say("The train is late")
+    two.say("Tickets for the train to Lyon: the train, Lyon, train")
+    two.say("Lyon has two rivers")
+    return files
+
+
+async def test_ranked_hits_have_the_rarer_words_more_often_first(
+    index: ConversationIndex, files: SurveyedFiles
+) -> None:
+    take_in(index, *files.by_id.values())
+    assert await best(index, "train lyon") == [("s2", 1), ("s1", 1)]
+    found_by_any = await best(index, "train lyon", any_word=True)
+    assert found_by_any[0] == ("s2", 1)
+    assert set(found_by_any) == {("s2", 1), ("s1", 1), ("s1", 3), ("s2", 2)}
+    assert await best(index, "zeppelin", any_word=True) == []
+
+
+async def test_ranked_hits_of_one_conversation_may_come_first(
+    index: ConversationIndex, files: SurveyedFiles
+) -> None:
+    take_in(index, *files.by_id.values())
+    assert await best(index, "train lyon", first_in="s1") == [("s1", 1), ("s2", 1)]
+    assert await best(index, "train lyon", first_in="unknown") == [("s2", 1), ("s1", 1)]
+
+
+async def test_ranked_hits_are_only_ones_own_and_not_rolled_back(
+    index: ConversationIndex, files: SurveyedFiles
+) -> None:
+    yours = SurveyedFile("s3", user="bob")
+    yours.say("train train train")
+    files.by_id["s1"].row = replace(files.by_id["s1"].row, hidden=((1, 1),))
+    take_in(index, *files.by_id.values(), yours)
+    assert await best(index, "train") == [("s2", 1), ("s1", 3)]
+
+
+def test_without_an_index_messages_with_more_of_the_words_come_first(files: SurveyedFiles) -> None:
+    query = SearchQuery(text="train lyon", ranked=True, any_word=True, first_in="s1", limit=3)
+    page = search_entries(files.messages("ada"), query)
+    assert [(hit.session_id, hit.seq) for hit in page.hits] == [("s1", 1), ("s1", 3), ("s2", 1)]
+    whole = search_entries(files.messages("ada"), replace(query, any_word=False, first_in=None))
+    assert {(hit.session_id, hit.seq) for hit in whole.hits} == {("s1", 1), ("s2", 1)}
+
+
+@given(text=st.text() | st.text('漢字fox"*^:(){}+-', min_size=20), any_word=st.booleans())
+def test_anything_can_be_looked_for_by_rank(
+    connection: sqlite3.Connection, text: str, any_word: bool
+) -> None:
+    query = SearchQuery(text=text, ranked=True, any_word=any_word)
+    IndexTables(connection).search("ada", query)

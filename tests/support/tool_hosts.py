@@ -39,6 +39,9 @@ class NoConversationHost:
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
         return ()
 
+    async def messages_around(self, session_id: str, seq: int, limit: int) -> Sequence[JsonObject]:
+        _refuse()
+
     async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
         _refuse()
 

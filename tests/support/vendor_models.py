@@ -22,7 +22,8 @@ from nplt_server.errors import ProviderRefused
 from nplt_server.providers import LlmRequest, ModelOutputDelta
 from nplt_server.providers.anthropic import MessageParser, MessagesApi
 from nplt_server.providers.compiler import ContextCompiler, VendorRules
-from nplt_server.providers.openai import ChatApi, ResponsesApi
+from nplt_server.providers.openai_chat import ChatApi
+from nplt_server.providers.openai_responses import ResponsesApi
 from nplt_server.providers.vendor_api import RenderedRequest, VendorApi
 
 Json: TypeAlias = dict[str, Any]

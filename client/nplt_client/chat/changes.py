@@ -331,8 +331,6 @@ _REMARKS = {
     "cleared": "cleared: the model is shown nothing older",
     "compacted": "compacted: the model is shown older turns in less detail",
     "deleted": "this conversation was deleted",
-    "quarantined": "an entry was quarantined: models are not shown it",
-    "released": "an entry is no longer quarantined: models are shown it again",
     "shutdown": "the server is shutting down",
 }
 
@@ -394,12 +392,8 @@ class EventTranslator:
             case messages.TextDelta():
                 is_new = event.replay_from is None
                 yield from self._grow(event.turn_id, event.call, event.text, is_new=is_new)
-            case messages.AgentThought(type="reasoning"):
-                yield from self._grow(
-                    event.turn_id, event.call or 0, event.text or "", kind="reasoning"
-                )
             case messages.AgentThought():
-                yield from _thought(event)
+                yield from self._think(event)
             case messages.TurnStarted():
                 yield TurnBegan(turn_id=event.turn_id, model=safe_line(event.model))
             case messages.EntryAdded():
@@ -428,6 +422,22 @@ class EventTranslator:
             self._streams[key] = _TextStream(is_exact=self._is_exact and kind == "answer")
         if piece := self._streams[key].add(text):
             yield TextGrew(turn_id=turn_id, call=call, piece=piece, kind=kind)
+
+    def _think(self, event: messages.AgentThought) -> Iterator[Change]:
+        match event.type:
+            case "reasoning":
+                yield from self._grow(
+                    event.turn_id, event.call or 0, event.text or "", kind="reasoning"
+                )
+            case "tool_call":
+                pass  # tools have their own events
+            case "notice" | "cut" if event.content:
+                yield NoticeShown(text=safe_line(event.content))
+            case _ if event.content:
+                words, kind = safe_line(event.content, 60), safe_line(event.type)
+                yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
+            case _:
+                pass
 
     def _enter(self, event: messages.EntryAdded) -> Iterator[Change]:
         entry, turn_id = event.entry, event.turn_id or word_in(event.entry, "turn_id")
@@ -492,16 +502,6 @@ class EventTranslator:
         )
 
 
-def _thought(event: messages.AgentThought) -> Iterator[Change]:
-    if not event.content or event.type == "tool_call":  # tools have their own events
-        return
-    if event.type == "cut":
-        yield NoticeShown(text=safe_line(f"✂ {event.content}"))
-        return
-    words, kind = safe_line(event.content, 60), safe_line(event.type)
-    yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
-
-
 def _tool(event: messages.ToolStarted | messages.ToolFinished) -> Change:
     shown = ToolShown(
         turn_id=event.turn_id,
@@ -513,6 +513,18 @@ def _tool(event: messages.ToolStarted | messages.ToolFinished) -> Change:
         return replace(shown, arguments=safe_json(event.arguments))
     status, result = safe_line(event.status), safe(event.result)
     return replace(shown, status=status, seconds=event.duration, result=result)
+
+
+def _of_hidden(what: str, details: JsonObject) -> str:
+    """Marks the entry that models are not shown, or are shown again."""
+    seq, provider = details.get("seq"), safe_line(word_in(details, "provider"))
+    which = f"entry {seq}" if isinstance(seq, int) else "an entry"
+    if details.get("part") == "pictures":
+        which = f"the pictures of {which}"
+    models = f"models of {provider}" if provider else "models"
+    if what == "released":
+        return f"{models} are shown {which} again"
+    return f"{models} are not shown {which}, which was refused"
 
 
 def _session_changes(event: messages.SessionEvent) -> Iterator[Change]:
@@ -532,6 +544,8 @@ def _session_changes(event: messages.SessionEvent) -> Iterator[Change]:
             )
         case stale if stale in _OUT_OF_DATE:
             yield TranscriptOutdated(why=_OUT_OF_DATE[stale])
+        case "quarantined" | "released" as what:
+            yield NoticeShown(text=_of_hidden(what, details))
         case known if known in _REMARKS:
             yield NoticeShown(text=_REMARKS[known])
         case _:

@@ -67,7 +67,7 @@ CANCEL_SECONDS_MAX = 5.0
 CANCEL_LATE_SECONDS_MAX = 0.5
 """The limit for cancelling after the deadline has passed."""
 SHORT_ID = 8
-_NOTICES = frozenset({"waiting", "cut"})
+_NOTICES = frozenset({"waiting", "cut", "notice"})
 """Kinds of AGENT_THOUGHT that people are shown."""
 _PASSING = frozenset({"busy", "rate_limited"})
 """Refusals after which the same prompt is sent again."""
@@ -135,7 +135,7 @@ class TextOutput:
             self._answer.write(piece)
         if isinstance(event, messages.ApprovalRequest):
             self._remark(f"the tool {event.tool_name} waits for approval")
-        if isinstance(event, messages.AgentThought) and event.type in _NOTICES and event.content:
+        elif isinstance(event, messages.AgentThought) and event.type in _NOTICES and event.content:
             self._remark(event.content)
 
     def turn_ended(self, received: ReceivedTurn) -> None:
@@ -466,6 +466,8 @@ class JsonOutput:
             **({"cut": finished.cut} if finished and finished.cut else {}),
             "tool_calls": list(received.tool_calls.values()),
         }
+        if received.notices:
+            result["notices"] = list(received.notices)
         if error:
             word = _WORD_STARTS.sub("_", type(error).__name__).lower()  # connection_lost …
             result["error"] = {"code": error.code or word, "message": error.message}

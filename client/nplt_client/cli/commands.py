@@ -201,7 +201,16 @@ def history(
             session_id=found.session_id, view="entries" if entries else "messages", **asked
         )
         page = connection.request(request, messages.HistoryPage)
+        if not entries:
+            facts = messages.HistoryRequest(
+                session_id=found.session_id, view="entries", roles=("system",), limit=_FACTS_MAX
+            )
+            page = reports.with_hidden(page, connection.request(facts, messages.HistoryPage))
     _print(page, functools.partial(reports.history_text, entries=entries), as_json=as_json)
+
+
+_FACTS_MAX = 200
+"""The newest facts of a conversation that are searched for what is hidden from models."""
 
 
 @command("nplt context", 'nplt context "my notes" --text "and now?"', has_json=True)
@@ -213,11 +222,25 @@ def history(
     help="as if this model were to answer",
     shell_complete=offers_of("models"),
 )
+@click.option(
+    "--unhide",
+    metavar="SEQ",
+    type=click.IntRange(min=1),
+    help="show models the entry again that a provider refused",
+)
 def context(
-    wanted: str, text: str | None, model: str | None, as_json: bool, server: str | None
+    wanted: str,
+    text: str | None,
+    model: str | None,
+    unhide: int | None,
+    as_json: bool,
+    server: str | None,
 ) -> None:
     """Show what a model would be sent, entry by entry, and why."""
     with _conversation(server, wanted) as (connection, found):
+        if unhide is not None:
+            update = messages.SessionUpdate(session_id=found.session_id, unhide=unhide)
+            connection.request(update, messages.SessionRow)
         request = messages.ContextRequest(session_id=found.session_id, text=text, model=model)
         account = connection.request(request, messages.ContextAccount)
     _print(account, reports.context_text, as_json=as_json)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Final
+
+from msgspec import structs
 
 from nplt_client.render.answers import (
     fallback_words,
@@ -128,8 +131,30 @@ def _cut_words(entry: JsonObject) -> list[str]:
 
 
 def _field(name: str, value: JsonValue) -> str:
-    catalog = value if isinstance(value, str) else dump_json(value)
-    return "    " + shorten(sanitize_line(f"{name}: {catalog}"), _FIELD_WIDTH_MAX)
+    shown = value if isinstance(value, str) else dump_json(value)
+    return "    " + shorten(sanitize_line(f"{name}: {shown}"), _FIELD_WIDTH_MAX)
+
+
+def with_hidden(page: messages.HistoryPage, facts: messages.HistoryPage) -> messages.HistoryPage:
+    """The page with `hidden` in each message that models are not shown: from whom it is hidden."""
+    hidden: dict[JsonValue, dict[str, str]] = {}
+    for fact in facts.messages:
+        if fact.get("kind") != "quarantine":
+            continue
+        provider = str(fact.get("provider") or "")
+        of_entry = hidden.setdefault(fact.get("target_seq"), {})
+        if not fact.get("lifted"):
+            pictures = " (its pictures)" if fact.get("part") else ""
+            of_entry[provider] = f"{provider or 'all models'}{pictures}"
+        elif provider:
+            of_entry.pop(provider, None)
+        else:
+            of_entry.clear()
+    marked: list[JsonObject] = []
+    for message in page.messages:
+        words = ", ".join(hidden.get(message.get("seq"), {}).values())
+        marked.append({**message, "hidden": words} if words else message)
+    return structs.replace(page, messages=tuple(marked))
 
 
 def _message(message: JsonObject) -> str:
@@ -141,6 +166,8 @@ def _message(message: JsonObject) -> str:
     if why := message.get("rejected"):
         head += f" · rejected: {why}"
     head += "".join(f" · {words}" for words in end_words(message))
+    if hidden := message.get("hidden"):
+        head += f" · hidden from {hidden}"
     lines = [sanitize_line(head)]
     lines += map(attachment_words, objects_in(message.get("attachments")))
     for call in objects_in(message.get("tool_calls")):
@@ -167,16 +194,75 @@ def listed_models(choice: messages.ModelChoice) -> list[str]:
 
 
 def models_text(choice: messages.ModelChoice) -> str:
-    def marked(models: Sequence[str]) -> list[str]:
-        return [f"{'*' if one == choice.model else ' '} {sanitize_line(one)}" for one in models]
-
-    lines, more = marked(choice.models), listed_models(choice)
+    # One table, so that the columns of all lists are below each other.
+    names = (*choice.models, *listed_models(choice))
+    if choice.facts:
+        rows = [[name, *_fact_cells(choice.facts, name)] for name in names]
+        heading, *cells = table(_FACT_HEADINGS, rows, cell_width_max=_FACT_WIDTH_MAX).splitlines()
+        shown = [f"  {heading}"]
+    else:  # of an older server
+        shown, cells = [], [sanitize_line(name) for name in names]
+    line_of = {
+        name: f"{'*' if name == choice.model else ' '} {line}"
+        for name, line in zip(names, cells, strict=True)
+    }
+    shown += [line_of[name] for name in choice.models]
     for provider, catalog in (choice.listed or {}).items():
-        names = [name for name in more if name.startswith(f"{provider}/")]
-        if names and isinstance(catalog, dict):
+        more = [n for n in names[len(choice.models) :] if n.startswith(f"{provider}/")]
+        if more and isinstance(catalog, dict):
             at = format_time(str(catalog.get("at")))
-            lines += ["", sanitize_line(f"also listed by {provider} ({at}):"), *marked(names)]
-    return "\n".join(lines)
+            shown += ["", sanitize_line(f"also listed by {provider} ({at}):")]
+            shown += [line_of[name] for name in more]
+    if choice.learned:
+        shown += ["", "learned from refusals, for a week:"]
+    for model, learned in (choice.learned or {}).items():
+        if isinstance(learned, dict):
+            at = format_time(str(learned.get("at")))
+            shown.append("  " + sanitize_line(f"{model}: {learned.get('form')} ({at})"))
+    return "\n".join(shown)
+
+
+_FACT_HEADINGS: Final = ("model", "window", "$ in/out", "tools", "pictures", "pdf", "from")
+_FACT_WIDTH_MAX: Final = 120
+
+
+def _fact_cells(facts: JsonObject | None, name: str) -> list[str]:
+    """The cells of a model's row: its window in tokens, its prices for a million tokens, what it
+    takes, and where each of it is from."""
+    if facts is None:
+        return []
+    known = facts.get(name)
+    if not isinstance(known, dict):
+        return [""] * (len(_FACT_HEADINGS) - 1)
+    window, ceiling = number_in(known, "context_tokens"), number_in(known, "ceiling_tokens")
+    price_in, price_out = known.get("price_in"), known.get("price_out")
+    has_price = isinstance(price_in, int | float) and isinstance(price_out, int | float)
+    return [
+        f"{window:,} of {ceiling:,}" if ceiling > window else f"{window:,}",
+        f"{price_in:g}/{price_out:g}" if has_price else "unknown",
+        *("yes" if known.get(what) else "no" for what in ("tools", "images", "pdfs")),
+        _sources(known),
+    ]
+
+
+_SOURCED: Final = {
+    "context_tokens": "window",
+    "prices": "price",
+    "tools": "tools",
+    "images": "pictures",
+    "pdfs": "pdf",
+}
+
+
+def _sources(known: JsonObject) -> str:
+    """`window, price: the list; pictures: nplt's table`."""
+    named = known.get("sources")
+    sources = {"context_tokens": "assumed", **(named if isinstance(named, dict) else {})}
+    by_source: dict[str, list[str]] = {}
+    for name, words in _SOURCED.items():
+        if name in sources:
+            by_source.setdefault(str(sources[name]), []).append(words)
+    return "; ".join(f"{', '.join(names)}: {source}" for source, names in by_source.items())
 
 
 def status_text(status: messages.Status) -> str:

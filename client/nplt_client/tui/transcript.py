@@ -113,8 +113,8 @@ class TurnView(Widget):
         self._prompt.display = self._end.display = False
         self._answers: dict[int, AnswerView] = {}
         self._joined: dict[str, tuple[int, int, str]] = {}
-        """Of each turn that goes on with the answer of this one: the call that goes on, the number
-        added to its further calls, and the text before it."""
+        """Describes each turn that goes on with this turn's answer: the call that goes on, the
+        number added to its further calls, and the text before it."""
         self._reasoning: dict[int, CollapsibleLine] = {}
         self._tools: dict[str, tuple[CollapsibleLine, changes.ToolShown]] = {}
         self._ended = False

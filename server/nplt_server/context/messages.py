@@ -38,11 +38,19 @@ AttachmentReason: TypeAlias = Literal[
     "attachment_too_large",  # an image over the size limit
     "attachment_too_many",  # an older image; newer ones fill the limit
     "attachment_cut",  # a text of which only the beginning is shown
+    "attachment_no_text",  # a PDF without text, for a model that is shown its text
+    "attachment_encrypted",  # a PDF that needs a password
+    "attachment_too_costly",  # a PDF whose text takes too much time or memory to find
+    "attachment_no_reader",  # a PDF, and the library that reads it is not installed
     "attachment_no_room",  # its contents do not fit the model's window
     "attachment_less_detail",  # its turn is shown in less detail
 ]
 IMAGE_TOKENS: Final = 1_600
 """The tokens that vendors count for a large image; the real number is known afterwards."""
+PAGE_TOKENS: Final = 1_600
+"""The same for the picture of a page of a PDF, which vendors send besides its text."""
+_PAGE_TEXT_TOKENS: Final = 700
+_PAGE_BYTES: Final = 64 * 1024
 _FENCE: Final = re.compile(r"`{3,}")
 _WHY: Final[Mapping[str, str]] = {
     "attachment_missing": "it is not there any more",
@@ -50,8 +58,23 @@ _WHY: Final[Mapping[str, str]] = {
     "attachment_not_taken": "you can't be shown files of this kind",
     "attachment_too_large": "it is too large",
     "attachment_too_many": "there are too many pictures",
+    "attachment_no_text": "it holds no text, and you can't be shown its pages",
+    "attachment_encrypted": "it is encrypted",
+    "attachment_too_costly": "its text could not be found within the limits of time and memory",
+    "attachment_no_reader": "the server can't read PDFs",
     "attachment_no_room": "there is no room for it",
     "attachment_less_detail": "it was shown with an earlier message",
+}
+
+
+_WHY_TO_PEOPLE: Final[Mapping[str, str]] = {
+    **_WHY,
+    "attachment_not_taken": "this model does not take files of this kind",
+    "attachment_too_many": "there are too many pictures and PDFs; the newest are shown",
+    "attachment_no_text": "it holds no text (scanned pages?), and this model does not take PDFs",
+    "attachment_encrypted": "it is encrypted; attach a copy without a password",
+    "attachment_no_reader": "reading PDFs needs `pip install 'nplt[pdf]'` on the server",
+    "attachment_no_room": "it does not fit into the model's window",
 }
 
 
@@ -61,6 +84,11 @@ class ContextAttachment(Struct, frozen=True, kw_only=True):
     text: str | None = None
     data_base64: str | None = None
     """The data of an image; `content_type` says of which kind."""
+    pdf_base64: str | None = None
+    """The data of a PDF, for models that read one themselves; for the others `text` is its
+    text."""
+    pages: int = 0
+    """The pages of a PDF, if they were counted."""
     reason: AttachmentReason | None = None
     """Why the contents, or some of them, are missing."""
 
@@ -72,10 +100,39 @@ class ContextAttachment(Struct, frozen=True, kw_only=True):
     def is_image(self) -> bool:
         return self.data_base64 is not None
 
+    @property
+    def is_document(self) -> bool:
+        """Whether it is shown as a PDF, and not as its text."""
+        return self.pdf_base64 is not None
+
     def without_contents(self, reason: AttachmentReason) -> ContextAttachment:
-        if self.text is None and not self.is_image:
+        if self.text is None and not self.is_image and not self.is_document:
             return self
-        return structs.replace(self, text=None, data_base64=None, reason=reason)
+        return structs.replace(self, text=None, data_base64=None, pdf_base64=None, reason=reason)
+
+    def for_model(self, *, takes_images: bool, takes_pdfs: bool) -> ContextAttachment:
+        """The form in which the model takes it."""
+        if self.is_image and not takes_images:
+            return self.without_contents("attachment_not_taken")
+        if self.is_document and takes_pdfs:
+            return structs.replace(self, text=None, reason=None)
+        return structs.replace(self, pdf_base64=None) if self.is_document else self
+
+    @property
+    def document_tokens(self) -> int:
+        """The tokens of a PDF that a model reads itself: the text of its pages and their pictures.
+        Pages that were not counted are guessed from the size."""
+        pages = self.pages or 1 + len(self.pdf_base64 or "") // _PAGE_BYTES
+        return pages * (PAGE_TOKENS + _PAGE_TEXT_TOKENS)
+
+    @property
+    def notice(self) -> str | None:
+        """A sentence for the person who attached it, if the model is not shown all of it."""
+        if self.reason == "attachment_cut":
+            return f"{self.name}: the model is shown only the beginning of its text"
+        if self.reason is None or self.text is not None:
+            return None
+        return f"{self.name}: the model is not shown it: {_WHY_TO_PEOPLE[self.reason]}"
 
     @property
     def as_text(self) -> str:
@@ -87,6 +144,8 @@ class ContextAttachment(Struct, frozen=True, kw_only=True):
             return f"File {self.name}:\n{fence}\n{self.text}{more}\n{fence}"
         if self.is_image:
             return f"[Picture {self.name}]"
+        if self.is_document:
+            return f"[Document {self.name}]"
         return f"[File {self.name}: {_WHY.get(self.reason or '', 'it is not shown')}]"
 
 
@@ -102,18 +161,18 @@ class AttachmentContents(Struct, frozen=True, kw_only=True):
     """Images left out because there are too many: seq of the prompt, and file id."""
 
     def shown_with(
-        self, entry: ContextEntry, *, is_live: bool, takes_images: bool
+        self, entry: ContextEntry, *, is_live: bool, takes_images: bool, takes_pdfs: bool = False
     ) -> tuple[ContextAttachment, ...]:
         """The files of the entry, as they are shown at this level to this model."""
         shown: list[ContextAttachment] = []
         for file_id in file_ids_of(entry):
             one = self.files.get(file_id, _UNKNOWN)
             if (entry.seq, file_id) in self.put_away:
-                one = structs.replace(one, data_base64=None, reason="attachment_too_many")
-            if not is_live:
+                one = one.without_contents("attachment_too_many")
+            if is_live:
+                one = one.for_model(takes_images=takes_images, takes_pdfs=takes_pdfs)
+            else:
                 one = one.without_contents("attachment_less_detail")
-            elif one.is_image and not takes_images:
-                one = one.without_contents("attachment_not_taken")
             shown.append(one)
         return tuple(shown)
 
@@ -171,6 +230,10 @@ class ModelInputMessage(_Message, frozen=True, kw_only=True):
     def images(self) -> tuple[ContextAttachment, ...]:
         return tuple(one for one in self.attachments if one.is_image) if self.attachments else ()
 
+    @property
+    def documents(self) -> tuple[ContextAttachment, ...]:
+        return tuple(one for one in self.attachments if one.is_document) if self.attachments else ()
+
 
 class ModelOutputMessage(_Message, frozen=True, kw_only=True):
     role: ClassVar[ContextRole] = "model_output"
@@ -226,6 +289,7 @@ def tokens_in(message: ContextMessage, count: Callable[[str], int]) -> int:
             tokens += count(message.instruction)
         case ModelInputMessage():
             tokens += count(message.text) + IMAGE_TOKENS * len(message.images)
+            tokens += sum(one.document_tokens for one in message.documents)
         case ModelOutputMessage():
             tokens += count(message.content) + count(message.reasoning)
             for call in message.tool_calls:

@@ -314,8 +314,10 @@ def _basis(parts: ContextParts) -> tuple[object, ...]:
         parts.instruction,
         structs.replace(parts.selection, until=0),
         parts.quarantined,
+        parts.without_pictures,
         parts.screens_after,
         parts.call_budget.takes_images,
+        parts.call_budget.takes_pdfs,
         notice_of(parts),
     )
 

@@ -30,6 +30,7 @@ from nplt_server.context.messages import (
 from nplt_server.context.screens import ScreensInTurns, last_screen_in
 from nplt_server.context.steps import ContextStep, Measure, Measured, steps_of, tokens_of
 from nplt_server.tools import ToolOffer
+from nplt_storage.active_entries import HiddenEntries, hidden_from
 from nplt_storage.entries import (
     CompactionEntry,
     Entry,
@@ -37,6 +38,7 @@ from nplt_storage.entries import (
     LevelOfDetail,
     ModelInputEntry,
     ModelOutputEntry,
+    QuarantineEntry,
     SentContext,
 )
 from nplt_storage.history import ConversationHistory
@@ -66,6 +68,10 @@ class CallBudget(Struct, frozen=True, kw_only=True):
     keep: float = KEEP
     takes_images: bool = False
     """Whether the model can be shown images."""
+    provider: str = ""
+    """The provider of the model, because each has refused other entries."""
+    takes_pdfs: bool = False
+    """Whether the model reads PDFs itself."""
 
 
 class HistoryAtCall(Struct, frozen=True, kw_only=True):
@@ -85,7 +91,7 @@ class HistoryAtCall(Struct, frozen=True, kw_only=True):
     """0 before the first epoch."""
     compactions: tuple[CompactionEntry, ...]
     """Summaries that no clear came after."""
-    quarantined: frozenset[int]
+    quarantines: Mapping[int, tuple[QuarantineEntry, ...]]
     quarantine_seq: int
     """The newest quarantine in force; 0 if there is none."""
     turns_max: int | None
@@ -105,7 +111,7 @@ def read_history(history: ConversationHistory, prompt_ref: PromptReference) -> H
         own: Turn | None = Turn(number=prompt.seq, prompt=prompt, entries=[prompt])
     else:
         own = None if prompt_ref is None else history.turn(prompt_ref)
-    epoch, quarantined = history.epoch, history.quarantined
+    epoch, quarantines = history.epoch, history.quarantines
     return HistoryAtCall(
         prompt_ref=prompt_ref,
         head_seq=head_seq,
@@ -116,8 +122,8 @@ def read_history(history: ConversationHistory, prompt_ref: PromptReference) -> H
         epoch=epoch,
         epoch_seq=0 if epoch is None else epoch.seq,
         compactions=history.compactions,
-        quarantined=frozenset(quarantined),
-        quarantine_seq=max(map(_seq, quarantined.values()), default=0),
+        quarantines=quarantines,
+        quarantine_seq=max((known[-1].seq for known in quarantines.values()), default=0),
         turns_max=history.turns_max,
         shown_turns=history.shown_turns,
         unfinished=tuple(map(_seq, history.unfinished_turns())),
@@ -238,7 +244,7 @@ class Selection(Struct, frozen=True, kw_only=True):
         return f"## Summary of what came before ({span})\n{summary.content}"
 
 
-def select(at: HistoryAtCall, epoch: EpochEntry | None) -> Selection:
+def select(at: HistoryAtCall, epoch: EpochEntry | None, hidden: HiddenEntries) -> Selection:
     until = turns_before(at)
     first = 0 if at.turns_max is None else max(0, until - at.turns_max)
     if epoch is None:
@@ -246,7 +252,7 @@ def select(at: HistoryAtCall, epoch: EpochEntry | None) -> Selection:
     summaries = (
         entry
         for entry in reversed(at.compactions)
-        if entry.seq < epoch.seq and entry.seq not in at.quarantined
+        if entry.seq < epoch.seq and entry.seq not in hidden.entries
     )
     plan = EpochPlan(
         omitted_through=epoch.omitted_through,
@@ -271,6 +277,8 @@ class ContextParts(Struct, frozen=True, kw_only=True):
     shown_turns: Sequence[Turn]
     own: Turn | None
     quarantined: frozenset[int]
+    without_pictures: frozenset[int]
+    """Entries of which the pictures are quarantined."""
     screen: str | None
     """The live screen in the head: the one at the beginning of the shown turns."""
     screen_seq: int
@@ -318,7 +326,8 @@ def _parts(
     at: HistoryAtCall, epoch: EpochEntry | None, call_budget: CallBudget, measure: Measure
 ) -> ContextParts:
     """The head without a screen."""
-    selection = select(at, epoch)
+    hidden = hidden_from(call_budget.provider, at.quarantines)
+    selection = select(at, epoch, hidden)
     until, most = selection.until, at.turns_max
     is_windowed = most is not None and (until > most or (until == most and at.first_seq > 1))
     return ContextParts(
@@ -329,7 +338,8 @@ def _parts(
         selection=selection,
         shown_turns=at.shown_turns,
         own=at.own,
-        quarantined=at.quarantined,
+        quarantined=hidden.entries,
+        without_pictures=hidden.pictures,
         screen=None,
         screen_before_own="",
         screen_seq=0,
@@ -420,7 +430,9 @@ def measure_step(
                 entry,
                 shown,
                 with_screen=parts.screens and entry.seq > parts.screens_after,
-                takes_images=parts.call_budget.takes_images,
+                takes_images=parts.call_budget.takes_images
+                and entry.seq not in parts.without_pictures,
+                takes_pdfs=parts.call_budget.takes_pdfs,
             )
         )
     return measured

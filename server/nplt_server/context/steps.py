@@ -141,6 +141,7 @@ def message_of(
     *,
     with_screen: bool = True,
     takes_images: bool = False,
+    takes_pdfs: bool = False,
     contents: AttachmentContents = _NO_CONTENTS,
 ) -> ContextMessage:
     """The message for an entry. Screen and opaque parts are included only within the current
@@ -148,7 +149,9 @@ def message_of(
     is_live = level == "live"
     is_unchanged = with_screen and is_live
     screen = screen_in(entry) if is_unchanged else None
-    files = contents.shown_with(entry, is_live=is_live, takes_images=takes_images)
+    files = contents.shown_with(
+        entry, is_live=is_live, takes_images=takes_images, takes_pdfs=takes_pdfs
+    )
     match entry:
         case ModelInputEntry():
             schema = entry.options.get("schema") if is_live else None
@@ -254,7 +257,7 @@ class Measure:
         self._counter = counter
         self._remembered_max = remembered_max
         self._remembered: dict[
-            tuple[str, LevelOfDetail, bool, bool], tuple[ContextEntry, Measured]
+            tuple[str, LevelOfDetail, bool, bool, bool], tuple[ContextEntry, Measured]
         ] = {}
         self.counted = 0
         """Messages counted so far; a counter for tests."""
@@ -273,8 +276,9 @@ class Measure:
         *,
         with_screen: bool = False,
         takes_images: bool = False,
+        takes_pdfs: bool = False,
     ) -> Measured:
-        key = (entry.id, level, with_screen, takes_images)
+        key = (entry.id, level, with_screen, takes_images, takes_pdfs)
         known = self._remembered.get(key)
         # A redacted entry, or a copy made for showing, has the same id.
         if known is not None and known[0] is entry:
@@ -284,6 +288,7 @@ class Measure:
             level,
             with_screen=with_screen,
             takes_images=takes_images,
+            takes_pdfs=takes_pdfs,
             contents=self.attachments,
         )
         measured = self.message(message)

@@ -1,7 +1,8 @@
 """Reads the files attached to prompts, for the contexts that show them.
 
 `AttachmentReader` reads each file once. If there are more images than a request may hold, a new
-epoch begins and the newest images are sent, up to half the limit.
+epoch begins and the newest images are sent, up to half the limit. PDFs count as images: their
+data goes to models that read them, and their text, which is read when it is needed, to others.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from nplt_server.context.messages import (
     ContextAttachment,
     file_ids_of,
 )
+from nplt_server.conversations.pdf_text import PDF_BYTES_MAX, read_pdf
 from nplt_server.conversations.record import QUICK_ENTRIES_MAX, ConversationRecord
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import AttachmentEntry, Entry, ModelInputEntry, ToolResultsEntry
@@ -61,6 +63,12 @@ def _newest(pictures: Pictures) -> Pictures:
 
 TEXT_BYTES_MAX: Final = 64 * 1024
 IMAGE_BYTES_MAX: Final = 5 * 1024 * 1024
+PDF_SENT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A larger PDF is shown as its text."""
+_PDF_PAGES_MAX: Final = 100
+"""platform.claude.com/docs/en/build-with-claude/pdf-support: "Maximum pages per request: 600 (100
+for models with a 200k-token context window)"."""
+_PDF: Final = "application/pdf"
 _IMAGES: Final = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -89,6 +97,9 @@ class AttachmentReader:
         self._record = record
         self._files = files
         self._pictures: dict[str, AttachmentEntry] = {}
+        """Images and PDFs, by file id."""
+        self._pdfs: dict[str, ContextAttachment] = {}
+        """PDFs that were read, with their texts."""
         self._prompts: list[ModelInputEntry | ToolResultsEntry] = []
         """Prompts and results with files, oldest first."""
         self._in_reach: frozenset[Mention] = frozenset()
@@ -161,7 +172,10 @@ class AttachmentReader:
             for file_id in file_ids_of(prompt):
                 if file_id in self._pictures:
                     mention = prompt.seq, file_id  # maybe twice in the same prompt
-                    found[mention] = found.get(mention, 0) + self._pictures[file_id].size
+                    size = self._pictures[file_id].size
+                    if size > PDF_SENT_BYTES_MAX:  # a PDF of which only the text is shown
+                        size = TEXT_BYTES_MAX
+                    found[mention] = found.get(mention, 0) + size
         return found
 
     async def _hold(self, file_ids: Container[str]) -> None:
@@ -170,15 +184,30 @@ class AttachmentReader:
             known = self._read_files[file_id]
             if file_id not in file_ids:
                 self._read_files[file_id] = _put_away(known)
-            elif not known.is_image:
+            elif not known.is_image and not known.is_document:
                 try:
-                    data = await self._bytes(entry, IMAGE_BYTES_MAX)
+                    shown = await self._shown(entry, known)
                 except StorageError as error:
+                    shown = _unread(entry, error)
+                if not shown.is_image and not shown.is_document:
                     del self._pictures[file_id]
-                    self._read_files[file_id] = _unread(entry, error)
-                else:
-                    shown = base64.b64encode(data).decode()
-                    self._read_files[file_id] = replace(known, data_base64=shown, reason=None)
+                self._read_files[file_id] = shown
+
+    async def _shown(self, entry: AttachmentEntry, known: ContextAttachment) -> ContextAttachment:
+        """An image or a PDF with its contents."""
+        if known.content_type != _PDF:
+            image = await self._bytes(entry, IMAGE_BYTES_MAX)
+            return replace(known, data_base64=base64.b64encode(image).decode(), reason=None)
+        data = await self._bytes(entry, PDF_BYTES_MAX)
+        read = self._pdfs.get(entry.file_id)
+        if read is None:
+            read = self._pdfs[entry.file_id] = await _pdf_as_text(entry, data)
+        may_be_sent = (
+            len(data) <= PDF_SENT_BYTES_MAX
+            and read.pages <= _PDF_PAGES_MAX
+            and read.reason not in ("attachment_encrypted", "attachment_unreadable")
+        )
+        return replace(read, pdf_base64=base64.b64encode(data).decode()) if may_be_sent else read
 
     async def _described(self, file_ids: Iterable[str]) -> dict[str, AttachmentEntry]:
         """The attachment entries of the files; older ones are read from the store."""
@@ -205,11 +234,13 @@ class AttachmentReader:
             is_webp = start[:4] == b"RIFF" and start[8:12] == b"WEBP"
             types = (kind for magic, kind in _IMAGES.items() if start.startswith(magic))
             image_type = "image/webp" if is_webp else next(types, None)
+            if image_type is None and start.startswith(b"%PDF-"):
+                image_type = _PDF
             if image_type is None:
                 return _text(entry, await self._bytes(entry, TEXT_BYTES_MAX + 1))
         except StorageError as error:
             return _unread(entry, error)
-        if entry.size > IMAGE_BYTES_MAX:
+        if entry.size > (PDF_BYTES_MAX if image_type == _PDF else IMAGE_BYTES_MAX):
             return _left_out(entry, "attachment_too_large")
         self._pictures[entry.file_id] = entry
         return _put_away(ContextAttachment(name=entry.filename, content_type=image_type))
@@ -236,8 +267,21 @@ def _text(entry: AttachmentEntry, data: bytes) -> ContextAttachment:
     )
 
 
+async def _pdf_as_text(entry: AttachmentEntry, data: bytes) -> ContextAttachment:
+    found = await read_pdf(data, text_bytes_max=TEXT_BYTES_MAX)
+    return ContextAttachment(
+        name=entry.filename,
+        content_type=_PDF,
+        text=found.text or None,
+        pages=found.pages,
+        reason="attachment_cut" if found.is_cut else found.reason,
+    )
+
+
 def _put_away(picture: ContextAttachment) -> ContextAttachment:
-    return replace(picture, data_base64=None, reason="attachment_too_many")
+    return replace(
+        picture, text=None, data_base64=None, pdf_base64=None, reason="attachment_too_many"
+    )
 
 
 def _unread(entry: AttachmentEntry, error: StorageError) -> ContextAttachment:

@@ -157,6 +157,8 @@ class ContextManager:
             threshold=services.rules.threshold,
             keep=services.rules.keep,
             takes_images=facts.takes_images,
+            provider=model.partition("/")[0],
+            takes_pdfs=facts.takes_pdfs,
         )
 
     async def prepare(
@@ -240,7 +242,8 @@ class ContextManager:
 
     def answer_tokens_max(self, model: str, context_tokens: int) -> int:
         """The room for the answer after a context of so many tokens."""
-        most = self.services.models.facts(model).room_for_answer(context_tokens)
+        corrected = self.services.counting.correction.corrected(model, context_tokens)
+        most = self.services.models.facts(model).room_for_answer(corrected)
         ceiling = self._ceilings.get(model)
         return most if ceiling is None else min(most, ceiling.answer_tokens)
 
@@ -264,6 +267,12 @@ class ContextManager:
             if entry.invocation and model_name(entry.invocation) == model and isinstance(real, int):
                 self.services.counting.learn(model, counted=entry.sent.tokens, real=real)
                 return
+
+    def has_answered(self, model: str) -> bool:
+        """Whether the model gave one of the newest outputs."""
+        newest = islice(reversed(self.record.history.entries), _ENTRIES_SEARCHED_MAX)
+        outputs = (entry for entry in newest if isinstance(entry, ModelOutputEntry))
+        return any(each.invocation and model_name(each.invocation) == model for each in outputs)
 
     # Epochs and summaries
 

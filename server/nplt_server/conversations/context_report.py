@@ -72,7 +72,7 @@ class OmissionReasons:
     ) -> None:
         self._history = history
         self._selection = view.selection
-        self._quarantined = history.quarantined
+        self._quarantined = history.hidden_from(view.call_budget.provider).entries
         self._own = history.turn(prompt_ref) if isinstance(prompt_ref, str) else None
         self._number = history.head_seq + 1 if self._own is None else self._own.number
         self._hidden = history.hidden
@@ -205,7 +205,7 @@ def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryRepo
     if view.call_budget.tools_tokens:
         yield EntryReport(seq=0, kind="tools", tokens=view.call_budget.tools_tokens, reason="tools")
     head_is_next = view.has_head
-    quarantined = history.quarantined
+    quarantined = history.hidden_from(view.call_budget.provider).entries
     for message, tokens in zip(view.messages, view.sizes, strict=True):
         row = EntryReport(
             seq=message.seq,

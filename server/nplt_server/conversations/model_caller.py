@@ -16,6 +16,8 @@ If none applies the error ends the turn.
     the request is too large            shorten      three times in a turn with one model
     the model's sealed reasoning is     new epoch    once in a turn
     refused
+    it is refused, and nobody can tell  repeat       once in a call, unchanged
+    whether for its content
     content is refused                  quarantine   three times in a turn
 
 A `retrying` event announces each of `_REMEDIES`. A call whose text was sent is not repeated.
@@ -49,7 +51,6 @@ from nplt_server.errors import (
     ProviderRefused,
     ProviderUnauthorized,
     ProviderUnavailable,
-    RequestForm,
     RequestTooLarge,
     WindowTooSmall,
 )
@@ -63,6 +64,7 @@ from nplt_server.providers import (
 from nplt_server.providers.accumulator import ModelOutputAccumulator, cleaned, usage_as_json
 from nplt_server.providers.retries import RequestForms
 from nplt_server.providers.route import ModelRoute
+from nplt_server.request_form import RequestForm
 from nplt_storage.entries import (
     ModelInputEntry,
     ModelInvocationDescriptor,
@@ -80,7 +82,10 @@ GO_ON: Final = (
     "Your last answer was cut off. Go on with it exactly where it stops, beginning with its very "
     "next character. Repeat nothing, and say nothing about having been cut off."
 )
-"""What a model is asked to go on with its answer, unless a prompt says more."""
+"""The request to go on with an answer, unless the prompt says more."""
+_FILLED_SHARE: Final = 0.95
+"""How much of the window is used, where the provider has said how it counts: a shorter text has
+not the same tokens for each character."""
 _QUARANTINES_MAX: Final = 3
 """Calls repeated with more entries quarantined, in one turn. The next turn may try others."""
 
@@ -132,6 +137,8 @@ class _Tries:
     """The retries of the current call."""
     too_large: list[RequestTooLarge] = field(default_factory=list)
     has_dropped_reasoning: bool = False
+    has_repeated: bool = False
+    """Whether the current call was repeated although it was refused."""
     quarantines: int = 0
 
 
@@ -180,6 +187,8 @@ class ModelCaller:
         """Made when a call is refused for its content."""
         self._tries = _Tries(models=[model])
         self._room: CallRoom | None = None
+        self._said_without_tools = False
+        self._noticed: set[str] = set()
         self._call = 0
         self.fallback_from: JsonObject | None = None
         """The model that was to answer, and why another one was asked instead."""
@@ -200,12 +209,14 @@ class ModelCaller:
         complete. Raises `ProviderError` if the call failed for good; `so_far` holds what there
         is of it. `answer_only`: the model must not call tools."""
         self._call, self._tries.retries = number, 0
+        self._tries.has_repeated = False
         self.so_far = self._view = None
         self._events.begin_call(number)
         forms = RequestForms()
         try:
             while True:
                 try:
+                    await self._learn_window()
                     outcome = await self._ask(forms.form, answer_only=answer_only)
                     if self._refusals is not None:
                         self._refusals.confirm_quarantined()
@@ -216,6 +227,8 @@ class ModelCaller:
                     error = forms.after(failure)
                     if error is not None:
                         await self._recover_from(error)
+                    elif isinstance(failure, ProviderRefused):
+                        self._announce_form(failure)
         except anyio.get_cancelled_exc_class():
             self._estimate_usage()
             if self.so_far is None or not self.so_far.output.has_begun:
@@ -261,6 +274,11 @@ class ModelCaller:
         if logs.tokens.on:
             logs.tokens("billed", model=self.model, counted=counted, **usage.as_json())
 
+    async def _learn_window(self) -> None:
+        """Asks the provider about the model, if that may tell its window."""
+        sources = self._services.context.models.facts(self.model).sources
+        await self._router.before_call(self.model, is_window_known="context_tokens" in sources)
+
     # One request
 
     async def _ask(self, form: RequestForm | None, *, answer_only: bool) -> CallOutcome:
@@ -273,12 +291,14 @@ class ModelCaller:
         )
         if view.is_trimmed:
             self._note_cut(view)
+        self._announce_left_out(view)
         output = ModelOutputAccumulator(answer_bytes_max=limits.answer_bytes_max)
         made = CallOutcome(
             route=self.route, view=view, output=output, fallback_from=self.fallback_from
         )
         self.so_far = made
         self._events.begin_output(output)
+        self._remind_without_tools()
         request = replace(self._request(made, answer_only=answer_only), form=form)
         await self._record.check_owned()
         await self._stream(request, made)
@@ -342,6 +362,16 @@ class ModelCaller:
         if output.stop_reason is None:
             raise AnswerCut
 
+    def _announce_left_out(self, view: ContextView) -> None:
+        """Tells the person, before the model is called, which of the prompt's files it is not
+        shown. Each sentence is sent once in a turn."""
+        prompts = (each for each in view.messages if each.seq == self._prompt.seq)
+        for prompt in prompts:
+            for file in prompt.attachments if isinstance(prompt, ModelInputMessage) else ():
+                if (notice := file.notice) is not None and notice not in self._noticed:
+                    self._noticed.add(notice)
+                    self._events.thought("notice", notice)
+
     def _request(self, made: CallOutcome, *, answer_only: bool) -> LlmRequest:
         answer_tokens_max = self._context.answer_tokens_max(self.model, made.view.tokens)
         facts, record = self._services.context.models.facts(self.model), self._record
@@ -350,7 +380,7 @@ class ModelCaller:
         return LlmRequest(
             invocation=made.invocation,
             context=made.view.messages,
-            tools=made.view.call_budget.offer.descriptions,
+            tools=made.view.call_budget.offer.descriptions if facts.takes_tools else (),
             options={**facts.options, **record.options, **self._prompt.options},
             answer_tokens_max=answer_tokens_max,
             answer_only=answer_only,
@@ -433,19 +463,30 @@ class ModelCaller:
             }
 
     async def _shorten(self, error: ProviderError) -> bool:
-        """Shortens the next request to the window the provider named, if that is smaller
-        than the known one; otherwise by a fixed fraction."""
+        """Shortens the next request to the window the provider named, as the provider counts,
+        if that is shorter than what was sent; otherwise by a fixed fraction."""
         tries, view = len(self._tries.too_large), self._view
         if not isinstance(error, RequestTooLarge) or view is None or tries == len(_SHORTENED):
             return False
         self._tries.too_large.append(error)
-        window = error.window_tokens
-        if window is None or not self._services.context.models.learn_window(self.model, window):
-            sent = CallRoom(
+        services = self._services.context
+        window, sent = error.window_tokens, error.sent_tokens
+        is_shorter = window is not None and services.models.learn_window(self.model, window)
+        facts = services.models.facts(self.model)
+        if sent is not None and sent > facts.budget_tokens:
+            services.counting.learn(self.model, counted=view.tokens, real=sent, at_once=True)
+            # As the provider counts, also where it differs more than a correction may.
+            share = _FILLED_SHARE * facts.budget_tokens / sent
+            answer_tokens = self._context.answer_tokens_max(self.model, 0)
+            self._room = CallRoom(
+                context_tokens=int(view.tokens * share), answer_tokens=answer_tokens
+            ).within(self._room)
+        elif not is_shorter:
+            room = CallRoom(
                 context_tokens=view.tokens,
                 answer_tokens=self._context.answer_tokens_max(self.model, view.tokens),
             ).within(self._room)
-            self._room = sent.shortened(_SHORTENED[tries])
+            self._room = room.shortened(_SHORTENED[tries])
         self._announce_retry(
             f"{error}; {self.model} is asked again and shown less of what came before"
         )
@@ -459,6 +500,18 @@ class ModelCaller:
         self._tries.has_dropped_reasoning = True
         await self._context.begin_epoch_for("reasoning", self._context.call_budget(self.model))
         self._announce_retry(f"{error}; {self.model} is asked again without what it had thought")
+        return True
+
+    async def _repeat(self, error: ProviderError) -> bool:
+        """Sends the same request again: a server that refuses only some of the requests of a kind
+        does not refuse them for what they say."""
+        names_message = isinstance(error, ProviderRefused) and error.message_index is not None
+        is_unclear = isinstance(error, ProviderRefused) and error.cause_unclear
+        is_content = isinstance(error, ProviderRefused) and error.content_refused
+        if is_content or self._tries.has_repeated or not (is_unclear or names_message):
+            return False
+        self._tries.has_repeated = True
+        self._announce_retry(f"{error}; {self.model} is asked the same once more")
         return True
 
     async def _quarantine(self, error: ProviderError) -> bool:
@@ -479,11 +532,43 @@ class ModelCaller:
         self._announce_retry(
             f"{error}; {self.model} is asked again without what it refuses ({which})"
         )
+        provider, pictures = self.route.invocation.provider, error.refused_part == "pictures"
+        self._events.thought(
+            "notice",
+            f"{provider} refuses {'the pictures of ' if pictures else ''}entry {which} "
+            f"({error.vendor}): its models are not shown that any more; to show it again: "
+            f"nplt context --unhide {quarantined[0]}",
+        )
         return True
 
     async def _release_guesses(self) -> None:
         if self._refusals is not None:
             await self._refusals.release_guesses()
+
+    def _announce_form(self, refusal: ProviderRefused) -> None:
+        """Says what the model is not shown from now on. Of other forms nobody need know."""
+        change = refusal.change
+        if change is not None and change.without_tools:
+            self._say_without_tools(str(refusal.vendor or ""))
+        elif change is not None and (change.without_images or change.plain_content):
+            self._events.thought("notice", f"{self.model} takes no pictures and is shown none")
+
+    def _say_without_tools(self, vendor: str) -> None:
+        self._said_without_tools = True
+        said = f" (it says: {vendor})" if vendor else ""
+        self._events.thought(
+            "notice", f"{self.model} takes no tools and is asked without them{said}"
+        )
+
+    def _remind_without_tools(self) -> None:
+        """Says once in a conversation that the model takes no tools, also where that was learned
+        in another one."""
+        form = self._router.learned.of(self.model)
+        if self._said_without_tools or form is None or not form.without_tools:
+            return
+        self._said_without_tools = True
+        if not self._context.has_answered(self.model):
+            self._say_without_tools("")
 
     def _announce_retry(self, why: str) -> None:
         """Drops the output of the call that failed, and announces the retry."""
@@ -498,5 +583,6 @@ _REMEDIES: Final[tuple[tuple[tuple[type[ProviderError], ...], _Remedy], ...]] = 
     ((ProviderError,), ModelCaller._fail_over),
     ((RequestTooLarge,), ModelCaller._shorten),
     ((ProviderRefused,), ModelCaller._drop_reasoning),
+    ((ProviderRefused,), ModelCaller._repeat),
     ((ProviderRefused,), ModelCaller._quarantine),
 )

@@ -25,6 +25,7 @@ from nplt_protocol.messages import (
     SessionCreated,
 )
 from nplt_server.conversations.conversation import Conversation, drafted_rollback
+from nplt_server.conversations.refusals import release
 from nplt_server.conversations.services import Services
 from nplt_server.conversations.session_manager import SessionManager
 from nplt_storage.copying import NewFork
@@ -121,6 +122,15 @@ async def set_system(conversation: Conversation, instruction: str) -> None:
     conversation.check_open()
     if await conversation.state.set_system_instruction(instruction):
         conversation.announce("system", {"system": instruction[:_SHOWN_CHARACTERS_MAX]})
+
+
+async def unhide(conversation: Conversation, seq: int) -> None:
+    """Shows models an entry again that providers refused."""
+    conversation.check_open()
+    reason = "somebody wants models to be shown it"
+    if not await release(conversation.record, seq, "unhidden", reason):
+        message = f"entry {seq} is not hidden from models"
+        raise RequestError(ErrorCode.NOT_FOUND, message, field="unhide")
 
 
 async def roll_back(

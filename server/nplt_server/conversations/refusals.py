@@ -1,5 +1,9 @@
 """Quarantines entries that a provider refuses, so that the conversation can go on.
 
+Only a refusal of content quarantines anything. One about the shape of the request, a parameter,
+its size, tools or kinds of content is for `providers.refusal_rules`. If nobody can tell what a
+refusal is about, the same request was refused twice before anything is quarantined.
+
 Models are not shown a quarantined entry. A prompt or an answer is left out whole. Tool
 calls and their results keep their structure but lose their text. The state of the notebook
 or of a widget is left out until its next change. A summary is ignored. The system
@@ -11,8 +15,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
+from nplt_protocol import JsonObject
 from nplt_server.context.messages import ModelInputMessage, ToolResultsMessage
 from nplt_server.context.screens import screen_sources
 from nplt_server.context.selection import ContextView
@@ -32,6 +37,7 @@ from nplt_storage.entries import (
 from nplt_storage.history import ConversationHistory
 from nplt_storage.turns import ContextEntry
 
+RefusedPart: TypeAlias = Literal["", "pictures"]
 _RELEASES_MAX: Final = 2
 """An entry that was quarantined on a guess and released this often is not quarantined on
 a guess again. One release is not enough: another entry may have caused that refusal."""
@@ -39,24 +45,54 @@ _NOTHING: Final[frozenset[int]] = frozenset()
 
 
 async def quarantine(
-    record: ConversationRecord, seq: int, reason: str, *, lifted: bool = False
+    record: ConversationRecord, seq: int, reason: str, *, provider: str, part: RefusedPart = ""
 ) -> bool:
-    """Writes a quarantine entry, which a rollback can undo like any other entry; or one that
-    releases the entry (`lifted`).
+    """Writes a quarantine entry, which a rollback can undo like any other entry.
 
     False: that is so already, or it is of a kind that can't be quarantined.
     """
     async with record.exclusive():
-        history = record.history
-        if lifted != (seq in history.quarantined) or not (lifted or _can_quarantine(history, seq)):
+        hidden = record.history.hidden_from(provider)
+        if seq in hidden.entries or (part and seq in hidden.pictures):
             return False
-        code = "not_the_cause" if lifted else "refused_by_provider"
-        await record.append(
-            QuarantineEntry(target_seq=seq, code=code, content=reason, lifted=lifted)
+        if not _can_quarantine(record.history, seq):
+            return False
+        entry = QuarantineEntry(
+            target_seq=seq,
+            code="refused_by_provider",
+            content=reason,
+            provider=provider,
+            part=part,
         )
-    event = "released" if lifted else "quarantined"
-    record.broadcast.announce(event, {"seq": seq, "code": code, "reason": reason})
+        await record.append(entry)
+    _announce(record, "quarantined", entry)
     return True
+
+
+async def release(
+    record: ConversationRecord, seq: int, code: str, reason: str, *, provider: str = ""
+) -> bool:
+    """Shows the entry to models again: to those of the provider, or to all. False: nothing hides
+    it from them."""
+    async with record.exclusive():
+        known = record.history.quarantines.get(seq, ())
+        if not any(not provider or each.provider == provider for each in known):
+            return False
+        entry = QuarantineEntry(
+            target_seq=seq, code=code, content=reason, lifted=True, provider=provider
+        )
+        await record.append(entry)
+    _announce(record, "released", entry)
+    return True
+
+
+def _announce(record: ConversationRecord, event: str, entry: QuarantineEntry) -> None:
+    told: JsonObject = {"seq": entry.target_seq, "code": entry.code, "reason": entry.content}
+    if entry.provider:
+        told["provider"] = entry.provider
+    if entry.part:
+        told["part"] = entry.part
+    record.broadcast.announce(event, told)
 
 
 def _can_quarantine(history: ConversationHistory, seq: int) -> bool:
@@ -82,7 +118,7 @@ class Refusals:
     def __init__(self, record: ConversationRecord, prompt: ModelInputEntry) -> None:
         self._record = record
         self._prompt = prompt
-        self._model = ""
+        self._provider = self._model = ""
         self._unconfirmed: list[int] = []
         """Entries quarantined in this turn that are not known to be the cause yet."""
         self._named = _NOTHING
@@ -98,6 +134,9 @@ class Refusals:
     ) -> tuple[int, ...]:
         """Quarantines what the refused call may have been refused for, and gives the entries;
         none if calling again can't help. `may_repeat`: whether the call may be repeated."""
+        if not (refusal.content_refused or refusal.cause_unclear):
+            return ()
+        self._provider = invocation.provider
         self._model = f"{invocation.provider}/{invocation.model}"
         reason = f"{self._model}: {refusal}"
         candidates, named = self._candidates(refusal, view, invocation)
@@ -111,9 +150,10 @@ class Refusals:
                 candidates, named = self._candidates(refusal, view, invocation)
             self.confirm_quarantined()
         quarantined: list[int] = []
+        part = refusal.refused_part
         if may_repeat:
             for seq in candidates:
-                if await quarantine(self._record, seq, reason):
+                if await quarantine(self._record, seq, reason, provider=self._provider, part=part):
                     quarantined.append(seq)
         if quarantined:
             self._unconfirmed += quarantined
@@ -121,10 +161,10 @@ class Refusals:
             return tuple(quarantined)
         if self._prompt.seq in named:
             await self._release_all()
-            await quarantine(self._record, self._prompt.seq, reason)
+            await quarantine(self._record, self._prompt.seq, reason, provider=self._provider)
             sentence = (
-                f"{refusal.sentence}: it is this prompt, so models are not shown it again; "
-                "use other words"
+                f"{refusal.sentence}: it is this prompt, so models of {self._provider} are not "
+                "shown it again; use other words"
             )
             raise replace(refusal, sentence=sentence)
         if named & self._named:
@@ -146,7 +186,7 @@ class Refusals:
     async def _release_all(self) -> None:
         reason = f"it is not shown that {self._model} refuses it"
         for seq in self._unconfirmed:
-            await quarantine(self._record, seq, reason, lifted=True)
+            await release(self._record, seq, "not_the_cause", reason, provider=self._provider)
         self._unconfirmed = []
 
     # Finding the entries that a refusal may be about
@@ -169,6 +209,8 @@ class Refusals:
         history = self._record.history
         if view is None:
             return (), _NOTHING
+        if refusal.refused_part:
+            return self._with_pictures(refusal, view, invocation), _NOTHING
         if refusal.entry_seqs:
             named = [
                 seq
@@ -178,13 +220,29 @@ class Refusals:
             seqs = self._without_prompt(named)
             new = tuple(_never_accepted(history, seqs, by=invocation))
             return new or seqs, frozenset(named)
-        if not refusal.content_refused or refusal.message_index is not None:
-            # The refusal is not about content, or is about the system instruction.
-            return (), _NOTHING
+        if refusal.message_index is not None:
+            return (), _NOTHING  # it is about the system instruction
         return self._without_prompt(self._not_yet_accepted(history, view)), _NOTHING
 
+    def _with_pictures(
+        self,
+        refusal: ProviderRefused,
+        view: ContextView,
+        invocation: ModelInvocationDescriptor,
+    ) -> tuple[int, ...]:
+        """The entry whose pictures may be refused, the prompt's own included: that which the
+        refusal names, or else the newest that this model has not accepted."""
+        shown = [
+            message.seq
+            for message in view.messages
+            if isinstance(message, ModelInputMessage | ToolResultsMessage) and message.images
+        ]
+        named = [seq for seq in shown if seq in refusal.entry_seqs]
+        new = list(_never_accepted(self._record.history, shown, by=invocation))
+        return tuple((named or new or shown)[-1:])
+
     def _without_prompt(self, seqs: Iterable[int]) -> tuple[int, ...]:
-        quarantined = self._record.history.quarantined
+        quarantined = self._record.history.hidden_from(self._provider).entries
         own = self._prompt.seq
         return tuple(seq for seq in dict.fromkeys(seqs) if seq != own and seq not in quarantined)
 

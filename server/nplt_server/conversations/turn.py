@@ -57,9 +57,14 @@ from nplt_storage.entries import (
     ToolResultsEntry,
 )
 from nplt_storage.errors import BadEntry, StorageError
+from nplt_storage.pages import PageQuery
 from nplt_storage.search import SearchHit, SearchQuery
 
 log = logging.getLogger(__name__)
+
+_OWN_MESSAGES_MAX: Final = 20
+"""How many hits may be messages of the running turn, which are not shown to its own search."""
+_AROUND_BYTES_MAX: Final = 64 * 1024
 
 
 class RunState(Enum):
@@ -567,13 +572,17 @@ class TurnToolHost:
     then refused.
     """
 
-    __slots__ = ("_record", "_services", "_state", "is_over", "session_id", "turn_id", "user")
+    __slots__ = (
+        *("_prompt_seq", "_record", "_services", "_state"),
+        *("is_over", "session_id", "turn_id", "user"),
+    )
 
     def __init__(self, turn: TurnRun) -> None:
         self.turn_id = turn.turn_id
         self.session_id = turn.record.session_id
         self.user = turn.record.user
         self.is_over = False
+        self._prompt_seq = turn.prompt.seq
         self._record = turn.record
         self._state = turn.context.state
         self._services = turn.services
@@ -606,8 +615,29 @@ class TurnToolHost:
 
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
         histories = self._services.histories
-        found = await histories.search(self.user, SearchQuery(text=query, limit=limit))
-        return list(found.hits)
+        # This turn's own messages hold the words too.
+        more = limit + _OWN_MESSAGES_MAX
+        ranked = SearchQuery(text=query, limit=more, ranked=True, first_in=self.session_id)
+        try:
+            hits = [*(await histories.search(self.user, ranked)).hits]
+            if len(hits) < limit:
+                some = await histories.search(self.user, replace(ranked, any_word=True))
+                known = {(hit.session_id, hit.seq) for hit in hits}
+                hits += [hit for hit in some.hits if (hit.session_id, hit.seq) not in known]
+        except StorageError as error:
+            raise ToolFailed(f"the search failed: {error}") from error
+        own = (hit.session_id == self.session_id and hit.seq >= self._prompt_seq for hit in hits)
+        return [hit for hit, is_own in zip(hits, own, strict=True) if not is_own][:limit]
+
+    async def messages_around(self, session_id: str, seq: int, limit: int) -> Sequence[JsonObject]:
+        found = await self._services.histories.find(session_id)
+        if found is None or found.row.user != self.user:
+            raise ToolFailed(f"there is no conversation {session_id[:80]!r}")
+        query = PageQuery(around=seq, limit=limit, bytes_max=_AROUND_BYTES_MAX)
+        try:
+            return (await found.profile.store.page(session_id, query)).messages
+        except StorageError as error:
+            raise ToolFailed(f"the conversation can't be read: {error}") from error
 
     async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
         if self.is_over:

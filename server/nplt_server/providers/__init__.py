@@ -15,7 +15,7 @@ from msgspec import Struct, field, structs
 
 from nplt_protocol import ErrorCode, JsonObject, JsonValue, RequestError
 from nplt_server.context.messages import ContextMessage
-from nplt_server.errors import RequestForm
+from nplt_server.request_form import RequestForm
 from nplt_server.tools import ToolDescription
 from nplt_server.usage import ModelPrices
 from nplt_storage.entries import ModelInvocationDescriptor
@@ -213,6 +213,13 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     counts_tokens: bool = True
     """Whether the usage it reports is in tokens. From one that counts words nothing is learned."""
     takes_images: bool = False
+    takes_pdfs: bool = False
+    """Whether it reads PDFs itself. Others are shown the text of a PDF."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """The source of each fact, in a few words: of `context_tokens`, `prices`, `tools`, `images`.
+    A fact without a source is assumed."""
+    ceiling_tokens: int | None = None
+    """The largest window that the model could be loaded with, if that is known."""
     takes_tools: bool = True
     """Whether it is offered tools. If not, they take no room in its window."""
 
@@ -236,6 +243,22 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
         """The tokens that may be sent: the window without the room for the answer."""
         # A setting that leaves nothing to send is a mistake no call can mend.
         return max(self.context_tokens - self.answer_tokens, self.context_tokens // 8)
+
+    def as_json(self) -> JsonObject:
+        """The facts for people, and the source of each."""
+        facts: JsonObject = {
+            "context_tokens": self.context_tokens,
+            "tools": self.takes_tools,
+            "images": self.takes_images,
+            "pdfs": self.takes_pdfs,
+            "sources": {**self.sources},
+        }
+        if self.ceiling_tokens is not None:
+            facts["ceiling_tokens"] = self.ceiling_tokens
+        if self.prices is not None:
+            facts["price_in"] = float(self.prices.price_in)
+            facts["price_out"] = float(self.prices.price_out)
+        return facts
 
     def within(self, window_tokens: int) -> ModelFacts:
         """The same model, whose window is smaller than anybody said."""
@@ -261,7 +284,10 @@ class ModelCatalog:
         except KeyError:
             known = _UNKNOWN_MODEL
         window = self._windows.get(model)
-        return known if window is None else known.within(window)
+        if window is None or window >= known.context_tokens:
+            return known
+        sources = {**known.sources, "context_tokens": "the provider's refusal"}
+        return structs.replace(known.within(window), sources=sources)
 
     def learn_window(self, model: str, tokens: int) -> bool:
         """Notes a window that is smaller than the known one. False: it is not smaller."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, assert_never
 
 import orjson
@@ -41,7 +40,13 @@ from nplt_server.providers.compiler import (
 from nplt_server.providers.failures import text_of
 from nplt_server.providers.schemas import for_anthropic, in_words, well_formed
 from nplt_server.providers.sse import json_object_of
-from nplt_server.providers.vendor_api import AnswerParser, RenderedRequest, VendorApi
+from nplt_server.providers.vendor_api import (
+    AnswerParser,
+    RenderedRequest,
+    VendorApi,
+    sent_call_ids,
+    without_fields,
+)
 from nplt_server.tools import ToolDescription
 
 if TYPE_CHECKING:
@@ -63,6 +68,8 @@ Json: TypeAlias = dict[str, Any]
 _Blocks: TypeAlias = list[Json]
 
 _THINKING: Final = ("thinking", "redacted_thinking")
+_TITLE_MAX: Final = 500
+"""The characters of a document's title that the API takes."""
 _VENDOR_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -81,7 +88,7 @@ def _begins_with_thinking(contents: Sequence[_Blocks]) -> bool:
     return contents[place + 1][0]["type"] in _THINKING
 
 
-def _user_blocks(step: UserStep, ids: Mapping[str, str]) -> _Blocks:
+def _user_blocks(step: UserStep, ids: Mapping[str, str], *, takes_images: bool) -> _Blocks:
     blocks: _Blocks = []
     for result in step.results:
         block: Json = {"type": "tool_result", "tool_use_id": ids[result.call_id]}
@@ -90,7 +97,12 @@ def _user_blocks(step: UserStep, ids: Mapping[str, str]) -> _Blocks:
             if result.status != "success":
                 block["is_error"] = True
         blocks.append(block)
-    for image in step.images:
+    # platform.claude.com/docs/en/build-with-claude/pdf-support: "Place PDFs before text in your
+    # requests".
+    for document in step.documents:
+        source = {"type": "base64", "media_type": "application/pdf", "data": document.data_base64}
+        blocks.append({"type": "document", "source": source, "title": document.name[:_TITLE_MAX]})
+    for image in step.images if takes_images else ():
         source = {"type": "base64", "media_type": image.content_type, "data": image.data_base64}
         blocks.append({"type": "image", "source": source})
     return blocks + [{"type": "text", "text": text} for text in step.texts]
@@ -112,7 +124,7 @@ def _answer_blocks(step: AssistantStep, ids: Mapping[str, str]) -> _Blocks:
             case OpaquePiece(data={"redacted_thinking": str(data)}):
                 blocks.append({"type": "redacted_thinking", "data": data})
             case OpaquePiece():
-                pass  # said where something ends, or was read by `_sent_ids`
+                pass  # said where something ends, or was read by `sent_call_ids`
             case CompiledCall():
                 given = orjson.loads(block.arguments_json)
                 call_id = ids[block.call_id]
@@ -124,23 +136,6 @@ def _answer_blocks(step: AssistantStep, ids: Mapping[str, str]) -> _Blocks:
     while blocks and blocks[-1]["type"] in _THINKING:
         blocks.pop()
     return blocks
-
-
-def _sent_ids(steps: Sequence[CompiledStep]) -> dict[str, str]:
-    """Ours, but where thinking follows a call in the same answer: it knows the vendor's."""
-    answers = [step for step in steps if isinstance(step, AssistantStep)]
-    ids = {call.call_id: call.call_id for step in answers for call in step.calls}
-    taken = set(ids)
-    for step in answers:
-        opaque = (block.data for block in step.blocks if isinstance(block, OpaquePiece))
-        listed = (call_ids for data in opaque if isinstance(call_ids := data.get("call_ids"), list))
-        calls = (block for block in step.blocks if isinstance(block, CompiledCall))
-        vendor_ids = (each for each in chain.from_iterable(listed) if isinstance(each, str))
-        for call, vendor_id in zip(calls, vendor_ids, strict=False):
-            if vendor_id not in taken and _VENDOR_ID.fullmatch(vendor_id):
-                taken.add(vendor_id)
-                ids[call.call_id] = vendor_id
-    return ids
 
 
 # ------------------------------------------------------------------------------
@@ -348,15 +343,19 @@ class MessagesApi(VendorApi, frozen=True, kw_only=True):
         return abilities_of(model).takes_prefill
 
     def takes_prefill(self, rendered: RenderedRequest) -> bool:
-        """Not together with extended thinking (docs/en/build-with-claude/extended-thinking)."""
+        """Prefilling and extended thinking exclude each other
+        (docs/en/build-with-claude/extended-thinking)."""
         thinking = rendered.body.get("thinking", {})
         return "type" not in thinking or thinking["type"] == "disabled"
 
     def render(self, request: LlmRequest, compiled: CompiledContext) -> RenderedRequest:
         steps, abilities = compiled.steps, abilities_of(request.invocation.model)
-        ids = _sent_ids(steps)
+        ids = sent_call_ids(steps, _VENDOR_ID)
+        takes_images = not self.form.without_images
         contents = [
-            _user_blocks(step, ids) if isinstance(step, UserStep) else _answer_blocks(step, ids)
+            _user_blocks(step, ids, takes_images=takes_images)
+            if isinstance(step, UserStep)
+            else _answer_blocks(step, ids)
             for step in steps
         ]
         body: Json = {"model": request.invocation.model}
@@ -381,19 +380,20 @@ class MessagesApi(VendorApi, frozen=True, kw_only=True):
         _place_cache_breakpoints(body, request, steps)
         thinks_on_budget = body.get("thinking", {}).get("type") == "enabled"
         return RenderedRequest(
-            body=body,
+            body=without_fields(body, self.form.without),
             betas=(_INTERLEAVED,) if thinks_on_budget and request.tools else (),
             seqs=tuple(step.seqs for step in steps),
-            block_seqs=tuple(map(_block_seqs, steps)),
+            block_seqs=tuple(_block_seqs(step, takes_images=takes_images) for step in steps),
             own_names=own_names(request.tools),
         )
 
 
-def _block_seqs(step: CompiledStep) -> tuple[int, ...]:
+def _block_seqs(step: CompiledStep, *, takes_images: bool) -> tuple[int, ...]:
     if isinstance(step, AssistantStep):
         return ()
     results = (result.seq for result in step.results)
-    return (*results, *(image.seq for image in step.images), *step.text_seqs)
+    files = (file.seq for file in (*step.documents, *(step.images if takes_images else ())))
+    return (*results, *files, *step.text_seqs)
 
 
 # ------------------------------------------------------------------------------

@@ -19,9 +19,16 @@ from nplt_server.providers.credentials import (
     read_key,
     standard_variable,
 )
+from nplt_server.providers.learned_forms import LearnedForms
 from nplt_server.providers.model_lists import ModelLister
-from nplt_server.providers.models import MODEL as LOCAL_MODEL
-from nplt_server.providers.models import is_open, local_is_installed, models_of
+from nplt_server.providers.models import (
+    facts_of_local,
+    form_of,
+    is_open,
+    local_is_installed,
+    models_of,
+)
+from nplt_server.request_form import RequestForm
 from nplt_server.settings import (
     AnthropicSettings,
     AnyProviderSettings,
@@ -43,8 +50,10 @@ class ProviderBuilder:
         environ: Mapping[str, str],
         models: Mapping[str, ModelSettings],
         patience: Patience,
+        learned: LearnedForms | None = None,
     ) -> None:
         """`models`: what the settings say about single models."""
+        self._learned = learned or LearnedForms()
         self._environ = environ
         self._models = models
         self._patience = patience
@@ -66,10 +75,15 @@ class ProviderBuilder:
                 case LocalSettings():
                     from nplt_server.providers.local_model import LocalProvider
 
-                    description = self._models.get(f"{settings.id}/{LOCAL_MODEL}")
-                    window_tokens = description.context_tokens if description is not None else None
+                    (name,) = models_of(settings)
+                    description = self._models.get(f"{settings.id}/{name}")
                     return LocalProvider(
-                        settings.id, window_tokens=window_tokens, patience=self._patience
+                        settings.id,
+                        file=settings.path,
+                        name=name,
+                        facts=facts_of_local(settings),
+                        window_tokens=None if description is None else description.context_tokens,
+                        patience=self._patience,
                     )
                 case OpenAISettings() | AnthropicSettings():
                     return self.build_vendor(settings)
@@ -92,6 +106,16 @@ class ProviderBuilder:
             if id_ == provider_id
         }
 
+    def _model_forms(self, provider_id: str) -> dict[str, RequestForm]:
+        """The models that the settings say take no tools."""
+        told = {
+            name: settings for name, settings in self._models.items() if settings.tools is False
+        }
+        parts = (name.partition("/") for name in told)
+        return {
+            model: RequestForm(without_tools=True) for id_, _, model in parts if id_ == provider_id
+        }
+
     def _key(self, settings: VendorSettings) -> str:
         key = read_key(settings, self._environ).get_secret_value()
         base_url = base_url_of(settings, self._environ) or ""
@@ -101,18 +125,16 @@ class ProviderBuilder:
 
     def _openai(self, settings: OpenAISettings) -> ModelLister:
         from nplt_server.providers.client import VendorProvider
-        from nplt_server.providers.openai import ChatApi, OpenAIClient, ResponsesApi
+        from nplt_server.providers.openai import OpenAIClient
+        from nplt_server.providers.openai_chat import ChatApi
+        from nplt_server.providers.openai_responses import ResponsesApi
 
         base_url = base_url_of(settings, self._environ)
         has_cache_key = base_url is None if settings.cache_key is None else settings.cache_key
         responses = ResponsesApi(
             summarizes_reasoning=settings.summarizes_reasoning, has_cache_key=has_cache_key
         )
-        chat = ChatApi(
-            tokens_field=settings.tokens_field,
-            returns_reasoning=settings.returns_reasoning,
-            has_cache_key=has_cache_key,
-        )
+        chat = ChatApi(has_cache_key=has_cache_key)
         by_name = {"chat": (chat,), "responses": (responses,)}
         api = settings.api or ("responses" if base_url is None else None)
         return VendorProvider(
@@ -125,6 +147,9 @@ class ProviderBuilder:
             ),
             apis=(chat, responses) if api is None else by_name[api],
             models=models_of(settings, self._models),
+            form=form_of(settings),
+            model_forms=self._model_forms(settings.id),
+            learned=self._learned,
             extra_bodies=self._extra_bodies(settings.id),
             is_open=is_open(settings),
         )
@@ -144,6 +169,9 @@ class ProviderBuilder:
             client,
             apis=(MessagesApi(),),
             models=models_of(settings, self._models),
+            form=form_of(settings),
+            model_forms=self._model_forms(settings.id),
+            learned=self._learned,
             extra_bodies=self._extra_bodies(settings.id),
             is_open=is_open(settings),
         )

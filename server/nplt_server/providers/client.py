@@ -4,14 +4,14 @@
 answer; `VendorClient` sends through the vendor's SDK. Errors become the server's own
 (`failures`).
 
-Servers differ in what they take: one enforces schemas and another refuses them, one has two
-APIs, one wants a model's reasoning back. A request that is refused for such a reason, before
-any piece of an answer, raises `ProviderRefused` with `instead`: the form in which it may be
-accepted. The caller sends the same request again at once, with that `form`, and goes on so
-until there is an answer or a refusal without `instead`; each form is offered once. If that last
+Servers differ in what they take: tools or none, content as a list or as a string, a schema or
+none, one of two APIs, a model's reasoning or not (`RequestForm`). A request that is refused for
+such a reason, before any piece of an answer, raises `ProviderRefused` with `instead`: what is to
+be different. The caller sends the same request again at once, with that as its `form`, and goes on
+so until there is an answer or a refusal without `instead`; each form is offered once. If that last
 refusal is about the API or the reasoning too, the first one says more and is the one to raise.
-`retries.RequestForms` does this bookkeeping. The provider remembers which form a model has
-answered in, so that the next call begins with it; `ModelRoute` does not count a refusal with
+`retries.RequestForms` does this bookkeeping. `refusal_rules` reads the refusals, `learned_forms`
+remembers the form in which a model has answered; `ModelRoute` does not count a refusal with
 `instead` as a failed call.
 
 The SDKs make an object of every chunk, which costs ten times what reading it does, and return a
@@ -28,6 +28,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import urlsplit
 
@@ -36,12 +37,13 @@ import anyio.to_thread
 import orjson
 from msgspec import structs
 
+from nplt_protocol import JsonObject, JsonValue
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.errors import (
     ConfigurationError,
     ProviderError,
     ProviderRefused,
-    RequestForm,
+    VendorWords,
 )
 from nplt_server.providers import DeltaStream, LlmRequest, ModelOutputDelta, Patience, TextPiece
 from nplt_server.providers.compiler import (
@@ -58,8 +60,10 @@ from nplt_server.providers.failures import (
     too_slow,
     without_prompt,
 )
-from nplt_server.providers.model_lists import read_list
+from nplt_server.providers.learned_forms import LearnedForms
 from nplt_server.providers.models import ListedModel
+from nplt_server.providers.refusal_rules import change_for
+from nplt_server.providers.server_details import read_now, read_with_details
 from nplt_server.providers.sse import SseParser, json_object_of
 from nplt_server.providers.vendor_api import (
     AnswerParser,
@@ -67,6 +71,7 @@ from nplt_server.providers.vendor_api import (
     VendorApi,
     with_entries,
 )
+from nplt_server.request_form import RequestForm
 
 if TYPE_CHECKING:
     import httpx2
@@ -74,6 +79,7 @@ if TYPE_CHECKING:
     from nplt_server.providers.http_client import ProviderHttpClient
 
 
+_NO_KEY = "none"
 _DRAIN_SECONDS = 1.0
 _LIST_SECONDS_MAX = 10.0
 _DRAIN_BYTES_MAX = 64 * 1024
@@ -100,7 +106,7 @@ class VendorClient(ABC):
         if any(not "!" <= character <= "~" for character in api_key):
             raise ConfigurationError(["providers: a key has characters that no key has"])
         # Servers of one's own often need none, and the SDKs won't do without.
-        self._api_key = api_key or "none"
+        self._api_key = api_key or _NO_KEY
         self.address = base_url or self.vendor_url
         # Gateways look for it in either place.
         is_elsewhere = api_key and self.address != self.vendor_url
@@ -108,6 +114,7 @@ class VendorClient(ABC):
         self._patience = patience or Patience()
         self._opening = anyio.Lock()
         self._sdk: Any = None
+        self._http: ProviderHttpClient | None = None
         self._sdk_error: type[Exception] = OSError
 
     @abstractmethod
@@ -136,8 +143,24 @@ class VendorClient(ABC):
         models: list[ListedModel] = []
         with anyio.fail_after(_LIST_SECONDS_MAX):  # what is imported first takes its time
             async for page in self._pages(sdk):
-                models += read_list(json_object_of(page.http_response.content))
+                answer = json_object_of(page.http_response.content)
+                models += await read_with_details(answer, self.fetch)
         return tuple(models)
+
+    async def fetch(self, path: str, body: JsonObject | None) -> JsonValue:
+        """Asks an endpoint of the server besides its API. Raises whatever goes wrong."""
+        await self._opened()
+        assert self._http is not None
+        headers = {**self._headers}
+        if self._api_key != _NO_KEY:
+            headers["authorization"] = f"Bearer {self._api_key}"
+        # Its root is where the version of the API begins.
+        url = re.sub(r"/(v\d\w*)/?$", "", self.address.rstrip("/")) + path
+        method = "GET" if body is None else "POST"
+        response = await self._http.request(method, url, json=body, headers=headers)
+        response.raise_for_status()
+        answer: JsonValue = orjson.loads(response.content)
+        return answer
 
     async def stream(
         self, rendered: RenderedRequest, parser: AnswerParser
@@ -176,7 +199,9 @@ class VendorClient(ABC):
                         await asyncio.sleep(0)
                 await _drain(chunks)
         except ProviderError as failure:
-            raise self._explained(failure, "", rendered) from None
+            words = failure.vendor or VendorWords()
+            told = VendorError(code=words.code, param=words.param, message=words.message)
+            raise self._explained(failure, told, rendered) from None
         except TimeoutError:
             raise too_slow(before_first_token=not parser.has_spoken) from None
         except (
@@ -208,18 +233,20 @@ class VendorClient(ABC):
         hint = self._address_hint(urlsplit(self.address).path)
         if hint and isinstance(failure, ProviderRefused) and failure.wrong_api:
             failure = replace(failure, sentence=f"{failure.sentence}: {hint}")
-        return self._explained(failure, vendor_error.message, rendered)
+        return self._explained(failure, vendor_error, rendered)
 
     def _explained(
-        self, failure: ProviderError, message: str, rendered: RenderedRequest
+        self, failure: ProviderError, told: VendorError, rendered: RenderedRequest
     ) -> ProviderError:
-        """The failure with the entries it is about, and without the key and text of the prompt in
-        the vendor's words."""
+        """The failure with the entries it is about and the change of form it asks for, and without
+        the key and text of the prompt in the vendor's words."""
         if failure.vendor is not None:
             vendor = without_prompt(failure.vendor, rendered.body, self._api_key)
             failure = replace(failure, vendor=vendor)
         if isinstance(failure, ProviderRefused):
-            return with_entries(failure, message, rendered)
+            words = f"{told.kind} {told.code} {told.message}"
+            change = change_for(words, told.param, rendered.body)
+            return with_entries(replace(failure, change=change), told.message, rendered)
         return failure
 
     async def aclose(self) -> None:
@@ -232,7 +259,8 @@ class VendorClient(ABC):
             from nplt_server.providers.http_client import ProviderHttpClient
 
             connect_seconds = self._patience.connect_seconds
-            return self._open(ProviderHttpClient(self.address, connect_seconds=connect_seconds))
+            self._http = ProviderHttpClient(self.address, connect_seconds=connect_seconds)
+            return self._open(self._http)
 
         async with self._opening:
             if self._sdk is None:
@@ -287,22 +315,25 @@ _OF_SCHEMAS = re.compile(
     r"|mime type"
 )
 """Words of a refusal that is about the schema of the answer."""
-_REFUSED_SCHEMAS_MAX = 1_000
+_USUAL_FORM = RequestForm()
 
 
 class VendorProvider:
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         provider_id: str,
         client: VendorClient,
         *,
         apis: Sequence[VendorApi],
         models: tuple[str, ...],
+        form: RequestForm = _USUAL_FORM,
+        model_forms: Mapping[str, RequestForm] | None = None,
+        learned: LearnedForms | None = None,
         extra_bodies: Mapping[str, Mapping[str, Any]] | None = None,
         is_open: bool = False,
     ) -> None:
-        """`apis`: one API of the server, or two. The one that a model has answered through is
-        remembered for it. So is whether the model wants its reasoning back."""
+        """`apis`: one API of the server, or two. `form`: what the settings and the vendor's preset
+        say of all its models, `model_forms` of single ones."""
         self.id = provider_id
         self.models = models
         self.is_open = is_open
@@ -310,14 +341,17 @@ class VendorProvider:
         self._extra_bodies = extra_bodies or {}
         """Fields that are added to the requests of each model."""
         self._apis = tuple(apis)
-        self._api_by_model: dict[str, VendorApi] = {}
-        """The API, and its form, of each model that has answered."""
+        self._form = form
+        self._model_forms = model_forms or {}
+        self._learned = learned or LearnedForms()
+        self._answered: set[str] = set()
+        """The models that have answered through the API they are called through."""
         self._refused_schemas: set[tuple[str, int]] = set()
         """The schemas that the vendor refused to enforce, with the model."""
         self._compilers = {api.specification: ContextCompiler(api.rules) for api in self._apis}
 
     def specification_of(self, model: str) -> str:
-        return self._api_of(model).specification
+        return self._api_in(self._form_of(model), model).specification
 
     def call_model(self, request: LlmRequest) -> DeltaStream:
         return aclosing(self._stream(request))
@@ -329,69 +363,96 @@ class VendorProvider:
     async def list_models(self) -> tuple[ListedModel, ...]:
         return await self._client.list_models()
 
+    async def model_now(self, model: ListedModel) -> ListedModel:
+        return await read_now(model, self._client.fetch)
+
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    def _api_of(self, model: str) -> VendorApi:
-        learned = self._api_by_model.get(model)
-        if learned is not None:
-            return learned
-        return next((api for api in self._apis if api.is_needed_by(model)), self._apis[0])
+    def _form_of(self, model: str) -> RequestForm:
+        """The form of the model's requests: the vendor's, the settings', what was learned."""
+        form = self._form.changed(self._model_forms.get(model))
+        return form.changed(self._learned.at(f"{self.id}/{model}", self.address))
+
+    def _api_in(self, form: RequestForm, model: str) -> VendorApi:
+        named = (api for api in self._apis if api.specification == form.specification)
+        needed = (api for api in self._apis if api.is_needed_by(model))
+        return next(chain(named, needed), self._apis[0]).in_form(form)
 
     async def _stream(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         """Sends the request once, in its form. A refusal says whether another form may be
         accepted."""
-        model, form = request.invocation.model, request.form or RequestForm()
+        model, change = request.invocation.model, request.form
+        form = self._form_of(model).changed(change)
         schema = (model, hash(orjson.dumps(request.schema)))
-        if not form.enforces_schema or schema in self._refused_schemas:
+        if form.without_schema or schema in self._refused_schemas:
             request = _without_schema(request)
+        if form.without_tools:
+            request = structs.replace(request, tools=())
         api = self._api_in(form, model)
-        if form.specification is not None:
+        if request.invocation.specification != api.specification:
             invocation = structs.replace(request.invocation, specification=api.specification)
             request = structs.replace(request, invocation=invocation)
         compiler = self._compilers[api.specification]
-        compiled = compiler.compile(request.context, origin=request.invocation)
+        compiled = compiler.compile(request.context, origin=request.invocation, form=form)
         rendered = _prefilled(api, request, compiled) or api.render(request, compiled)
         rendered.body.update(self._extra_bodies.get(model, {}))
         parser = api.parser(rendered)
         try:
             async with aclosing(self._client.stream(rendered, parser)) as deltas:
                 async for delta in deltas:
-                    self._api_by_model[model] = api
+                    if model not in self._answered or change is not None:
+                        self._answered.add(model)
+                        await self._learn(model, change)
+                        change = None
                     yield delta
         except ProviderRefused as refusal:
             instead = None if parser.has_spoken else self._instead(refusal, request, api)
             if instead is None:
                 raise
-            if request.schema is not None and not instead.enforces_schema:
+            if request.schema is not None and instead.without_schema:
                 if len(self._refused_schemas) >= _REFUSED_SCHEMAS_MAX:
                     self._refused_schemas.clear()
                 self._refused_schemas.add(schema)
+            if change is not None and refusal.change is not None:
+                # It is about something else now, so the change before was right.
+                await self._learn(model, structs.replace(change, specification=None))
             raise replace(refusal, instead=instead) from None
 
-    def _api_in(self, form: RequestForm, model: str) -> VendorApi:
-        named = (api for api in self._apis if api.specification == form.specification)
-        return next(named, self._api_of(model)).in_form(form)
+    async def _learn(self, model: str, change: RequestForm | None) -> None:
+        """Learns the form in which a refused request was accepted. Not that a schema or a call was
+        refused: the next may be taken."""
+        if change is not None:
+            lasting = structs.replace(change, without_schema=False, calls_as_text=False)
+            await self._learned.learn(f"{self.id}/{model}", self.address, lasting)
 
     def _instead(
         self, refusal: ProviderRefused, request: LlmRequest, api: VendorApi
     ) -> RequestForm | None:
-        """The form to send the refused request in: without a schema that the vendor does not
-        enforce, or, once, with or without the model's reasoning, or through the other API."""
-        model, form = request.invocation.model, request.form or RequestForm()
+        """All that is to be different when the refused request is sent again; `None` if another
+        form does not help: it was tried, or nothing says which."""
+        model, tried = request.invocation.model, request.form or _USUAL_FORM
+        change: RequestForm | None = None
+        names = (each.specification for each in self._apis)
         if request.schema is not None and _is_about_schema(refusal):
-            return structs.replace(form, enforces_schema=False)
-        if form.specification is not None:
+            change = RequestForm(without_schema=True)
+        elif refusal.wrong_reasoning and tried.returns_reasoning is None:
+            change = api.other_reasoning(model)
+        elif (
+            refusal.wrong_api
+            and len(self._apis) > 1
+            and tried.specification is None
+            and model not in self._answered
+        ):
+            change = RequestForm(specification=next(n for n in names if n != api.specification))
+        elif not refusal.wrong_reasoning:
+            change = refusal.change
+        if change is None or api.form.changed(change) == api.form:
             return None
-        other: RequestForm | None = None
-        if refusal.wrong_reasoning:
-            other = api.instead(refusal, model)
-        elif refusal.wrong_api and len(self._apis) > 1 and model not in self._api_by_model:
-            names = (each.specification for each in self._apis)
-            other = RequestForm(specification=next(n for n in names if n != api.specification))
-        if other is None:
-            return None
-        return structs.replace(other, enforces_schema=form.enforces_schema)
+        return tried.changed(change)
+
+
+_REFUSED_SCHEMAS_MAX = 1_000
 
 
 def _prefilled(

@@ -1,20 +1,24 @@
 """Compiles a context into steps every vendor accepts. Pure, and it never fails.
 
 Steps alternate between user and assistant. A call without a result gets one; a result
-without a call becomes text; sealed reasoning goes only to the model it came from. What was
-compiled for the call before is not compiled again.
+without a call becomes text; sealed reasoning goes only to the model it came from. For a model
+that takes no tools, calls and results become text of the user's side: on the model's own side
+they would be imitated. What was compiled for the call before is not compiled again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import is_
+from string import ascii_letters, digits
 from typing import Final, TypeAlias
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nplt_protocol import JsonValue
 from nplt_server.context.messages import (
@@ -26,6 +30,7 @@ from nplt_server.context.messages import (
 )
 from nplt_server.digest.text import clean_text, cut
 from nplt_server.providers import OpaquePiece, ReasoningPiece, TextPiece
+from nplt_server.request_form import CallIds, RequestForm
 from nplt_server.tools import ToolDescription, fitting_name, name_fits
 from nplt_storage.entries import (
     ModelInvocationDescriptor,
@@ -71,13 +76,23 @@ class CompiledImage(Struct, frozen=True, kw_only=True):
         return f"data:{self.content_type};base64,{self.data_base64}"
 
 
+class CompiledDocument(CompiledImage, frozen=True, kw_only=True):
+    """A PDF, for vendors that read it themselves."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"CompiledDocument({self.name!r}, seq={self.seq})"
+
+
 class UserStep(Struct, frozen=True, kw_only=True):
-    """Results first, then pictures, then texts, which name them."""
+    """Results first, then documents and pictures, then texts, which name them."""
 
     texts: tuple[str, ...] = ()
     text_seqs: tuple[int, ...] = ()
     """The entry each text is from, place by place; 0: there is none."""
     images: tuple[CompiledImage, ...] = ()
+    documents: tuple[CompiledDocument, ...] = ()
     results: tuple[CompiledResult, ...] = ()
     seqs: tuple[int, ...] = ()
     """All entries it stands for, those left out of it included."""
@@ -117,8 +132,36 @@ class VendorRules(Struct, frozen=True, kw_only=True):
     """The limits that differ between vendors; the defaults are the narrowest that were seen."""
 
     call_id_characters_max: int = 40
+    call_ids: CallIds | None = None
+    """Ids of another kind that the server takes and no others."""
+    calls_as_text: bool = False
+    """Calls and their results are written as text."""
     text_characters_max: int = 1_048_576
     """The longest single text: a prompt, an answer, a result, the arguments of a call."""
+
+    def takes_call_id(self, call_id: str) -> bool:
+        if self.call_ids is not None:
+            return _NINE.fullmatch(call_id) is not None
+        return name_fits(call_id, self.call_id_characters_max)
+
+    def call_id_for(self, own_id: str, number: int) -> str:
+        """An id that the server takes, always the same for the same `own_id` and `number`."""
+        digest = hashlib.sha256(f"{number} {own_id}".encode("utf-8", "surrogatepass"))
+        if self.call_ids is None:
+            return f"call_{digest.hexdigest()[:_ID_DIGITS]}"[-self.call_id_characters_max :]
+        rest, characters = int.from_bytes(digest.digest()[:_NINE_BYTES]), ""
+        for _ in range(_NINE_CHARACTERS):
+            rest, place = divmod(rest, len(_ALPHANUMERIC))
+            characters += _ALPHANUMERIC[place]
+        return characters
+
+
+_ID_DIGITS: Final = 32
+_ALPHANUMERIC: Final = ascii_letters + digits
+_NINE_CHARACTERS: Final = 9
+_NINE: Final = re.compile(r"[a-zA-Z0-9]{9}")
+_NINE_BYTES: Final = 16
+"""Bytes of a digest that nine characters are made of: more than they can hold."""
 
 
 # ------------------------------------------------------------------------------
@@ -269,18 +312,18 @@ def _cover(message: ModelOutputMessage) -> bool:
 # What the user's side says between two answers becomes a step when the next answer comes, or
 # the context ends.
 
-_ID_DIGITS: Final = 32
 _BEGINNING_NOT_SHOWN: Final = UserStep(texts=("(what came before is not shown)",), text_seqs=(0,))
 _GO_ON: Final = UserStep(texts=("(go on)",), text_seqs=(0,))
 _EMPTY_INPUT: Final = "(an empty message)"
 _EMPTY_RESULT: Final = "(no output)"
 _OUTCOME_UNKNOWN: Final = "(interrupted: whether this call had any effect is unknown)"
+_CALLED: Final = "[The tool {name} was called with {arguments}. Result, {status}:]\n{text}"
 
 
 class Compilation:
     def __init__(self, *, rules: VendorRules, origin: ModelInvocationDescriptor) -> None:
+        self._rules = rules
         self._characters_max = rules.text_characters_max
-        self._id_characters_max = rules.call_id_characters_max
         self._origin = origin
         self._messages: list[ContextMessage] = []
         self._instructions: list[str] = []
@@ -291,6 +334,8 @@ class Compilation:
         """The calls of the last answer, with the ids the record knows them by."""
         self._inputs: list[ModelInputMessage | ToolResultsMessage] = []
         """Since the last answer."""
+        self._calls_as_text: dict[str, ToolCallRequest] = {}
+        """Calls that are written as text, by id, until their results come."""
 
     def leads_to(self, messages: list[ContextMessage]) -> bool:
         """Whether they begin with those that were compiled."""
@@ -304,6 +349,10 @@ class Compilation:
                     instruction = self._sendable(message.instruction)
                     if instruction.strip():
                         self._instructions.append(instruction)
+                case ModelOutputMessage() if self._rules.calls_as_text and message.tool_calls:
+                    plain = replace(message, tool_calls=(), parts=(), reasoning="")
+                    self._add_answer(plain)
+                    self._calls_as_text |= {each.tool_call_id: each for each in message.tool_calls}
                 case ModelOutputMessage():
                     self._add_answer(message)
                 case _:
@@ -330,6 +379,7 @@ class Compilation:
         }
         texts: list[tuple[str, int]] = []
         images: list[CompiledImage] = []
+        documents: list[CompiledDocument] = []
         for message in self._inputs:
             if isinstance(message, ModelInputMessage):
                 text = self._sendable(message.text)
@@ -346,6 +396,16 @@ class Compilation:
                 )
                 for image in message.images
             ]
+            if isinstance(message, ModelInputMessage):
+                documents += [
+                    CompiledDocument(
+                        name=self._sendable(document.name),
+                        content_type="application/pdf",
+                        data_base64=document.pdf_base64 or "",
+                        seq=message.seq,
+                    )
+                    for document in message.documents
+                ]
         seqs = tuple(message.seq for message in self._inputs if message.seq)
         if not texts and not results:
             if not any(isinstance(message, ModelInputMessage) for message in self._inputs):
@@ -355,6 +415,7 @@ class Compilation:
             texts=tuple(text for text, _ in texts),
             text_seqs=tuple(seq for _, seq in texts),
             images=tuple(images),
+            documents=tuple(documents),
             results=tuple(results.values()),
             seqs=seqs,
         )
@@ -377,13 +438,17 @@ class Compilation:
                     text=self._sendable(text),
                     seq=message.seq,
                 )
+            elif (call := self._calls_as_text.get(result.tool_call_id)) is not None:
+                arguments, _ = sendable_arguments(call, self._characters_max)
+                named = {"name": call.tool_name, "arguments": arguments, "status": result.status}
+                yield self._sendable(_CALLED.format(**named, text=text)), message.seq
             else:
                 what = f"{result.tool_name}, {result.status}"
                 stray = f"[Result of a call that is not shown here: {what}]\n{text}"
                 yield self._sendable(stray), message.seq
         if message.images:
-            named = " ".join(image.as_text for image in message.images)
-            yield self._sendable(f"{named} of the tools"), message.seq
+            pictures = " ".join(image.as_text for image in message.images)
+            yield self._sendable(f"{pictures} of the tools"), message.seq
 
     def _add_answer(self, message: ModelOutputMessage) -> None:
         text = self._sendable(message.content)
@@ -440,11 +505,10 @@ class Compilation:
         occurs twice becomes a digest of itself, so no two calls share one. What comes later
         changes nothing."""
         call_id = own_id
-        while call_id in self._call_ids or not name_fits(call_id, self._id_characters_max):
+        while call_id in self._call_ids or not self._rules.takes_call_id(call_id):
             number = self._repeats.get(own_id, 0)
             self._repeats[own_id] = number + 1
-            digest = hashlib.sha256(f"{number} {own_id}".encode("utf-8", "surrogatepass"))
-            call_id = f"call_{digest.hexdigest()[:_ID_DIGITS]}"[-self._id_characters_max :]
+            call_id = self._rules.call_id_for(own_id, number)
         self._call_ids.add(call_id)
         return call_id
 
@@ -456,7 +520,10 @@ class Compilation:
 # Compilations are kept and continued; their steps are the same objects, so that renderers can
 # cache by identity. A context that does not begin like a kept one is compiled whole.
 
-_Key: TypeAlias = tuple[int, ModelInvocationDescriptor]
+_Key: TypeAlias = tuple[int, ModelInvocationDescriptor, VendorRules]
+
+
+_USUAL_FORM: Final = RequestForm()
 
 
 class ContextCompiler:
@@ -470,15 +537,22 @@ class ContextCompiler:
         """Least recently used first."""
 
     def compile(
-        self, messages: Sequence[ContextMessage], *, origin: ModelInvocationDescriptor
+        self,
+        messages: Sequence[ContextMessage],
+        *,
+        origin: ModelInvocationDescriptor,
+        form: RequestForm = _USUAL_FORM,
     ) -> CompiledContext:
         """Compiles the context for the model `origin`."""
+        rules = self._rules
+        if form.call_ids is not None or form.writes_calls_as_text:
+            rules = replace(rules, call_ids=form.call_ids, calls_as_text=form.writes_calls_as_text)
         now = list(messages[:])  # a slice, because some sequences are slow one by one
         # Kept messages are alive: as long as a key is there, no other object has its id.
-        key = (id(now[0]) if now else 0, origin)
+        key = (id(now[0]) if now else 0, origin, rules)
         kept = self._kept.pop(key, None)
         if kept is None or not kept.leads_to(now):
-            kept = Compilation(rules=self._rules, origin=origin)
+            kept = Compilation(rules=rules, origin=origin)
         compiled = kept.go_on(now)
         self._kept[key] = kept
         if len(self._kept) > self._contexts_max:

@@ -33,6 +33,12 @@ from nplt_server.errors import (
     RequestTooLarge,
     VendorWords,
 )
+from nplt_server.providers.refusal_rules import (
+    is_about_content,
+    is_about_form,
+    is_about_shape,
+    refused_part,
+)
 
 
 class VendorError(Struct, frozen=True, kw_only=True):
@@ -75,7 +81,7 @@ class VendorError(Struct, frozen=True, kw_only=True):
             kind=_words_of(error.get("type")) or _words_of(error.get("status")),
             code=_words_of(code) or _words_of(coded),
             param=_words_of(error.get("param")),
-            message=_words_of(error.get("message") or error.get("detail")),
+            message=_message_of(error.get("message") or error.get("detail")),
             status=code if isinstance(code, int) else None,
         )
 
@@ -103,6 +109,22 @@ def _words_of(value: object) -> str:
     return text_of(value)[:_WORDS_CHARACTERS_MAX]
 
 
+def _message_of(value: object) -> str:
+    """The sentence, or those of a list of errors as pydantic writes it (Mistral, vLLM, FastAPI):
+    `body.stream_options: Extra inputs are not permitted`."""
+    if isinstance(value, dict):
+        value = value.get("detail")
+    if not isinstance(value, list):
+        return _words_of(value)
+    sentences = []
+    for each in value[:_SENTENCES_MAX]:
+        if isinstance(each, dict):
+            place = each.get("loc")
+            path = ".".join(map(str, place)) if isinstance(place, list) else ""
+            sentences.append(f"{path}: {each.get('msg')}")
+    return _words_of("; ".join(sentences))
+
+
 def object_of(value: JsonValue) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
@@ -117,6 +139,7 @@ def _title_of(page: str) -> str:
 
 _NAME: Final = re.compile(r"[\w.\[\]:/-]{1,80}")
 _WORDS_CHARACTERS_MAX: Final = 4_096
+_SENTENCES_MAX: Final = 20
 _SENTENCE_CHARACTERS_MAX: Final = 300
 _HIDDEN: Final = "…"
 _KEYS: Final = re.compile(
@@ -228,6 +251,36 @@ def window_named(words: str) -> int | None:
     return None
 
 
+_SENT_SAYINGS: Final = tuple(
+    re.compile(saying.replace("N", _TOKENS), re.IGNORECASE)
+    for saying in (
+        # vLLM: "you requested 5000 tokens (4000 in the messages, 1000 in the completion)"
+        r"\(N (?:tokens )?in the (?:messages|prompt)",
+        # OpenAI; vLLM: "(8192 > 4096 - 40)" counts the answer too, "has 40 input tokens" does not
+        r"messages resulted in N tokens",
+        r"has N input tokens",
+        # OpenAI, responses; OpenRouter: "(4000 of text input, 100 of tool input, …)"
+        r"input (?:token count )?\(?N\)? (?:tokens|exceeds)",
+        r"\(N of text input",
+        # llama.cpp; Mistral; Anthropic, alone and with the room for the answer; Gemini
+        r"request \(N tokens\) exceeds",
+        r"prompt contains N tokens",
+        r"prompt is too long: N tokens >",
+        r"exceed context limit: N \+ \d+ >",
+        r"input token count \(?N\)? exceeds",
+    )
+)
+
+
+def sent_tokens_named(words: str) -> int | None:
+    """The tokens of the context that was sent, without the answer, if a refusal names them."""
+    for saying in _SENT_SAYINGS:
+        found = saying.search(words)
+        if found is not None:
+            return int(found[1].replace(",", "")[:12])
+    return None
+
+
 _RETRY_AFTER_SECONDS_MAX = 7 * 86_400.0
 _SECONDS_NAMED_MIN = 30.0
 _MINUTES_SHOWN_MAX = 120
@@ -306,8 +359,11 @@ def failure_of(status: int, body: VendorError, *, retry_after: str | None = None
     failure = replace(_failure(status, body, retry_after), vendor=body.words())
     if not isinstance(failure, ProviderRefused):
         return failure
-    is_elsewhere = status in (404, 405, 501) and not _NO_SUCH_MODEL.search(
-        f"{body.code} {body.message}"
+    words = f"{body.kind} {body.code} {body.message}"
+    is_elsewhere = (
+        status in (404, 405, 501)
+        and not is_about_form(words)
+        and not _NO_SUCH_MODEL.search(f"{body.code} {body.message}")
     )
     return replace(
         failure,
@@ -319,12 +375,10 @@ def failure_of(status: int, body: VendorError, *, retry_after: str | None = None
 def _failure(status: int, body: VendorError, retry_after: str | None) -> ProviderError:
     all_words = f"{body.kind} {body.code} {body.message}"
     is_refused = 400 <= status < 500
-    if _NEEDS_TLS.search(f"{body.message} {body.page or ''}"):
-        return ProviderRefused(
-            "the provider wants TLS: base_url must begin with https:// instead of http://"
-        )
-    if body.page is not None and is_refused and status not in _MEANT_AS_THEY_ARE:
-        return failure_of_page(status, body.page)
+    if (wrong := _wrong_server(status, body)) is not None:
+        return wrong
+    if status >= 400 and status not in (401, 403, 429) and is_about_form(all_words):
+        return _refusal(400, status, body)  # also if it says 404 or 500
     # A gateway may have one status for all that its vendors say: words come first.
     if is_refused and _NO_SUCH_MODEL.search(all_words):
         return NoSuchModel(
@@ -373,6 +427,7 @@ def _failure(status: int, body: VendorError, retry_after: str | None) -> Provide
         return RequestTooLarge(
             f"this is too long for the model ({status}); compact or clear the conversation",
             window_tokens=window_named(body.message),
+            sent_tokens=sent_tokens_named(body.message),
         )
     if status == 404:
         return NoSuchModel(
@@ -382,10 +437,21 @@ def _failure(status: int, body: VendorError, retry_after: str | None) -> Provide
         return ProviderRefused(
             f"the provider's address is not the right one ({status}); check base_url"
         )
-    return _refusal(status, body)
+    return _refusal(status, status, body)
 
 
 _OF_NO_DATABASE = " (LiteLLM without a database says this of every key that is not its master key)"
+
+
+def _wrong_server(status: int, body: VendorError) -> ProviderRefused | None:
+    """The failure if the reply is not a provider's, because base_url leads elsewhere."""
+    if _NEEDS_TLS.search(f"{body.message} {body.page or ''}"):
+        return ProviderRefused(
+            "the provider wants TLS: base_url must begin with https:// instead of http://"
+        )
+    if body.page is not None and 400 <= status < 500 and status not in _MEANT_AS_THEY_ARE:
+        return failure_of_page(status, body.page)
+    return None
 
 
 def failure_of_page(status: int, title: str) -> ProviderRefused:
@@ -398,7 +464,7 @@ def failure_of_page(status: int, title: str) -> ProviderRefused:
 
 
 def _when(seconds: float | None) -> str:
-    """When to try again: a provider may want to be left alone for hours."""
+    """Says when to try again, which may be hours from now."""
     if seconds is None or seconds <= _SECONDS_NAMED_MIN:
         return "later"
     now = datetime.now(UTC)
@@ -409,23 +475,29 @@ def _when(seconds: float | None) -> str:
     return f"after {day}{moment:%H:%M} UTC (in {left})"
 
 
-def _refusal(status: int, body: VendorError) -> ProviderRefused:
+def _refusal(kind: int, status: int, body: VendorError) -> ProviderRefused:
+    """`kind`: the status that it should have been."""
     says = (
         f"the provider refused the request ({status}); change what it names, "
         "or choose another model"
     )
-    if status not in (400, 422):
+    if kind not in (400, 422):
         return ProviderRefused(says)
     param, message = body.param, body.message
     found = _NAMED_MESSAGE.search(param) or _NAMED_MESSAGE.search(message)
     # Unless it names a field of the request that holds something else.
     field = _FIELD.match(param)
-    is_content = (field is None or field[0] in _OF_CONTENT) and not _OTHER_FIELD.match(message)
+    may_be_content = (field is None or field[0] in _OF_CONTENT) and not _OTHER_FIELD.match(message)
+    all_words = f"{body.kind} {body.code} {message}"
+    is_content = is_about_content(all_words)
+    is_unclear = (found is not None or may_be_content) and not is_about_shape(all_words)
     return ProviderRefused(
         says,
         message_index=int(found[1]) if found else None,
         block_index=int(found[2]) if found and found[2] else None,
-        content_refused=found is not None or is_content,
+        content_refused=is_content,
+        cause_unclear=is_unclear and not is_content,
+        refused_part=refused_part(message),
         reasoning_refused=_THOUGHTS.search(f"{body.code} {message}") is not None,
     )
 
@@ -479,7 +551,7 @@ def failure_of_transport(
 
 
 def _why_no_connection(error: Exception, address: str) -> str:
-    """What went wrong before there was a connection, and the setting to look at."""
+    """Says what went wrong before there was a connection, and which setting to look at."""
     parts = urlsplit(address)
     host, url = parts.hostname or "the provider", f" ({address})" if address else ""
     for cause in _causes(error):

@@ -1,6 +1,6 @@
 """llama.cpp's own HTTP server, on a free port of loopback, for whoever started it.
 
-    python -m nplt_server.providers.local_child MODEL.gguf NAME WINDOW_TOKENS SLOTS
+    python -m nplt_server.providers.local_child MODEL.gguf NAME WINDOW_TOKENS SLOTS [--small]
 
 The first line of its input is the key it asks of everyone (other users of this machine
 reach the same loopback; a command line is read by all of them). Its only line of output
@@ -23,17 +23,23 @@ _PROMPTS_KEPT_MEBIBYTES = 64
 
 
 def main() -> None:
-    model, name, window_tokens, slots = sys.argv[1:]
+    model, name, window_tokens, slots, *flags = sys.argv[1:]
     key = sys.stdin.buffer.readline().decode().strip()
     threading.Thread(target=_leave_with_parent, args=(sys.stdin.buffer,), daemon=True).start()
     pipe = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # llama.cpp writes there too, when it breaks down
-    serving = _serve(model, name, window_tokens=int(window_tokens), slots=int(slots), key=key)
+    asked = _parameters(model, name, window_tokens=int(window_tokens), slots=int(slots), key=key)
+    if "--small" in flags:
+        # Left to chance so small a model loses the thread, and then repeats itself.
+        asked.sampling.temp = 0.0
+        asked.sampling.penalty_repeat = 1.1
+    xllamacpp: Any = import_module("xllamacpp")
+    serving = xllamacpp.Server(asked)
     print(serving.listening_address, file=pipe, flush=True)
     threading.Event().wait()
 
 
-def _serve(model: str, name: str, *, window_tokens: int, slots: int, key: str) -> Any:
+def _parameters(model: str, name: str, *, window_tokens: int, slots: int, key: str) -> Any:
     xllamacpp: Any = import_module("xllamacpp")  # an extra, and it tells no types
     asked = xllamacpp.CommonParams()
     asked.model.path = model
@@ -52,10 +58,7 @@ def _serve(model: str, name: str, *, window_tokens: int, slots: int, key: str) -
         # holds up the others, so one core is left for everybody else.
         threads.n_threads = max(min((os.cpu_count() or 1) - 1, _THREADS_MAX), 1)
         threads.poll = 0
-    # Left to chance so small a model loses the thread, and then repeats itself.
-    asked.sampling.temp = 0.0
-    asked.sampling.penalty_repeat = 1.1
-    return xllamacpp.Server(asked)
+    return asked
 
 
 def _leave_with_parent(parent: BinaryIO) -> None:

@@ -1,7 +1,7 @@
 """Answers with a model on this machine, through llama.cpp's server in a child process.
 
-The process starts at the first call and again when it has died. Contexts are rewritten
-without tools, which the model does not know.
+The process starts at the first call and again when it has died. For a model that knows no tools
+contexts are rewritten without them. The chat template is that of the model's file.
 """
 
 from __future__ import annotations
@@ -26,10 +26,18 @@ from nplt_server.context.messages import (
     ToolResultsMessage,
 )
 from nplt_server.errors import ProviderUnavailable
-from nplt_server.providers import DeltaStream, LlmRequest, ModelOutputDelta, Patience
+from nplt_server.providers import (
+    DeltaStream,
+    LlmRequest,
+    ModelFacts,
+    ModelOutputDelta,
+    Patience,
+)
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.models import FACTS, MODEL, installed_model
-from nplt_server.providers.openai import ChatApi, OpenAIClient
+from nplt_server.providers.openai import OpenAIClient
+from nplt_server.providers.openai_chat import ChatApi
+from nplt_server.request_form import RequestForm
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +72,7 @@ def without_tools(request: LlmRequest) -> LlmRequest:
 
 _START_SECONDS_MAX = 60.0
 """Enough to read a hundred megabytes from a disk that has to spin up."""
+_BYTES_A_SECOND = 50e6
 _LEAVE_SECONDS_MAX = 2.0
 _HEALTH_SECONDS_MAX = 2.0
 _LAST_WORDS_BYTES = 2000
@@ -79,8 +88,10 @@ _ONE_CALL = {"Connection": "close"}
 class Engine:
     """The child process that holds the model, and the provider that calls it."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, file: Path, name: str) -> None:
         self.pid = process.pid
+        self._name = name
+        self._file = file
         self.chat: VendorProvider | None = None
         """Set when the engine is ready."""
         self.key = secrets.token_urlsafe(32)
@@ -101,14 +112,18 @@ class Engine:
             self._process.stdin.write(f"{self.key}\n".encode())
             await self._process.stdin.drain()
         try:
-            async with asyncio.timeout(_START_SECONDS_MAX):
+            async with asyncio.timeout(self._start_seconds):
                 line = await self._process.stdout.readline()
                 if not line:
                     await self._process.wait()  # for its last words
         except TimeoutError:
-            raise ProviderUnavailable("the local model takes too long to load") from None
+            raise ProviderUnavailable(
+                f"the local model {self._name} takes too long to load"
+            ) from None
         if not line:
-            raise ProviderUnavailable("the local model can't be loaded; the server's log says why")
+            raise ProviderUnavailable(
+                f"the local model {self._name} can't be loaded; the server's log says why"
+            )
         self.address = line.decode().strip()
         client = OpenAIClient(
             api_key=self.key,
@@ -116,7 +131,18 @@ class Engine:
             headers=_ONE_CALL,
             patience=patience,
         )
-        self.chat = VendorProvider(provider_id, client, apis=(_VENDOR_API,), models=(MODEL,))
+        self.chat = VendorProvider(
+            provider_id,
+            client,
+            apis=(_VENDOR_API,),
+            models=(self._name,),
+            form=RequestForm(without_tools=self._name == MODEL),
+        )
+
+    @property
+    def _start_seconds(self) -> float:
+        """The time to load it, at least as fast as a slow disk reads."""
+        return _START_SECONDS_MAX + self._file.stat().st_size / _BYTES_A_SECOND
 
     async def is_well(self) -> bool:
         """Whether it is still there, and answers."""
@@ -168,20 +194,23 @@ class LocalProvider:
     to the next process, once; after the first word the answer is cut.
     """
 
-    models = (MODEL,)
-
     def __init__(
         self,
         provider_id: str = "local",
         *,
         file: Path | None = None,
+        name: str = MODEL,
+        facts: ModelFacts = FACTS,
         window_tokens: int | None = None,
         patience: Patience | None = None,
     ) -> None:
-        """`file`: the model, if it is not the one that was installed."""
+        """`file`: the model, if it is not the one that was installed; `facts`: about it."""
         self.id = provider_id
+        self.models = (name,)
+        self._name = name
+        self._takes_tools = facts.takes_tools
         self.patience = patience
-        self.window_tokens = window_tokens or FACTS.context_tokens
+        self.window_tokens = window_tokens or facts.context_tokens
         self._file = file or installed_model() or Path(f"{MODEL}.gguf")
         self._engine: Engine | None = None
         self._starting: asyncio.Task[Engine] | None = None
@@ -191,7 +220,7 @@ class LocalProvider:
         return _VENDOR_API.specification
 
     def call_model(self, request: LlmRequest) -> DeltaStream:
-        return aclosing(self._answer(without_tools(request)))
+        return aclosing(self._answer(request if self._takes_tools else without_tools(request)))
 
     async def running(self) -> Engine:
         if self._is_closed:
@@ -236,12 +265,13 @@ class LocalProvider:
         """Ready, or gone without a trace."""
         await self._leave()
         if not self._file.is_file():
-            raise ProviderUnavailable("the local model's file is not there")
+            raise ProviderUnavailable(f"the local model's file is not there: {self._file.name}")
         try:
             process = await asyncio.create_subprocess_exec(
                 # -P: whatever lies in the directory the server was started in stays unread.
                 *(sys.executable, "-P", "-m", f"{__package__}.local_child"),
-                *(str(self._file), MODEL, str(self.window_tokens), str(_ANSWERS_AT_ONCE)),
+                *(str(self._file), self._name, str(self.window_tokens), str(_ANSWERS_AT_ONCE)),
+                *(("--small",) if self._name == MODEL else ()),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -252,13 +282,13 @@ class LocalProvider:
             )
         except OSError as error:
             raise ProviderUnavailable("the local model's process can't be started") from error
-        engine = Engine(process)
+        engine = Engine(process, self._file, self._name)
         try:
             await engine.become_ready(self.id, self.patience)
         except BaseException:
             await engine.leave()
             raise
-        log.info("the local model %s is loaded (process %d)", MODEL, engine.pid)
+        log.info("the local model %s is loaded (process %d)", self._name, engine.pid)
         self._engine = engine
         return engine
 

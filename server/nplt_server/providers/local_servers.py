@@ -1,8 +1,9 @@
 """Servers with models on this machine: Ollama, LM Studio, llama.cpp and the like.
 
 They are looked for by their ports, on loopback only: one GET of the list of models, without a
-key. A port where nobody listens is refused at once; a server that is silent is given up soon.
-Their models are listed, and answer when they are named; none is ever chosen for anybody.
+key, and what the server says of them besides (`server_details`). A port where nobody listens is
+refused at once; a server that is silent is given up soon. Their models are listed, and answer
+when they are named; none is ever chosen for anybody.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import Final
 import anyio
 import orjson
 
+from nplt_protocol import JsonObject, JsonValue
 from nplt_server.providers.build import ProviderBuilder
-from nplt_server.providers.model_lists import ModelLister, ModelLists, read_list
+from nplt_server.providers.model_lists import ModelLister, ModelLists
 from nplt_server.providers.models import ListedModel
+from nplt_server.providers.server_details import read_with_details
 from nplt_server.settings import AnthropicSettings, OpenAISettings, Settings
 
 log = logging.getLogger(__name__)
@@ -96,17 +99,31 @@ class LocalServers:
 
 async def probe(port: int) -> tuple[ListedModel, ...] | None:
     """The models of the server at that port of this machine; `None` if there is none."""
+
+    async def fetch(path: str, body: JsonObject | None) -> JsonValue:
+        return await _fetch(port, path, body)
+
     try:
-        async with asyncio.timeout(_PROBE_SECONDS):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            with closing(writer):
-                writer.write(f"GET /v1/models HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
-                head = await reader.readuntil(b"\r\n\r\n")
-                if not re.match(rb"HTTP/1\.\d 200\b", head):
-                    return None
-                return read_list(orjson.loads(await _body(reader, head))) or None
+        return await read_with_details(await fetch("/v1/models", None), fetch) or None
     except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
         return None
+
+
+async def _fetch(port: int, path: str, body: JsonObject | None) -> JsonValue:
+    """Raises `OSError`, `EOFError`, `ValueError` or `LimitOverrunError`."""
+    sent = b"" if body is None else orjson.dumps(body)
+    line = f"{'GET' if body is None else 'POST'} {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n"
+    if body is not None:
+        line += f"Content-Type: application/json\r\nContent-Length: {len(sent)}\r\n"
+    async with asyncio.timeout(_PROBE_SECONDS):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with closing(writer):
+            writer.write(f"{line}\r\n".encode() + sent)
+            head = await reader.readuntil(b"\r\n\r\n")
+            if not re.match(rb"HTTP/1\.\d 200\b", head):
+                raise ValueError("the server refuses")
+            answer: JsonValue = orjson.loads(await _body(reader, head))
+            return answer
 
 
 async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:

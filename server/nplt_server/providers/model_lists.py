@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
@@ -17,7 +17,7 @@ from typing import Final, Protocol, runtime_checkable
 import anyio
 import anyio.to_thread
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nplt_protocol import JsonObject, JsonValue
 from nplt_server.masking import NO_SECRETS, SecretMask
@@ -30,7 +30,14 @@ _LISTED_MAX: Final = 2_000
 _LIST_AGE: Final = timedelta(hours=1)
 """An older list is asked for again, when somebody wants to see it."""
 _RETRY_SECONDS: Final = 60.0
-_WINDOW_MIN: Final = 2_048
+_WAIT_SECONDS_MAX: Final = 2.0
+"""How long a call waits for a list."""
+_LOOK_SECONDS: Final = 10.0
+_LOAD_SECONDS_MAX: Final = 60.0
+"""How long a call waits for a model to be loaded, as it would wait for it itself."""
+_HOLDING_SERVERS: Final = ("ollama", "llama.cpp")
+_WINDOW_MIN: Final = 256
+"""A smaller number is not the size of a window."""
 _WINDOW_FIELDS: Final = ("max_input_tokens", "context_length", "max_model_len", "context_window")
 """The names that Anthropic, OpenRouter and Together, vLLM, and Groq have for the window."""
 _NOT_FOR_TALK: Final = re.compile(
@@ -54,14 +61,51 @@ def read_list(response: JsonValue) -> tuple[ListedModel, ...]:
         name = entry.get("id") if isinstance(entry, dict) else None
         if not isinstance(entry, dict) or not isinstance(name, str) or not is_model_name(name):
             continue
-        meta, most = entry.get("meta"), entry.get("max_tokens")
-        windows = [entry.get(field) for field in _WINDOW_FIELDS]
-        if isinstance(meta, dict):  # llama.cpp's
-            windows.append(meta.get("n_ctx") or meta.get("n_ctx_train"))
-        window = next((each for each in windows if type(each) is int and each >= _WINDOW_MIN), None)
-        most = most if type(most) is int else None
-        models.append(ListedModel(name.removeprefix("models/"), window, most))
+        models.append(_read_entry(name.removeprefix("models/"), entry))
     return tuple(models)
+
+
+def _read_entry(name: str, entry: JsonObject) -> ListedModel:
+    """OpenRouter's fields: openrouter.ai/docs/models, "`supported_parameters`: Array of supported
+    API parameters for this model", "All pricing values are in USD per token/request/unit"."""
+    meta, top = (_object(entry.get(key)) for key in ("meta", "top_provider"))
+    # A router's first provider may have a smaller window than the model.
+    windows = (top.get("context_length"), *map(entry.get, _WINDOW_FIELDS), meta.get("n_ctx"))
+    window = next((each for each in windows if _count(each)), None)
+    longest = (entry.get("max_tokens"), entry.get("max_output_tokens"))
+    most = next((each for each in (*longest, top.get("max_completion_tokens")) if _count(each)), 0)
+    inputs = _object(entry.get("architecture")).get("input_modalities")
+    parameters, pricing = entry.get("supported_parameters"), _object(entry.get("pricing"))
+    return ListedModel(
+        name,
+        _count(window) or None,
+        _count(most) or None,
+        ceiling_tokens=_count(meta.get("n_ctx_train")) or None,  # llama.cpp's
+        tools="tools" in parameters if isinstance(parameters, list) else None,
+        images="image" in inputs if isinstance(inputs, list) else None,
+        price_in=_price(pricing.get("prompt")),
+        price_out=_price(pricing.get("completion")),
+        price_cached=_price(pricing.get("input_cache_read")),
+    )
+
+
+def _object(value: JsonValue) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: JsonValue) -> int:
+    """A number of tokens; 0 if it is none."""
+    return value if type(value) is int and value >= _WINDOW_MIN else 0
+
+
+def _price(value: JsonValue) -> float | None:
+    """US dollars per million tokens. OpenRouter writes those per token, as text; below zero it
+    says that the price depends."""
+    try:
+        price = float(value) if isinstance(value, str) else -1.0
+    except ValueError:
+        return None
+    return float(f"{price * 1_000_000:.6g}") if 0 <= price < 1 else None
 
 
 def is_model_name(name: str) -> bool:
@@ -86,6 +130,10 @@ class ModelLister(ProviderClient, Protocol):
         """Raises whatever goes wrong; the caller logs only the type of the exception."""
         ...
 
+    async def model_now(self, model: ListedModel) -> ListedModel:
+        """The model as its server has it loaded. Raises likewise."""
+        ...
+
 
 class ModelLists:
     """The lists, by the provider's id. One task at a time asks for them."""
@@ -104,6 +152,10 @@ class ModelLists:
         self._by_address: dict[str, ModelList] = {}
         self._is_loaded = False
         self._tried: dict[str, datetime] = {}
+        self._unlisted: set[str] = set()
+        """The models for which a call has waited for a list, by whole name."""
+        self._looked: dict[str, datetime] = {}
+        """The time at which a server was asked what is loaded, by the model's whole name."""
         self._asking: set[str] = set()
 
     def keep_in(self, path: Path, known: KnownModels | None) -> None:
@@ -145,6 +197,15 @@ class ModelLists:
                 one["asking"] = True
             listed[id_] = one
         return listed
+
+    @property
+    def names(self) -> Iterator[str]:
+        """The whole names of the models that are listed for people."""
+        for id_ in self._listers:
+            known = self.of(id_)
+            for model in () if known is None else known.models:
+                if not _NOT_FOR_TALK.match(model.name.lower()):
+                    yield f"{id_}/{model.name}"
 
     def begin(self) -> list[ModelLister]:
         """The providers whose list is missing or old and that are not being asked. From now on
@@ -210,11 +271,51 @@ class ModelLists:
         if lister is not None:
             self._by_address.pop(lister.address, None)
 
+    async def before_call(self, provider_id: str, model: str, *, is_window_known: bool) -> None:
+        """Finds out the window of a model that is about to be called. A server that holds its
+        models itself is asked each time what is loaded, if the answer is older than a few
+        seconds; another one is asked for its list, once, if the window is not known. The wait
+        is short; a failure is not the call's."""
+        lister = self._listers.get(provider_id)
+        if lister is None:
+            return
+        await self.load()
+        found = self._model(provider_id, model)
+        key = f"{provider_id}/{model}"
+        is_new = key not in self._unlisted
+        if found is None and is_new and not is_window_known and self._may_ask(provider_id, 0.0):
+            if len(self._unlisted) >= _LISTED_MAX:
+                self._unlisted.clear()
+            self._unlisted.add(key)
+            self._asking.add(provider_id)
+            with anyio.move_on_after(_WAIT_SECONDS_MAX):
+                await self._ask(lister)
+            found = self._model(provider_id, model)
+        asked = self._looked.get(key)
+        is_old = asked is None or (self._clock() - asked).total_seconds() >= _LOOK_SECONDS
+        if found is None or found.server not in _HOLDING_SERVERS or not is_old:
+            return
+        self._looked[key] = self._clock()
+        try:
+            with anyio.move_on_after(_LOAD_SECONDS_MAX):
+                now = await lister.model_now(found)
+                if now != found and (known := self.of(provider_id)) is not None:
+                    others = (now if each is found else each for each in known.models)
+                    self._by_address[lister.address] = structs.replace(known, models=tuple(others))
+                    self._tell(provider_id, (now,))
+        except Exception as error:
+            log.info("%s does not say what is loaded: %s", provider_id, type(error).__name__)
+
+    def _model(self, provider_id: str, model: str) -> ListedModel | None:
+        known = self.of(provider_id)
+        models = () if known is None else known.models
+        return next((each for each in models if model in _names_of(each)), None)
+
     def _tell(self, provider_id: str, models: tuple[ListedModel, ...]) -> None:
         if self._known is not None:
             for model in models:
-                if model.context_tokens:
-                    self._known.listed(f"{provider_id}/{model.name}", model)
+                for name in _names_of(model):
+                    self._known.listed(f"{provider_id}/{name}", model)
 
     async def load(self) -> None:
         """Reads the file, once. A list that was asked for since the start is newer. A file
@@ -239,3 +340,10 @@ class ModelLists:
             draft.replace(path)
         except OSError as error:
             log.warning("the lists of models can't be kept in %s: %s", path, error.strerror)
+
+
+def _names_of(model: ListedModel) -> tuple[str, ...]:
+    """The names that a model may be called by: Ollama's without a tag is the latest."""
+    short = model.name.removesuffix(":latest")
+    is_ollama = model.server == "ollama"
+    return (model.name, short) if is_ollama and short != model.name else (model.name,)

@@ -16,11 +16,14 @@ from typing import Any, Final, assert_never
 
 from msgspec import Struct, structs
 
-from nplt_server.providers import CONTEXT_TOKENS, OFFLINE_CONTEXT_TOKENS, ModelFacts
+from nplt_server.providers import CONTEXT_TOKENS, OFFLINE_CONTEXT_TOKENS, ModelFacts, gguf
+from nplt_server.providers.learned_forms import LearnedForms
+from nplt_server.request_form import RequestForm
 from nplt_server.settings import (
     AnthropicSettings,
     AnyProviderSettings,
     LocalSettings,
+    ModelSettings,
     OfflineSettings,
     OpenAISettings,
     PythonSettings,
@@ -32,12 +35,44 @@ from nplt_server.settings import (
 from nplt_server.usage import ModelPrices
 
 MODEL: Final = "smollm2"
-FACTS: Final = ModelFacts(context_tokens=4096, output_tokens=1024, takes_tools=False)
+FACTS: Final = ModelFacts(
+    context_tokens=4096,
+    output_tokens=1024,
+    takes_tools=False,
+    sources={"context_tokens": "fixed", "tools": "fixed"},
+)
 """Facts about the local model. Half of its window is used: it reads about a hundred tokens a
 second, so a full window would take more than a minute, and two calls share the memory."""
 
 WINDOW_TOKENS_MAX: Final = 8192
 """The window the local model was trained with."""
+
+
+LOCAL_WINDOW_TOKENS: Final = 8_192
+"""The window of a GGUF file's model, unless the settings say another or the file a smaller one: it
+takes memory as long as the model is loaded."""
+
+
+def local_name(path: Path | None) -> str:
+    """The name of a local model: its file's, with what no name has replaced."""
+    return MODEL if path is None else re.sub(r"[^\w.-]+", "-", path.stem, flags=re.ASCII)[:100]
+
+
+def can_run_models() -> bool:
+    """Whether llama.cpp is installed."""
+    return find_spec("xllamacpp") is not None
+
+
+def facts_of_local(provider: LocalSettings) -> ModelFacts:
+    if provider.path is None:
+        return FACTS
+    found = gguf.facts_of(provider.path)
+    window = min(found.context_tokens or LOCAL_WINDOW_TOKENS, LOCAL_WINDOW_TOKENS)
+    return ModelFacts(
+        context_tokens=window,
+        takes_tools=found.takes_tools,
+        sources={"context_tokens": "its file", "tools": "its file's template"},
+    )
 
 
 def local_is_installed() -> bool:
@@ -78,6 +113,19 @@ def _vendor_of(provider: VendorSettings) -> dict[str, Any]:
     return vendor if is_there else {}
 
 
+def form_of(provider: VendorSettings) -> RequestForm:
+    """The form of requests to the provider: the preset of its type, and its settings."""
+    if not isinstance(provider, OpenAISettings):
+        return RequestForm()
+    preset = vendor_named(provider.type)
+    return RequestForm(
+        call_ids=preset.get("call_ids"),
+        without=tuple(sorted(preset.get("without", ()))),
+        tokens_field=provider.tokens_field,
+        returns_reasoning=provider.returns_reasoning,
+    )
+
+
 def is_open(provider: AnyProviderSettings) -> bool:
     """Whether models may be named that are not listed here: the vendor knows better."""
     return isinstance(provider, OpenAISettings | AnthropicSettings) and not provider.models
@@ -90,7 +138,7 @@ def models_of(provider: AnyProviderSettings, described: Iterable[str] = ()) -> t
         case OfflineSettings():
             return ("echo",)
         case LocalSettings():
-            return (MODEL,)
+            return (local_name(provider.path),)
         case PythonSettings():
             return provider.models
         case OpenAISettings() | AnthropicSettings():
@@ -107,7 +155,7 @@ _NAMES_SHOWN_MAX: Final = 20
 
 
 def hint_of_model(name: str, known: Collection[str]) -> str:
-    """What else a wrong name of a model may have meant, for the end of a sentence."""
+    """Suggests the models that a wrong name may mean, for the end of a sentence."""
     from difflib import get_close_matches  # needed only for mistakes
 
     start = name.partition("/")[0] + "/"
@@ -132,6 +180,24 @@ class ListedModel(Struct, frozen=True):
     name: str
     context_tokens: int | None = None
     output_tokens: int | None = None
+    ceiling_tokens: int | None = None
+    """The largest window that the model could be loaded with."""
+    tools: bool | None = None
+    images: bool | None = None
+    price_in: float | None = None
+    """Prices are in US dollars per million tokens."""
+    price_out: float | None = None
+    price_cached: float | None = None
+    source: str = "the provider's list"
+    """The source of the window, in a few words."""
+    server: str = ""
+    """The software that gave the list, if it has endpoints of its own (`server_details`)."""
+
+    @property
+    def prices(self) -> ModelPrices | None:
+        if self.price_in is None or self.price_out is None:
+            return None
+        return ModelPrices.of(self.price_in, self.price_out, self.price_cached)
 
 
 class KnownModels(dict[str, ModelFacts]):
@@ -146,61 +212,131 @@ class KnownModels(dict[str, ModelFacts]):
             for provider in self._providers.values()
             for model in models_of(provider, settings.models)
         )
+        self._listed: dict[str, ListedModel] = {}
         super().__init__({name: self._facts(name) for name in (*names, *settings.models)})
+        self.learned = LearnedForms()
+
+    def __getitem__(self, name: str) -> ModelFacts:
+        """The facts, with what refusals have shown that the model does not take."""
+        facts, form = super().__getitem__(name), self.learned.of(name)
+        if form is None or not (form.without_tools or form.without_images or form.plain_content):
+            return facts
+        return structs.replace(
+            facts,
+            takes_tools=facts.takes_tools and not form.without_tools,
+            takes_images=facts.takes_images and not (form.without_images or form.plain_content),
+        )
 
     def __missing__(self, name: str) -> ModelFacts:
         return self._facts(name)
 
     def listed(self, name: str, model: ListedModel) -> None:
-        """Learns the window that the provider lists, unless the settings or the table say it."""
-        facts, window = self[name], model.context_tokens
-        settings = self._settings.models.get(name)
-        is_known = "context_tokens" in known_of(name) or (settings and settings.context_tokens)
-        if window and not is_known:
-            most = model.output_tokens or facts.output_tokens_max
-            self[name] = structs.replace(facts, context_tokens=window, output_tokens_max=most)
+        """Learns what the provider says of a model."""
+        self._listed[name] = model
+        self[name] = self._facts(name)
+
+    def _ceiling(self, name: str) -> int | None:
+        """The largest window that the model could be loaded with."""
+        provider = self._providers.get(name.partition("/")[0])
+        if isinstance(provider, LocalSettings) and provider.path is not None:
+            return gguf.facts_of(provider.path).context_tokens
+        listed = self._listed.get(name)
+        return None if listed is None else listed.ceiling_tokens
 
     def _facts(self, name: str) -> ModelFacts:
+        """The settings win over the table, and that over the provider. Of the windows of table and
+        provider the smaller one holds: the table knows what is dear, the provider what fits."""
         id_, _, model = name.partition("/")
         provider, settings = self._providers.get(id_), self._settings.models.get(name)
         known = ModelFacts() if provider is None else _by_name(provider, model)
-        if settings is None:
-            return known
-        prices = known.prices
-        if settings.price_in is not None and settings.price_out is not None:
-            prices = ModelPrices.of(
-                settings.price_in,
-                settings.price_out,
-                settings.price_cached,
-                settings.price_cache_write,
-            )
-        options = {"effort": settings.effort, "temperature": settings.temperature}
-        return structs.replace(
-            known,
-            context_tokens=settings.context_tokens or known.context_tokens,
-            output_tokens=settings.output_tokens or known.output_tokens,
-            output_tokens_max=None if settings.output_tokens else known.output_tokens_max,
-            options={name: value for name, value in options.items() if value is not None},
-            prices=prices,
-            takes_images=known.takes_images if settings.images is None else settings.images,
+        if (listed := self._listed.get(name)) is not None:
+            known = _with_list(known, listed)
+        if settings is not None:
+            known = _with_settings(known, settings)
+        ceiling = self._ceiling(name)
+        return known if ceiling is None else structs.replace(known, ceiling_tokens=ceiling)
+
+
+_SETTINGS: Final = "models in the settings"
+_TABLE: Final = "nplt's table"
+
+
+def _with_list(known: ModelFacts, listed: ListedModel) -> ModelFacts:
+    sources = {**known.sources}
+    window, prices = known.context_tokens, known.prices
+    if listed.context_tokens and (
+        "context_tokens" not in sources or listed.context_tokens < known.context_tokens
+    ):
+        window, sources["context_tokens"] = listed.context_tokens, listed.source
+    if prices is None and listed.prices is not None:
+        prices, sources["prices"] = listed.prices, listed.source
+    if listed.tools is not None:
+        sources["tools"] = listed.source
+    if listed.images is not None:
+        sources["images"] = listed.source
+    return structs.replace(
+        known,
+        context_tokens=window,
+        output_tokens_max=known.output_tokens_max or listed.output_tokens,
+        prices=prices,
+        takes_tools=known.takes_tools if listed.tools is None else listed.tools,
+        takes_images=known.takes_images if listed.images is None else listed.images,
+        sources=sources,
+    )
+
+
+def _with_settings(known: ModelFacts, settings: ModelSettings) -> ModelFacts:
+    prices = known.prices
+    if settings.price_in is not None and settings.price_out is not None:
+        prices = ModelPrices.of(
+            settings.price_in, settings.price_out, settings.price_cached, settings.price_cache_write
         )
+    options = {"effort": settings.effort, "temperature": settings.temperature}
+    chosen = {
+        "context_tokens": settings.context_tokens,
+        "prices": settings.price_in,
+        "images": settings.images,
+        "tools": settings.tools,
+        "pdfs": settings.pdfs,
+    }
+    here = {name: _SETTINGS for name, value in chosen.items() if value is not None}
+    return structs.replace(
+        known,
+        context_tokens=settings.context_tokens or known.context_tokens,
+        output_tokens=settings.output_tokens or known.output_tokens,
+        output_tokens_max=None if settings.output_tokens else known.output_tokens_max,
+        options={name: value for name, value in options.items() if value is not None},
+        prices=prices,
+        takes_images=known.takes_images if settings.images is None else settings.images,
+        takes_tools=known.takes_tools if settings.tools is None else settings.tools,
+        takes_pdfs=known.takes_pdfs if settings.pdfs is None else settings.pdfs,
+        sources={**known.sources, **here},
+    )
 
 
 def _by_name(provider: AnyProviderSettings, model: str) -> ModelFacts:
     match provider:
         case OfflineSettings():
-            return ModelFacts(context_tokens=OFFLINE_CONTEXT_TOKENS, counts_tokens=False)
+            return ModelFacts(
+                context_tokens=OFFLINE_CONTEXT_TOKENS,
+                counts_tokens=False,
+                sources={"context_tokens": "fixed"},
+            )
         case LocalSettings():
-            return FACTS
+            return facts_of_local(provider)
         case PythonSettings():
-            known = known_of(model)
+            vendor, known = {}, known_of(model)
         case _:
-            known = known_of(model, provider.type if _vendor_of(provider) else "")
+            vendor = _vendor_of(provider)
+            known = known_of(model, provider.type if vendor else "")
     prices = known.get("prices")
+    found = {"context_tokens", "images", "prices"} & {name for name in known if known[name]}
     return ModelFacts(
+        sources=dict.fromkeys(sorted(found), _TABLE),
         context_tokens=known.get("context_tokens", CONTEXT_TOKENS),
         output_tokens_max=known.get("output_tokens"),
         takes_images=known.get("images", False),
+        takes_pdfs=vendor.get("pdfs", False) and known.get("images", False),
         prices=prices
         and ModelPrices.of(prices["in"], prices["out"], prices["cached"], prices.get("written")),
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import anyio
 from msgspec import Struct
@@ -24,11 +25,11 @@ from nplt_server.errors import (
     ProviderPaused,
     ProviderRefused,
     ProviderUnavailable,
-    RequestForm,
 )
 from nplt_server.providers import LlmRequest
 from nplt_server.providers.accumulator import ModelOutputAccumulator, cleaned
 from nplt_server.providers.route import ModelRoute
+from nplt_server.request_form import RequestForm
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
@@ -57,6 +58,10 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
         return min(shortest * (1.0 + self.random()), self.seconds_max)
 
 
+FORMS_MAX: Final = 3
+"""The forms in which one request is tried, the usual one included."""
+
+
 class RequestForms:
     """The forms in which one request was tried, from its first attempt to an answer or to an
     error that another form does not mend."""
@@ -65,6 +70,7 @@ class RequestForms:
         self.form: RequestForm | None = None
         """The form of the next attempt; `None` for the provider's own choice."""
         self._first: ProviderRefused | None = None
+        self._changes = 0
 
     def after(self, error: ProviderError) -> ProviderError | None:
         """`None` if the request is to be sent again at once, in `form`. Otherwise the error to
@@ -72,14 +78,15 @@ class RequestForms:
         one is no better."""
         if isinstance(error, ProviderRefused):
             is_about_form = error.wrong_api or error.wrong_reasoning
-            if error.instead is not None:
+            if error.instead is not None and self._changes < FORMS_MAX - 1:
+                self._changes += 1
                 if self._first is None and is_about_form:
                     self._first = error
                 self.form = error.instead
                 return None
             if self._first is not None and is_about_form:
                 error = self._first
-        self.form = self._first = None
+        self.form, self._first, self._changes = None, None, 0
         return error
 
 

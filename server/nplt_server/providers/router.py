@@ -23,6 +23,7 @@ from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.providers import Patience, ProviderClient
 from nplt_server.providers.breaker import Breaker
 from nplt_server.providers.build import ProviderBuilder
+from nplt_server.providers.learned_forms import LearnedForms
 from nplt_server.providers.local_servers import LocalServers
 from nplt_server.providers.model_lists import ModelLister, ModelLists, is_model_name
 from nplt_server.providers.models import KnownModels, hint_of_model
@@ -47,11 +48,13 @@ class ProviderRouter:
         retries: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         secrets: SecretMask = NO_SECRETS,
+        learned: LearnedForms | None = None,
     ) -> None:
         """`secrets` are masked in what providers send. Raises `RequestError` for an unknown model;
         its `field` names the setting: `default_model`, `roles.planner`, `fallback`."""
         self.retries = retries or RetryPolicy()
         self.lists = ModelLists(secrets=secrets)
+        self.learned = learned or LearnedForms()
         self._secrets = secrets
         self._local_servers: LocalServers | None = None
         self._clock = clock
@@ -115,6 +118,12 @@ class ProviderRouter:
             for provider in self._local_servers.providers:
                 if provider.id not in self._providers:
                     self.add(provider)
+
+    async def before_call(self, name: str, *, is_window_known: bool) -> None:
+        """Finds out the window of a model that is about to be called."""
+        provider_id, _, model = name.partition("/")
+        self._provider(provider_id)  # a server on this machine may not be among the lists yet
+        await self.lists.before_call(provider_id, model, is_window_known=is_window_known)
 
     def can_call(self, name: str) -> bool:
         """Whether the model is in the settings, or of a provider that takes any name."""
@@ -253,7 +262,12 @@ def build_router(
         first_token_seconds=limits.first_token_seconds_max,
         gap_seconds=limits.gap_seconds_max,
     )
-    builder = ProviderBuilder(environ=environ, models=settings.models, patience=patience)
+    learned = LearnedForms(settings.data_dir / "forms.json")
+    if known is not None:
+        known.learned = learned
+    builder = ProviderBuilder(
+        environ=environ, models=settings.models, patience=patience, learned=learned
+    )
     providers = [builder.build(each) for each in settings.providers or (OfflineSettings(),)]
     try:
         router = ProviderRouter(
@@ -264,6 +278,7 @@ def build_router(
             fallback_on=settings.fallback_on,
             retries=RetryPolicy(retries_max=limits.retries_max),
             secrets=secrets,
+            learned=learned,
         )
     except RequestError as error:
         raise ConfigurationError([f"{error.field}: {error.message}"]) from None

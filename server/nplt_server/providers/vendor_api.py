@@ -8,24 +8,33 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from itertools import chain
+from typing import Any, ClassVar, Self
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from nplt_protocol import JsonObject, JsonValue
-from nplt_server.errors import ProviderError, ProviderRefused, RequestForm
+from nplt_server.errors import ProviderError, ProviderRefused
 from nplt_server.providers import (
     LlmRequest,
     ModelOutputDelta,
+    OpaquePiece,
     Patience,
     Stopped,
     UsageReport,
 )
-from nplt_server.providers.compiler import CompiledContext, VendorRules
+from nplt_server.providers.compiler import (
+    AssistantStep,
+    CompiledCall,
+    CompiledContext,
+    CompiledStep,
+    VendorRules,
+)
 from nplt_server.providers.failures import VendorError, failure_in_stream, unreadable
 from nplt_server.providers.sse import json_object_of
+from nplt_server.request_form import RequestForm
 
 
 class RenderedRequest(Struct, frozen=True, kw_only=True):
@@ -50,7 +59,7 @@ def with_entries(
     """The refusal with the entries it is about. A refusal names a message (and a block of it) by
     its place, or an item or a call by its id, in the vendor's `words`."""
     index, block = refusal.message_index, refusal.block_index
-    if index is None and refusal.content_refused:
+    if index is None and (refusal.content_refused or refusal.cause_unclear):
         index = _place_by_id(words, rendered)
     if index is None or index >= len(rendered.seqs):
         return refusal
@@ -74,6 +83,24 @@ def _ids_of(message: JsonObject) -> list[JsonValue]:
     nested: Any = message.get("tool_calls") or ()
     ids = [message[name] for name in _IDS if message.get(name)]
     return [*ids, *(each for call in nested for each in _ids_of(call))]
+
+
+def sent_call_ids(steps: Sequence[CompiledStep], vendor_id: re.Pattern[str]) -> dict[str, str]:
+    """The ids of calls as they are sent, by those of the compiled steps: the same, or the vendor's
+    own where its answer kept them and the model that made them is asked. A vendor's id that
+    occurs twice, or does not match `vendor_id`, is not used."""
+    answers = [step for step in steps if isinstance(step, AssistantStep)]
+    ids = {call.call_id: call.call_id for step in answers for call in step.calls}
+    taken = set(ids)
+    for step in answers:
+        opaque = (block.data for block in step.blocks if isinstance(block, OpaquePiece))
+        listed = (told for data in opaque if isinstance(told := data.get("call_ids"), list))
+        calls = (block for block in step.blocks if isinstance(block, CompiledCall))
+        for call, own_id in zip(calls, chain.from_iterable(listed), strict=False):
+            if isinstance(own_id, str) and own_id not in taken and vendor_id.fullmatch(own_id):
+                taken.add(own_id)
+                ids[call.call_id] = own_id
+    return ids
 
 
 class AnswerParser(ABC):
@@ -132,10 +159,11 @@ class AnswerParser(ABC):
 
 
 class VendorApi(Struct, frozen=True, kw_only=True):
-    """The format of one vendor API: renders requests and parses streams."""
+    """The format of one vendor API, in one form: renders requests and parses streams."""
 
     specification: ClassVar[str]
     rules: ClassVar[VendorRules] = VendorRules()
+    form: RequestForm = RequestForm()
 
     def render(self, request: LlmRequest, compiled: CompiledContext) -> RenderedRequest:
         raise NotImplementedError
@@ -156,11 +184,30 @@ class VendorApi(Struct, frozen=True, kw_only=True):
         """Whether the model is called through this API where the server has another one too."""
         return False
 
-    def in_form(self, form: RequestForm) -> VendorApi:
-        """This API as the form wants it, where servers differ in it."""
-        return self
+    def in_form(self, form: RequestForm) -> Self:
+        return structs.replace(self, form=form)
 
-    def instead(self, refusal: ProviderRefused, model: str) -> RequestForm | None:
-        """The form of this API that the server wants, as its refusal tells, if it has more than
-        one."""
+    def other_reasoning(self, model: str) -> RequestForm | None:
+        """The change for a server that wants its reasoning back, or does not take it; `None`:
+        this API has one way only."""
         return None
+
+
+def without_fields(body: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The body without these fields. `strict` stands in tools and schemas."""
+    plain = {name: value for name, value in body.items() if name not in names}
+    return _without_strict(plain) if "strict" in names else plain
+
+
+def _without_strict(body: dict[str, Any]) -> dict[str, Any]:
+    def strip(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {name: strip(each) for name, each in value.items() if name != "strict"}
+
+    changed: dict[str, Any] = {
+        name: strip(body[name]) for name in ("response_format", "text") if name in body
+    }
+    if "tools" in body:
+        changed["tools"] = [strip(tool) for tool in body["tools"]]
+    return body | changed

@@ -91,6 +91,8 @@ async def update(session: Session, request: messages.SessionUpdate, pending: Pen
     if request.archived is not None:
         await conversation.append_entry(ArchivedEntry(archived=request.archived))
         conversation.announce("archived", {"archived": request.archived})
+    if request.unhide is not None:
+        await operations.unhide(conversation, request.unhide)
     if conversation.row is None:
         raise no_such_conversation(session_id)
     pending.send(as_row(session, conversation.row))

@@ -6,8 +6,10 @@ PROMPT, CANCEL, MODEL_SWITCH, CLEAR_REQUEST, ROLLBACK, COMPACT, APPROVAL.
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
+from typing import Final
 
-from nplt_protocol import ErrorCode, RequestError, messages
+from nplt_protocol import ErrorCode, JsonObject, RequestError, messages
 from nplt_server.connections.session import Session
 from nplt_server.conversations import operations
 from nplt_server.conversations.approvals import no_such_question
@@ -82,8 +84,22 @@ async def model_switch(
             roles={**router.roles},
             options={**conversation.options} or None,
             listed=router.lists.as_json() if request.listed else None,
+            learned=(router.learned.as_json() or None) if request.listed else None,
+            facts=_facts(session) if request.listed else None,
         )
     )
+
+
+_DESCRIBED_MAX: Final = 1_000
+
+
+def _facts(session: Session) -> JsonObject:
+    services = session.server.services
+    names = dict.fromkeys((*services.router.models, *services.router.lists.names))
+    return {
+        name: services.context.models.facts(name).as_json()
+        for name in islice(names, _DESCRIBED_MAX)
+    }
 
 
 async def clear(session: Session, request: messages.ClearRequest, pending: PendingReply) -> None:

@@ -76,7 +76,13 @@ class ToolHost(Protocol):
         ...
 
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
-        """Searches all conversations of this user, newest first."""
+        """Searches all conversations of this user. Messages that hold all words come first, then
+        those that hold some; among them those of this conversation, then the best."""
+        ...
+
+    async def messages_around(self, session_id: str, seq: int, limit: int) -> Sequence[JsonObject]:
+        """The messages around one of a conversation of this user, in order. Raises `ToolFailed`
+        if there is no such conversation."""
         ...
 
     async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
@@ -177,8 +183,9 @@ def fitting_name(name: str, characters_max: int) -> str:
 
 
 ToolPolicies: TypeAlias = Mapping[str, ToolPolicy]
-"""The policies in the settings, by the name of a tool, or by `server__` for all tools of an MCP
-server."""
+"""The policies in the settings, by the name of a tool, by `server__` for all tools of an MCP
+server, or by `*` for all others."""
+ALL_TOOLS: Final = "*"
 
 BY_CLASS: Final[Mapping[ToolClass, ToolPolicy]] = MappingProxyType(
     {"read": "allow", "write": "ask", "network": "ask"}
@@ -193,8 +200,8 @@ NO_POLICIES: Final[ToolPolicies] = MappingProxyType({})
 
 def policy_of(tool: ToolDescription, policies: ToolPolicies) -> ToolPolicy:
     server, mark, _ = tool.name.partition("__")
-    by_server = policies.get(server + mark, BY_CLASS[tool.tool_class])
-    return policies.get(tool.name, by_server)
+    otherwise = policies.get(ALL_TOOLS, BY_CLASS[tool.tool_class])
+    return policies.get(tool.name, policies.get(server + mark, otherwise))
 
 
 def unknown_tools(policies: ToolPolicies, names: Collection[str]) -> list[str]:
@@ -202,7 +209,7 @@ def unknown_tools(policies: ToolPolicies, names: Collection[str]) -> list[str]:
     return [
         f"tools: there is no tool {name!r}{did_you_mean(name, names)}"
         for name in policies
-        if name not in names
+        if name not in names and name != ALL_TOOLS
     ]
 
 

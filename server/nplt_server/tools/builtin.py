@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ from pydantic import Field
 from nplt_server.digest.text import one_line
 from nplt_server.tools import Tool, ToolFailed, ToolHost
 from nplt_server.tools.typed import typed_tool
+from nplt_storage.search import SearchHit
 
 __all__ = ["builtin_tools", "now_tool"]
 
@@ -359,20 +361,60 @@ async def search_history(
     host: ToolHost,
     query: Annotated[
         str,
-        Field(
-            min_length=1,
-            max_length=500,
-            description="words that must all stand in a message; the last may be a beginning",
-        ),
-    ],
+        Field(max_length=500, description="words to look for; the last may be a beginning"),
+    ] = "",
     limit: Annotated[int, Field(ge=1, le=50, description="how many messages at most")] = 10,
+    offset: Annotated[int, Field(ge=0, le=200, description="how many hits to pass over")] = 0,
+    around: Annotated[
+        str,
+        Field(max_length=200, description="a hit, as ID#NUMBER: read the messages around it"),
+    ] = "",
 ) -> str:
-    """Messages of this user's conversations that hold all of some words, newest first."""
+    """Messages of this user's conversations, the best first: those with all of the words before
+    those with some, this conversation's before others'. Or, with around, the messages around a
+    hit."""
+    if around.strip():
+        return await _around(host, around.strip(), limit)
+    if not query.strip():
+        raise ToolFailed("say what to look for (query), or around which hit to read (around)")
+    hits = await host.search(query, offset + limit + 1)
+    shown = hits[offset : offset + limit]
+    lines = [_hit_line(host, hit) for hit in shown]
+    if not hits:
+        return "nothing was found; try other words, fewer, or only the beginning of one"
+    if not shown:
+        return f"there are only {len(hits)} hits"
+    what_next = "around reads more of one"
+    if len(hits) > offset + limit:
+        what_next = f"next offset {offset + limit}; {what_next}"
+    return "\n".join([*lines, f"[{what_next}]"])
+
+
+def _hit_line(host: ToolHost, hit: SearchHit) -> str:
+    """`ID#7, Trip to Lyon (user, 2026-01-01): by train …`"""
+    is_here = hit.session_id == host.session_id
+    name = "this conversation" if is_here else one_line(hit.name)
+    place = ", ".join(filter(None, (f"{hit.session_id}#{hit.seq}", name)))
+    return f"{place} ({hit.role}, {hit.timestamp:%Y-%m-%d}): {one_line(hit.snippet)}"
+
+
+async def _around(host: ToolHost, hit: str, limit: int) -> str:
+    session_id, mark, number = hit.rpartition("#")
+    if not mark or not re.fullmatch(r"\d{1,12}", number):
+        raise ToolFailed("around is a hit, as ID#NUMBER")
+    session_id = session_id or host.session_id
+    messages = await host.messages_around(session_id, int(number), limit)
+    if not messages:
+        raise ToolFailed(f"there is no message {number} in {session_id[:80]}")
+    room = SHOWN_BYTES_MAX // len(messages)
     lines: list[str] = []
-    for hit in await host.search(query, limit):
-        name, snippet_line = one_line(hit.name) or hit.session_id, one_line(hit.snippet)
-        lines.append(f"{name} #{hit.seq} ({hit.role}, {hit.timestamp:%Y-%m-%d}): {snippet_line}")
-    return "\n".join(lines) or "nothing was found"
+    for message in messages:
+        text = str(message.get("content") or "").strip()
+        shown = text.encode()[:room].decode(errors="ignore")
+        more = f" [… {len(text) - len(shown):,} more characters]" if len(shown) < len(text) else ""
+        at = str(message.get("timestamp") or "")[:10]
+        lines.append(f"#{message.get('seq')} ({message.get('role')}, {at}): {shown}{more}")
+    return "\n".join(lines)
 
 
 def builtin_tools(

@@ -26,6 +26,7 @@ from nplt_protocol import JsonObject
 from nplt_server.digest.text import clean_text
 from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.tools import (
+    ALL_TOOLS,
     NO_POLICIES,
     RESULT_BYTES_MAX,
     ResultWithPictures,
@@ -198,7 +199,7 @@ class ToolExecutor:
 
     def denies_server(self, name: str) -> bool:
         """Whether nothing of that MCP server may be used."""
-        return self._policies.get(f"{name}__") == "deny"
+        return self._policies.get(f"{name}__", self._policies.get(ALL_TOOLS)) == "deny"
 
     def _tools(self) -> Mapping[str, Tool]:
         tools: dict[str, Tool] = {}

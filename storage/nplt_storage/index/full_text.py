@@ -15,11 +15,13 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import cache
 from itertools import groupby
 from time import monotonic
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from nplt_storage.entries import Entry
 from nplt_storage.index.database import first_value
@@ -52,10 +54,15 @@ _SEARCH = (
     "SELECT id, conversation, seq, at, role FROM said CROSS JOIN messages ON id = said.rowid "
     "WHERE said MATCH ? AND said.rowid <= ? ORDER BY said.rowid DESC"
 )
-
+_BEST = (
+    "SELECT id, conversation, seq, at, role, bm25(said) FROM said "
+    "CROSS JOIN messages ON id = said.rowid WHERE said MATCH ? "
+    "ORDER BY conversation = ? DESC, bm25(said), said.rowid DESC"
+)
 
 RowOf: TypeAlias = Callable[[int], ConversationRow | None]
 """Finds the row of a conversation by its key."""
+_Numbered: TypeAlias = tuple[SearchPlace, int, SearchHit]
 
 
 class TextIndex:
@@ -122,23 +129,54 @@ class TextIndex:
         """The newest messages before that place, one more than the limit if there are more. Raises
         `StorageUnavailable` if it takes too long."""
         last = _LAST_ID if before is None else before[0] << _SLOT_BITS | _SLOTS
-        found: list[tuple[SearchPlace, int, SearchHit]] = []
+        found: list[_Numbered] = []
+        parameters = (_expression(user, wanted), last)
+        with self._in_time(query), closing(self._connection.execute(_SEARCH, parameters)) as rows:
+            for message in _in_order(rows, row_of):
+                if before is None or message[0] < before:
+                    found.append(message)
+                    if len(found) > query.limit:
+                        break
+        return self._with_texts(found)
+
+    def best(
+        self,
+        user: int,
+        wanted: Wanted,
+        first: int | None,
+        query: SearchQuery,
+        row_of: RowOf,
+    ) -> list[FoundMessage]:
+        """The messages that fit best, by SQLite's bm25, those of the conversation `first` before
+        all others. Raises as `search` does."""
+        found: list[_Numbered] = []
+        row_of = cache(row_of)
+        parameters = (_expression(user, wanted, any_word=query.any_word), first)
+        with self._in_time(query), closing(self._connection.execute(_BEST, parameters)) as rows:
+            for number, conversation, seq, at, role, rank in rows:
+                row = row_of(conversation)
+                if row is not None and stands(row, seq):
+                    hit = hit_without_snippet(row, seq, role, from_microseconds(at))
+                    place = (number >> _SLOT_BITS, row.session_id, seq)
+                    found.append((place, number, replace(hit, score=-rank)))
+                    if len(found) >= query.limit:
+                        break
+        return self._with_texts(found)
+
+    @contextmanager
+    def _in_time(self, query: SearchQuery) -> Iterator[None]:
         until = monotonic() + query.seconds_max
         self._connection.set_progress_handler(lambda: monotonic() > until, _STEPS_BETWEEN)
         try:
-            parameters = (_expression(user, wanted), last)
-            with closing(self._connection.execute(_SEARCH, parameters)) as candidates:
-                for message in _in_order(candidates, row_of):
-                    if before is None or message[0] < before:
-                        found.append(message)
-                        if len(found) > query.limit:
-                            break
+            yield
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
                 raise took_too_long(query) from None
             raise
         finally:
             self._connection.set_progress_handler(None, 0)
+
+    def _with_texts(self, found: Iterable[_Numbered]) -> list[FoundMessage]:
         question = "SELECT text FROM messages WHERE id = ?"
         return [
             (place, hit, _unpacked(first_value(self._connection, question, number)))
@@ -177,9 +215,10 @@ def _indexed(user: int, indexed: list[str]) -> str:
     return f"\ue000{user} {' '.join(indexed)}"
 
 
-def _expression(user: int, wanted: Wanted) -> str:
+def _expression(user: int, wanted: Wanted, *, any_word: bool = False) -> str:
     parts = [f'"{one.strip()}"' if one.endswith(" ") else f'"{one.strip()}" *' for one in wanted]
-    return " ".join([f'"\ue000{user}"', *parts])
+    matched = (" OR " if any_word else " AND ").join(parts)
+    return f'"\ue000{user}" AND ({matched})'
 
 
 def _unpacked(packed: str | bytes) -> str:

@@ -55,6 +55,7 @@ from nplt_storage.search import (
     from_microseconds,
     microseconds,
     query_words,
+    ranked_page,
     read_search_cursor,
 )
 
@@ -191,6 +192,11 @@ class IndexTables:
             return SearchPage(hits=())
         if self.texts is None:
             raise StorageUnavailable("messages can't be searched now; the server's log says why")
+        if query.ranked:
+            first = None if query.first_in is None else self.key(query.first_in)
+            known_user = self.known_user(user)
+            best = self.texts.best(known_user, wanted, first, query, self._row_of_key)
+            return ranked_page(best, wanted)
         found = self.texts.search(self.known_user(user), wanted, before, query, self._row_of_key)
         return cut_search_page(found, wanted, query.limit)
 

@@ -40,7 +40,9 @@ from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.local_model import LocalProvider
 from nplt_server.providers.offline import OfflineProvider, Piece, ScriptedProvider
-from nplt_server.providers.openai import ChatApi, OpenAIClient, ResponsesApi
+from nplt_server.providers.openai import OpenAIClient
+from nplt_server.providers.openai_chat import ChatApi
+from nplt_server.providers.openai_responses import ResponsesApi
 from nplt_server.providers.vendor_api import VendorApi
 
 Api: TypeAlias = Literal["chat", "responses", "messages"]

@@ -27,7 +27,9 @@ from nplt_server.context.messages import (
 from nplt_server.providers import LlmRequest, ModelOutputDelta, Patience
 from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.client import VendorProvider
-from nplt_server.providers.openai import ChatApi, OpenAIClient, ResponsesApi
+from nplt_server.providers.openai import OpenAIClient
+from nplt_server.providers.openai_chat import ChatApi
+from nplt_server.providers.openai_responses import ResponsesApi
 from nplt_server.providers.vendor_api import VendorApi
 from nplt_server.tools import ToolDescription
 from nplt_storage.entries import ModelInvocationDescriptor, ToolCallResult

@@ -18,12 +18,16 @@ from tests.vendors.rejections import Rejection
 from nplt_server.conversations.services import ContextServices
 from nplt_server.providers import ProviderClient
 from nplt_server.providers.client import VendorProvider
-from nplt_server.providers.openai import ChatApi, OpenAIClient, ResponsesApi
+from nplt_server.providers.openai import OpenAIClient
+from nplt_server.providers.openai_chat import ChatApi
+from nplt_server.providers.openai_responses import ResponsesApi
 from nplt_server.tools import Tool
 from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
 from nplt_storage.memory import MemoryStore
 
 MARKER = "POISON"
+FLAGGED = "your prompt was flagged as potentially violating our usage policy."
+"""https://github.com/alan-turing-institute/t0-1/issues/69"""
 APIS: tuple[ApiName, ...] = ("chat", "responses", "messages")
 
 
@@ -40,15 +44,13 @@ def _rejection(api: ApiName, place: int) -> Rejection:
     match api:
         case "chat":
             return Rejection(
-                f"Invalid 'messages[{place}].content': this can't be taken.",
+                f"Invalid 'messages[{place}].content': {FLAGGED}",
                 param=f"messages.[{place}].content",
             )
         case "responses":
-            return Rejection(
-                f"Invalid 'input[{place}]': this can't be taken.", param=f"input[{place}]"
-            )
+            return Rejection(f"Invalid 'input[{place}]': {FLAGGED}", param=f"input[{place}]")
         case "messages":
-            return Rejection(f"messages.{place}.content: this can't be taken")
+            return Rejection(f"messages.{place}.content: {FLAGGED}")
 
 
 @asynccontextmanager

@@ -17,9 +17,10 @@ from tests.vendors.emulator import Emulator, emulator
 
 from nplt_protocol import JsonObject, RequestError
 from nplt_server.context.messages import ModelInputMessage
-from nplt_server.errors import ProviderRefused, RequestForm
+from nplt_server.errors import ProviderRefused
 from nplt_server.providers import LlmRequest, check_options
 from nplt_server.providers.schemas import fault_of_answer, for_anthropic, for_openai
+from nplt_server.request_form import RequestForm
 
 TEXT: JsonObject = {"type": "string"}
 PERSON: JsonObject = {
@@ -247,7 +248,7 @@ async def test_a_refused_schema_is_left_out_of_the_form_to_use_instead_and_not_s
         asked = anthropic_stage.request(model="claude-opus-5-5", options={"schema": many})
         with pytest.raises(ProviderRefused) as caught:
             await deltas_of(provider, asked)
-        assert caught.value.instead == RequestForm(enforces_schema=False)
+        assert caught.value.instead == RequestForm(without_schema=True)
         for request in (structs.replace(asked, form=caught.value.instead), asked):
             assert anthropic_stage.accumulated(await deltas_of(provider, request)).text == "{}"
         await provider.aclose()

@@ -19,11 +19,13 @@ from tests.vendors.rejections import Rejection
 from tests.vendors.sse import Wire
 
 from nplt_protocol.messages import AgentThought
-from nplt_server.errors import ProviderRefused, RequestForm
+from nplt_server.errors import ProviderRefused
 from nplt_server.providers import Patience, ProviderClient
 from nplt_server.providers.build import ProviderBuilder
 from nplt_server.providers.client import VendorProvider
-from nplt_server.providers.openai import ChatApi, ResponsesApi
+from nplt_server.providers.openai_chat import ChatApi
+from nplt_server.providers.openai_responses import ResponsesApi
+from nplt_server.request_form import RequestForm
 from nplt_server.settings import OpenAISettings
 from nplt_storage.entries import ModelOutputEntry
 
@@ -182,8 +184,8 @@ async def test_a_refusal_offers_each_form_once() -> None:
                 async with provider.call_model(structs.replace(asked, form=form)) as deltas:
                     assert [delta async for delta in deltas] == []
             offered.append(caught.value.instead)
-    without_schema = RequestForm(enforces_schema=False)
-    elsewhere = RequestForm(specification="openai-responses", enforces_schema=False)
+    without_schema = RequestForm(without_schema=True)
+    elsewhere = RequestForm(specification="openai-responses", without_schema=True)
     assert offered == [without_schema, elsewhere, None]
     assert called(vendors) == ["chat", "chat", "responses"]
 
@@ -320,5 +322,6 @@ async def test_openai_itself_gets_a_cache_key() -> None:
     provider = builder.build(OpenAISettings())
     assert isinstance(provider, VendorProvider)
     asked = structs.replace(request(model="gpt-6.1-sol"), cache_key="k" * 32)
-    body = rendered_in(provider._api_of("gpt-6.1-sol"), asked).body
+    api = provider._api_in(RequestForm(), "gpt-6.1-sol")
+    body = rendered_in(api, asked).body
     assert body["prompt_cache_key"] == "k" * 32

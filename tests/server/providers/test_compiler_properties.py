@@ -27,6 +27,7 @@ from nplt_server.providers.compiler import (
     UserStep,
     VendorRules,
 )
+from nplt_server.request_form import RequestForm
 from nplt_storage.entries import ModelInvocationDescriptor, OutputPart, ToolCallRequest
 
 RULES = VendorRules(text_characters_max=200)
@@ -137,6 +138,41 @@ def check_parts_are_all_of_an_answer_and_end_with_its_text(compiled: CompiledCon
         assert not isinstance(blocks[-1], ReasoningPiece)
         for block in blocks:
             assert not isinstance(block, OpaquePiece) or orjson.dumps(block.data)
+
+
+NINE = RequestForm(call_ids="9 alphanumeric")
+AS_TEXT = RequestForm(without_tools=True)
+
+
+@given(contexts)
+def test_ids_of_calls_can_be_nine_letters_and_digits(messages: list[ContextMessage]) -> None:
+    """Each call has one of its own, its result has the same, and both keep it as the context
+    grows."""
+    whole = ContextCompiler(RULES).compile(messages, origin=OWN, form=NINE)
+    check_right_behind_calls_stand_their_results_in_order(whole)
+    ids = [each.call_id for step in answers(whole) for each in step.calls]
+    assert all(re.fullmatch("[A-Za-z0-9]{9}", each) for each in ids)
+    assert len(set(ids)) == len(ids)
+    plain = [each for step in answers(compiled_for(messages)) for each in step.calls]
+    assert len(plain) == len(ids)
+    growing = ContextCompiler(RULES)
+    for end in range(len(messages) + 1):
+        part = growing.compile(messages[:end], origin=OWN, form=NINE)
+        shown = [each.call_id for step in answers(part) for each in step.calls]
+        assert shown == ids[: len(shown)]
+
+
+@given(contexts)
+def test_calls_and_results_can_be_text_of_the_users_side(messages: list[ContextMessage]) -> None:
+    compiled = ContextCompiler(RULES).compile(messages, origin=OWN, form=AS_TEXT)
+    check_steps_alternate_and_both_ends_are_the_users(compiled)
+    check_every_text_can_be_written_is_not_blank_and_not_too_long(compiled)
+    assert not any(step.calls for step in answers(compiled))
+    assert not any(isinstance(step, UserStep) and step.results for step in compiled.steps)
+    results = sum(len(each.results) for each in messages if isinstance(each, ToolResultsMessage))
+    texts = [text for step in compiled.steps if isinstance(step, UserStep) for text in step.texts]
+    marks = ("[The tool", "[Result of a call")
+    assert sum(text.startswith(marks) for text in texts) >= results
 
 
 @given(contexts)

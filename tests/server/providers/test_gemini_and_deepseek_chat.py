@@ -9,7 +9,8 @@ from tests.vendors.answers import Text, Thinking, ToolCall
 from tests.vendors.rejections import Rejection
 from tests.vendors.sse import Wire
 
-from nplt_server.providers.openai import ChatApi
+from nplt_server.providers.openai_chat import ChatApi
+from nplt_server.request_form import RequestForm
 
 LOOK = ToolCall("look", arguments='{"at": "sky"}')
 AGAIN = ToolCall("look", arguments='{"at": "sea"}')
@@ -61,7 +62,7 @@ def test_a_call_that_another_model_made_is_taken_too(model: str) -> None:
 
 
 def test_the_emulator_holds_the_rules() -> None:
-    deaf = ChatApi(returns_reasoning=False)
+    deaf = ChatApi(form=RequestForm(returns_reasoning=False))
     talk = Talk(deaf, model="deepseek-v4-pro")
     talk.prompt("what do you see?")
     talk.answers(Thinking("the sky first"), LOOK, wire=WIRE)

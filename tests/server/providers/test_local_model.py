@@ -32,7 +32,7 @@ from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import local_model, models
 from nplt_server.providers.accumulator import parse_tool_call
 from nplt_server.providers.local_model import LocalProvider, without_tools
-from nplt_server.providers.openai import ChatApi
+from nplt_server.providers.openai_chat import ChatApi
 from nplt_storage.entries import ToolCallResult
 
 pytestmark = pytest.mark.slow

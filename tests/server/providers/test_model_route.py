@@ -17,7 +17,6 @@ from nplt_server.errors import (
     ProviderRefused,
     ProviderUnauthorized,
     ProviderUnavailable,
-    RequestForm,
     RequestTooLarge,
 )
 from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, UsageReport
@@ -25,6 +24,7 @@ from nplt_server.providers.breaker import FAILURES_MAX, OPEN_SECONDS
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.providers.route import BUCKET_SECONDS, Durations
 from nplt_server.providers.router import ProviderRouter
+from nplt_server.request_form import RequestForm
 from nplt_server.usage import ModelPrices
 
 

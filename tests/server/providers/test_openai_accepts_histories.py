@@ -23,7 +23,7 @@ from tests.vendors.emulator import Emulator, Limits
 from tests.vendors.models import GptModel
 
 from nplt_server.context.messages import ContextMessage
-from nplt_server.providers.openai import ResponsesApi
+from nplt_server.providers.openai_responses import ResponsesApi
 from nplt_server.providers.vendor_api import VendorApi
 
 _PARTS: st.SearchStrategy[Part] = st.sampled_from(

@@ -22,7 +22,8 @@ from tests.vendors.sse import Wire
 
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
 from nplt_server.providers import OpaquePiece, ReasoningPiece, Stopped, TextPiece, UsageReport
-from nplt_server.providers.openai import ChatApi
+from nplt_server.providers.openai_chat import ChatApi
+from nplt_server.request_form import RequestForm
 from nplt_server.tools import ToolDescription
 
 DONE = b"[DONE]"
@@ -99,7 +100,7 @@ def test_an_answer_is_as_long_as_the_prompt_wants_and_the_settings_let_it(
 
 
 def test_older_servers_get_max_tokens_in_the_older_field() -> None:
-    body = rendered_in(ChatApi(tokens_field="max_tokens"), request()).body
+    body = rendered_in(ChatApi(form=RequestForm(tokens_field="max_tokens")), request()).body
     assert body["max_tokens"] == 4096
     assert "max_completion_tokens" not in body
 
@@ -173,7 +174,7 @@ def test_reasoning_in_two_fields_is_parsed_once() -> None:
 
 
 def test_reasoning_goes_back_in_the_field_it_came_in_where_that_is_wanted() -> None:
-    talk = Talk(ChatApi(returns_reasoning=True))
+    talk = Talk(ChatApi(form=RequestForm(returns_reasoning=True)))
     talk.prompt("look")
     output = talk.answers(
         Thinking("let me see"), ToolCall("look"), wire=Wire(reasoning_field="reasoning")

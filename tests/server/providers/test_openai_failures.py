@@ -59,7 +59,7 @@ def test_a_429_for_one_request_that_is_too_large_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "param", "message", "content_refused"),
+    ("status", "param", "message", "cause_unclear"),
     [
         (400, "", "Bad request.", True),
         (422, "", "", True),
@@ -74,12 +74,12 @@ def test_a_429_for_one_request_that_is_too_large_is_not_waited_for() -> None:
         (418, "messages[3]", "", False),
     ],
 )
-def test_only_text_of_entries_can_be_refused_for_its_content(
-    status: int, param: str, message: str, content_refused: bool
+def test_only_an_unclear_refusal_of_messages_may_be_about_content(
+    status: int, param: str, message: str, cause_unclear: bool
 ) -> None:
     failure = failure_of(status, VendorError(param=param, message=message))
     assert isinstance(failure, ProviderRefused)
-    assert failure.content_refused == content_refused
+    assert (failure.cause_unclear, failure.content_refused) == (cause_unclear, False)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.vendors.answers import Refusal, Text, Thinking, ToolCall, UnknownItem
 from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
 from nplt_server.providers import OpaquePiece, Patience, Stopped, TextPiece, UsageReport
-from nplt_server.providers.openai import ResponsesApi, ResponsesParser
+from nplt_server.providers.openai_responses import ResponsesApi, ResponsesParser
 from nplt_storage.entries import OutputPart
 
 SUMMING_UP = ResponsesApi(summarizes_reasoning=True)

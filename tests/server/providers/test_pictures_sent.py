@@ -62,6 +62,62 @@ def test_claude_is_shown_the_picture_before_the_words() -> None:
     assert rendered.block_seqs == ((3, 3),), "each block is blamed on the prompt"
 
 
+REPORT = ContextAttachment(
+    name="report.pdf", content_type="application/pdf", pdf_base64="JVBERi0=", text="Sales grew."
+)
+REPORT_URL = "data:application/pdf;base64,JVBERi0="
+
+
+@pytest.mark.parametrize(
+    ("vendor_api", "api", "document"),
+    [
+        (
+            CHAT,
+            "chat",
+            {"type": "file", "file": {"filename": "report.pdf", "file_data": REPORT_URL}},
+        ),
+        (
+            RESPONSES,
+            "responses",
+            {"type": "input_file", "filename": "report.pdf", "file_data": REPORT_URL},
+        ),
+    ],
+)
+def test_openai_is_sent_a_pdf_as_a_file_part_and_not_its_text(
+    vendor_api: VendorApi, api: str, document: dict[str, object]
+) -> None:
+    taken = REPORT.for_model(takes_images=True, takes_pdfs=True)
+    asked = structs.replace(ASKED, attachments=(taken,))
+    rendered = rendered_in(vendor_api, openai_stage.request(asked, vendor_api=vendor_api))
+    sent = admitted(api, rendered.body)
+    shown, said = (sent.get("messages") or sent["input"])[-1]["content"]
+    assert shown == document
+    assert said["text"] == "[Document report.pdf]\n\nwhat is this?"
+
+
+def test_claude_is_sent_a_pdf_as_a_document_block_and_not_its_text() -> None:
+    taken = REPORT.for_model(takes_images=True, takes_pdfs=True)
+    request = anthropic_stage.request(structs.replace(ASKED, attachments=(taken,)))
+    compiled = ContextCompiler(VendorRules()).compile(request.context, origin=request.invocation)
+    rendered = MessagesApi().render(request, compiled)
+    sent = admitted("messages", rendered.body)
+    shown, said = sent["messages"][-1]["content"]
+    assert shown == {
+        "type": "document",
+        "title": "report.pdf",
+        "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+    }
+    assert said["text"] == "[Document report.pdf]\n\nwhat is this?"
+    assert rendered.block_seqs == ((3, 3),), "each block is blamed on the prompt"
+
+
+def test_a_model_that_takes_no_pdfs_is_shown_the_text_of_one() -> None:
+    taken = REPORT.for_model(takes_images=True, takes_pdfs=False)
+    request = openai_stage.request(structs.replace(ASKED, attachments=(taken,)), vendor_api=CHAT)
+    [message] = admitted("chat", rendered_in(CHAT, request).body)["messages"]
+    assert message["content"] == "File report.pdf:\n```\nSales grew.\n```\n\nwhat is this?"
+
+
 LOOKED = (
     asks("what is there?", 1),
     says("", call("c1"), seq=2),

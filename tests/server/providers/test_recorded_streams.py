@@ -18,7 +18,7 @@ from tests.vendors.sse import Wire, dressed, encoded
 
 from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.anthropic import MessageParser
-from nplt_server.providers.openai import ResponsesApi
+from nplt_server.providers.openai_responses import ResponsesApi
 from nplt_server.providers.sse import SseParser
 from nplt_server.providers.vendor_api import VendorApi
 

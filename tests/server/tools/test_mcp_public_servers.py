@@ -131,6 +131,16 @@ async def test_filesystem_gives_a_file_once(from_npm: Installed, tmp_path: Path)
         assert await house.call("files__list_directory", path=str(tmp_path)) == "[FILE] long.txt"
 
 
+async def test_filesystem_gives_a_picture_once_and_no_base64(
+    from_npm: Installed, tmp_path: Path
+) -> None:
+    picture = bytes(range(256)) * 100
+    (tmp_path / "picture.png").write_bytes(picture)
+    async with mcp_house(config("files", *from_npm("filesystem"), str(tmp_path))) as house:
+        said = await house.call("files__read_media_file", path=str(tmp_path / "picture.png"))
+        assert said == "[image/png, 25,600 bytes]"
+
+
 async def test_the_mcp_memory_server_keeps_its_entities(
     from_npm: Installed, tmp_path: Path
 ) -> None:

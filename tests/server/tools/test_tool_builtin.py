@@ -175,11 +175,33 @@ async def test_search_history_gives_conversation_and_sequence_number() -> None:
             )
         )
     assert (await use("search_history", host, query="train")).splitlines() == [
-        "Trip to Lyon #7 (user, 2026-01-01): by train or car",
-        "0123abcd #3 (user, 2026-01-01): by train or car",
+        "0123abcd#7, Trip to Lyon (user, 2026-01-01): by train or car",
+        "0123abcd#3 (user, 2026-01-01): by train or car",
+        "[around reads more of one]",
     ]
-    assert len((await use("search_history", host, query="train", limit=1)).splitlines()) == 1
 
 
-async def test_search_history_without_hits_states_that_nothing_was_found() -> None:
-    assert await use("search_history", Host(), query="train") == "nothing was found"
+async def test_search_history_pages_by_offset() -> None:
+    host = Host()
+    host.hits = [
+        SearchHit(session_id="a", name="", seq=n, role="user", snippet="x", timestamp=NOON)
+        for n in range(5)
+    ]
+    first = (await use("search_history", host, query="x", limit=2)).splitlines()
+    assert first[-1] == "[next offset 2; around reads more of one]"
+    last = (await use("search_history", host, query="x", limit=2, offset=4)).splitlines()
+    assert last == ["a#4 (user, 2026-01-01): x", "[around reads more of one]"]
+    assert await use("search_history", host, query="x", offset=5) == "there are only 5 hits"
+
+
+async def test_search_history_needs_something_to_look_for() -> None:
+    with pytest.raises(ToolFailed, match="say what to look for"):
+        await use("search_history", Host())
+    for around in ("abcd", "abcd#x", "#"):
+        with pytest.raises(ToolFailed, match="around is a hit"):
+            await use("search_history", Host(), around=around)
+
+
+async def test_search_history_without_hits_gives_a_hint() -> None:
+    said = await use("search_history", Host(), query="train")
+    assert said == "nothing was found; try other words, fewer, or only the beginning of one"

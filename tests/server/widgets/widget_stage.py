@@ -160,6 +160,9 @@ class Stage:
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
         raise AssertionError("no widget asks for that")
 
+    async def messages_around(self, session_id: str, seq: int, limit: int) -> Sequence[JsonObject]:
+        raise AssertionError("no widget asks for that")
+
     async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
         raise NotImplementedError
 

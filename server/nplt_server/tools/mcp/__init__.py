@@ -284,7 +284,8 @@ class McpServer:
 
     async def _call(self, tool: str, arguments: JsonObject, host: ToolHost) -> str:
         result = await self._connected().call(tool, arguments)
-        text = ResultWithPictures(result_text(result))
+        # Off the loop: a result may have megabytes.
+        text = ResultWithPictures(await to_thread.run_sync(result_text, result))
         try:
             text.attachments = tuple(
                 [

@@ -53,11 +53,27 @@ def one_line(text: str, *, characters_max: int = 200) -> str:
 # ------------------------------------------------------------------------------
 # Results of a call as text
 #
-# Text stays as it is; anything else is described in brackets with its size. Structured data
-# is added as JSON, without what the text says already.
+# Text stays as it is; anything else is described in brackets with its size. Structured data is
+# added as JSON, without what the content holds already: texts, pictures, resources, whole blocks.
+# The reference filesystem server repeats a picture there, for one. Base64 is for programs: it
+# never goes to a model as text, wherever it stands.
 
 _NOTHING: Final = "(done; there was nothing to say)"
-_TEXTS: Final = "(see the text above)"
+_REPEATED: Final = "(see the text above)"
+_BLOCK_FIELDS: Final = frozenset(
+    {"type", "text", "data", "blob", "resource", "mimeType", "mime_type", "uri", "name", "title"}
+    | {"annotations", "_meta"}
+)
+_PAYLOADS: Final = ("text", "data", "blob", "resource")
+_BASE64: Final = re.compile(
+    r"(?<![A-Za-z0-9+/_-])(?:data:[\w.+-]{1,50}/[\w.+-]{1,50};base64,)?"
+    r"(?:[A-Za-z0-9+/_-]{512,}"
+    r"|(?:[A-Za-z0-9+/]{60,128}(?:\r?\n|\\r\\n|\\n)){8,}[A-Za-z0-9+/]*)={0,2}"
+)
+"""A long run of its letters, also in lines as mail has it, in a text or in JSON."""
+_BLANK: Final = re.compile(r"\s")
+_PIECE_CHARACTERS: Final = 256 * 1024
+"""A long text is searched piece by piece, because `re` blocks all other threads meanwhile."""
 
 
 def result_text(result: mcp_types.CallToolResult) -> str:
@@ -66,13 +82,55 @@ def result_text(result: mcp_types.CallToolResult) -> str:
     structured: JsonValue = result.structured_content
     texts = [block.text for block in result.content if block.type == "text"]
     if structured is not None and not _say_the_same(texts, structured):
-        rest = _without_texts(structured, {text.strip() for text in texts})
-        if rest is not _TEXTS:
+        payloads = {payload.strip() for block in result.content for payload in _payloads(block)}
+        rest = _without_repetitions(structured, payloads - {""})
+        if rest is not _REPEATED:
             parts.append(json.dumps(rest, ensure_ascii=False))
-    text = clean_foreign("\n".join(part for part in parts if part)) or _NOTHING
+    text = without_base64("\n".join(part for part in parts if part))
+    text = clean_foreign(text) or _NOTHING
     if result.is_error:
         raise ToolFailed(text)
     return text
+
+
+def without_base64(text: str) -> str:
+    """The text with its size in place of each long piece of base64."""
+
+    def described(found: re.Match[str]) -> str:
+        whole = found[0]
+        letters = whole[:_LETTERS_LOOKED_AT]
+        # Neither a row of one letter nor a sequence of genes is base64.
+        kinds = (str.isupper, str.islower, str.isdigit)
+        if not all(any(map(kind, letters)) for kind in kinds):
+            return whole
+        data = _BETWEEN_LINES.sub("", whole.partition(",")[2] or whole)
+        return f"[base64, {_base64_bytes(data):,} bytes]"
+
+    pieces: list[str] = []
+    begin = 0
+    while cut := _BLANK.search(text, begin + _PIECE_CHARACTERS):
+        pieces.append(_BASE64.sub(described, text[begin : cut.start()]))
+        begin = cut.start()
+    return "".join((*pieces, _BASE64.sub(described, text[begin:])))
+
+
+_LETTERS_LOOKED_AT: Final = 4_096
+_BETWEEN_LINES: Final = re.compile(r"\\[rn]|\s")
+"""Ends of lines, as they are and in JSON."""
+
+
+def _payloads(block: mcp_types.ContentBlock) -> list[str]:
+    """The texts and data of a block of the content."""
+    match block.type:
+        case "text":
+            return [block.text]
+        case "image" | "audio":
+            return [block.data]
+        case "resource":
+            fields = ("text", "blob")
+            return [value for name in fields if (value := getattr(block.resource, name, None))]
+        case _:
+            return []
 
 
 def _block(block: mcp_types.ContentBlock) -> str:
@@ -104,27 +162,32 @@ def _say_the_same(texts: list[str], structured: JsonValue) -> bool:
     values = [structured]
     if isinstance(structured, dict) and structured.keys() == {"result"}:
         values.append(structured["result"])
-    described: list[JsonValue] = []
+    stated: list[JsonValue] = []
     for text in texts:
         try:
-            described.append(orjson.loads(text))
+            stated.append(orjson.loads(text))
         except (orjson.JSONDecodeError, UnicodeError):
-            described.append(text)
-    return described in values or any(one in values for one in (*described, *texts))
+            stated.append(text)
+    return stated in values or any(one in values for one in (*stated, *texts))
 
 
-def _without_texts(value: JsonValue, texts: set[str]) -> JsonValue:
-    """Servers repeat a file they have read, say, in a field of the data. What is left is
-    `_SAID` where all of it was said."""
+def _without_repetitions(value: JsonValue, payloads: set[str]) -> JsonValue:
+    """Servers repeat a file they have read, say, in a field of the data, or whole blocks of the
+    content. What is left is `_REPEATED` if all of it is repeated."""
     match value:
-        case str() if value.strip() in texts and value.strip():
-            return _TEXTS
+        case str() if value.strip() in payloads:
+            return _REPEATED
         case dict() if value:
-            rest = {key: _without_texts(part, texts) for key, part in value.items()}
-            return _TEXTS if all(part is _TEXTS for part in rest.values()) else rest
+            rest = {key: _without_repetitions(part, payloads) for key, part in value.items()}
+            repeated = [key for key in _PAYLOADS if rest.get(key) is _REPEATED]
+            if repeated and rest.keys() <= _BLOCK_FIELDS and "type" in rest:
+                return _REPEATED  # a block
+            if "blob" in repeated or ("text" in repeated and "uri" in rest):
+                return _REPEATED  # a resource
+            return _REPEATED if all(part is _REPEATED for part in rest.values()) else rest
         case list() if value:
-            parts = [_without_texts(part, texts) for part in value]
-            return _TEXTS if all(part is _TEXTS for part in parts) else parts
+            parts = [_without_repetitions(part, payloads) for part in value]
+            return _REPEATED if all(part is _REPEATED for part in parts) else parts
         case _:
             return value
 
@@ -141,20 +204,31 @@ class McpFile(Struct, frozen=True, kw_only=True):
 
 PICTURES_MAX: Final = 4
 """The images of one result that are used."""
-_PICTURE_TYPES: Final = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif"}
+_PICTURE_TYPES: Final = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/gif": "gif",
+    "image/webp": "webp",
+}
 
 
 def pictures_in(result: mcp_types.CallToolResult) -> list[McpFile]:
-    """The images of the result, of types that models accept."""
-    images = [block for block in result.content if block.type == "image"][:PICTURES_MAX]
-    found: list[McpFile] = []
-    for image in images:
-        if ending := _PICTURE_TYPES.get(image.mime_type):
+    """The images of the result, of types that models accept, each once."""
+    found: dict[bytes, McpFile] = {}
+    for block in result.content:
+        if block.type == "image":
+            kind, text = block.mime_type, block.data
+        elif block.type == "resource":
+            kind = block.resource.mime_type or ""
+            text = getattr(block.resource, "blob", "")
+        else:
+            continue
+        if (ending := _PICTURE_TYPES.get(kind)) and len(found) < PICTURES_MAX:
             with suppress(ValueError):
-                data = base64.b64decode(image.data, validate=True)
+                data = base64.b64decode(text, validate=True)
                 name = f"picture-{len(found) + 1}.{ending}"
-                found.append(McpFile(filename=name, content_type=image.mime_type, data=data))
-    return found
+                found.setdefault(data, McpFile(filename=name, content_type=kind, data=data))
+    return list(found.values())
 
 
 def file_of_resource(uri: str, read: mcp_types.ReadResourceResult) -> McpFile:
@@ -173,8 +247,8 @@ def file_of_resource(uri: str, read: mcp_types.ReadResourceResult) -> McpFile:
     return McpFile(filename=name.strip(".") or "resource", content_type=kind, data=data)
 
 
-def file_of_prompt(name: str, described: mcp_types.GetPromptResult) -> McpFile:
-    texts = [f"{message.role}: {_block(message.content)}" for message in described.messages]
+def file_of_prompt(name: str, prompt: mcp_types.GetPromptResult) -> McpFile:
+    texts = [f"{message.role}: {_block(message.content)}" for message in prompt.messages]
     text = clean_foreign("\n\n".join(texts))
     filename = re.sub(r"[^\w.-]+", "_", name)[:100].strip(".") or "prompt"
     return McpFile(filename=f"{filename}.txt", content_type="text/plain", data=text.encode())
@@ -208,10 +282,10 @@ def checked_listing(
         elif (reason := _what_is_wrong(name, tool.get("inputSchema"))) is not None:
             left_out(one_line(name), reason)
         else:
-            described = tool.get("description")
+            description = tool.get("description")
             kept[name] = {
                 "name": name,
-                "description": _description(described if isinstance(described, str) else ""),
+                "description": _description(description if isinstance(description, str) else ""),
                 "inputSchema": _with_clean_descriptions(tool["inputSchema"]),
             }
     return list(kept.values())

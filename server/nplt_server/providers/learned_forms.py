@@ -1,0 +1,106 @@
+"""The forms of requests that were learned from refusals, for each model.
+
+What was learned holds for a week, because servers change, and only for the address where it was
+learned. It is kept in a small file over restarts; a file that can't be read counts as empty.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import anyio.to_thread
+import msgspec
+from msgspec import Struct
+
+from nplt_protocol import JsonObject
+from nplt_server.request_form import RequestForm
+
+log = logging.getLogger(__name__)
+
+LEARNED_FOR: Final = timedelta(days=7)
+_MODELS_MAX: Final = 500
+_NOTHING: Final = RequestForm()
+
+
+class LearnedForm(Struct, frozen=True, kw_only=True):
+    address: str
+    form: RequestForm
+    """Holds only what differs from the form that the settings and the vendor's preset give."""
+    at: datetime
+
+
+class LearnedForms:
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._writing = anyio.Lock()
+        self._forms = {} if path is None else _read(path)
+
+    def of(self, name: str) -> RequestForm | None:
+        """Returns what was learned for `provider/model`, as long as it holds."""
+        known = self._forms.get(name)
+        if known is None:
+            return None
+        if self._clock() - known.at > LEARNED_FOR:
+            del self._forms[name]
+            return None
+        return known.form
+
+    def at(self, name: str, address: str) -> RequestForm:
+        """Returns what was learned for the model, and forgets what another address taught."""
+        known = self._forms.get(name)
+        if known is not None and known.address != address:
+            del self._forms[name]
+        return self.of(name) or _NOTHING
+
+    async def learn(self, name: str, address: str, change: RequestForm) -> None:
+        """Adds to what is known of the model, and has it on disk before it returns."""
+        form = self.at(name, address).changed(change)
+        if form == self.of(name) or form == _NOTHING:
+            return
+        if len(self._forms) >= _MODELS_MAX:
+            del self._forms[min(self._forms, key=lambda each: self._forms[each].at)]
+        self._forms[name] = LearnedForm(address=address, form=form, at=self._clock())
+        log.info("%s takes requests in another form: %s", name, form.in_words())
+        if self._path is not None:
+            async with self._writing:
+                data = msgspec.json.encode(self._forms)
+                await anyio.to_thread.run_sync(_write, self._path, data)
+
+    def as_json(self) -> JsonObject:
+        """Returns for each model what is different, in words, and when it was learned."""
+        names = [name for name in sorted(self._forms) if self.of(name) is not None]
+        known = {name: self._forms[name] for name in names}
+        return {
+            name: {"form": one.form.in_words(), "at": one.at.isoformat(timespec="seconds")}
+            for name, one in known.items()
+        }
+
+
+def _read(path: Path) -> dict[str, LearnedForm]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, LearnedForm])
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return {}
+
+
+def _write(path: Path, data: bytes) -> None:
+    draft = path.with_suffix(f".{os.getpid()}.new")
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        log.warning("the forms of requests can't be kept in %s: %s", path, error.strerror)
