@@ -695,6 +695,8 @@ class TurnFinished(Event, frozen=True, kw_only=True):
     `cancelled`, or the provider's own word."""
     fallback_from: JsonObject | None = None
     """The `model` that another one answered for, and why: `reason`, `message`."""
+    cut: JsonObject | None = None
+    """The `tokens` of a prompt that was cut, and how many the `model` was shown: `shown_tokens`."""
 
 
 class SessionEvent(Event, frozen=True, kw_only=True):

@@ -458,7 +458,11 @@ async def serve(
                 new_session_id=new_session_id,
                 new_entry_id=new_entry_id,
                 spawn=tasks.spawn,
-                slots=TurnSlots(limits, histories.shared),
+                slots=TurnSlots(
+                    turns_max=limits.turns_max,
+                    per_user_max=settings.turns_per_user_max,
+                    shared=histories.shared,
+                ),
                 quotas=Quotas(
                     limits=limits,
                     histories=histories,
@@ -468,6 +472,7 @@ async def serve(
                 ),
                 approvals=settings.approvals,
                 sessions=settings.sessions,
+                on_too_long=settings.on_too_long,
             )
             first_bytes_max = limits.frame_bytes_before_token_max
             if not admission.need_tokens:

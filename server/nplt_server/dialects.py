@@ -400,7 +400,7 @@ class _Chat:
                 turn_id=self._turn_id, type="thinking" | "generating" as kind
             ):
                 self._think(kind, event.content or "…")
-            case messages.AgentThought(turn_id=self._turn_id, type="retrying"):
+            case messages.AgentThought(turn_id=self._turn_id, type="retrying" | "waiting" | "cut"):
                 self._think("thinking", event.content or "…")
             case messages.ToolStarted(turn_id=self._turn_id, tool_name=name):
                 self._held_since = None  # the text of the next call is held again

@@ -462,6 +462,11 @@ FallbackReason = Literal["unavailable", "overloaded", "rate_limited", "no_such_m
 FALLBACK_ON: tuple[FallbackReason, ...] = ("unavailable", "overloaded", "rate_limited")
 
 
+OnTooLong = Literal["ask", "fail", "cut"]
+"""What happens to a prompt that does not fit its model's window: a chat asks, and anybody else is
+refused; everybody is refused; or it is cut in the middle."""
+
+
 class Limits(Part):
     frame_bytes_before_token_max: PositiveInt = 4_096
     message_bytes_max: Annotated[int, Field(ge=65_536)] = 1024 * 1024
@@ -487,7 +492,8 @@ class Limits(Part):
     frames_per_second_max: PositiveFloat = 200.0
     prompts_per_minute_max: PositiveFloat = 30.0
     waiting_prompts_max: PositiveInt = 16
-    turns_per_user_max: PositiveInt = 8
+    turns_per_user_max: PositiveInt | None = None
+    """None: 8 where users have tokens, else all of `turns_max`."""
     turns_max: PositiveInt = 64
     call_seconds_max: PositiveFloat = 300.0
     connect_seconds_max: PositiveFloat = 5.0
@@ -514,10 +520,12 @@ class Settings(Part):
     providers: tuple[ProviderSettings, ...] = ()
     """Empty: the vendors whose keys are in the environment, the local model, and offline/echo."""
     local_servers: dict[Name, Annotated[int, Field(ge=1, le=65_535)]] | None = None
-    """Local model servers to look for, by port. None: the usual ones, which the loader fills in
-    if no provider is listed."""
+    """Local model servers to look for, by port. None: the usual ones, which the loader fills in."""
+    discover: bool = True
+    """Whether local model servers are looked for at all."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     roles: RoleSettings = RoleSettings.model_construct()
+    on_too_long: OnTooLong = "ask"
     fallback: tuple[str, ...] = ()
     fallback_on: tuple[FallbackReason, ...] = FALLBACK_ON
     context: ContextSettings = ContextSettings.model_construct()
@@ -560,6 +568,12 @@ class Settings(Part):
         kept = (each.backend.options for each in self.histories if each.backend.type == "json")
         reserve = next(kept, {}).get("free_bytes_min")
         return reserve if isinstance(reserve, int) else None
+
+    @property
+    def turns_per_user_max(self) -> int:
+        """How many turns of one user run at once. Without tokens there is only one user."""
+        limits = self.limits
+        return limits.turns_per_user_max or (8 if self.users else limits.turns_max)
 
     @property
     def is_private(self) -> bool:

@@ -184,13 +184,12 @@ def load_settings(
         settings = Settings.model_validate(merged)
     except ValidationError as error:
         raise ConfigurationError([_sentence(item, layers) for item in error.errors()]) from None
+    if not settings.discover:
+        settings = settings.model_copy(update={"local_servers": {}})
+    elif settings.local_servers is None:
+        settings = settings.model_copy(update={"local_servers": USUAL_LOCAL_SERVERS})
     if not settings.providers:
-        local = settings.local_servers
-        found = {
-            "providers": discover_providers(environ),
-            "local_servers": USUAL_LOCAL_SERVERS if local is None else local,
-        }
-        settings = settings.model_copy(update=found)
+        settings = settings.model_copy(update={"providers": discover_providers(environ)})
     settings = settings.model_copy(update={"models": _with_providers(settings)})
     mistakes = settings.mistakes()
     for place, sentence in provider_mistakes(settings, environ):

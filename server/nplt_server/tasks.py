@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
 import anyio
 from anyio import to_thread
 
-from nplt_server.settings import Limits
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.store import Shared
 
@@ -111,6 +110,8 @@ class Activity:
 
 
 _TRY_AGAIN_SECONDS: Final = 0.2
+_OF_USER: Final = "limits.turns_per_user_max"
+_OF_ALL: Final = "limits.turns_max"
 
 
 class TurnSlots:
@@ -118,26 +119,62 @@ class TurnSlots:
     user's limit holds for all servers together, and the total for each one. While the shared store
     is unavailable, each server counts only its own turns."""
 
-    def __init__(self, limits: Limits, shared: Shared | None = None) -> None:
+    def __init__(self, *, turns_max: int, per_user_max: int, shared: Shared | None = None) -> None:
         self._shared = shared
-        self._per_user_max = limits.turns_per_user_max
-        self._all = anyio.Semaphore(limits.turns_max, fast_acquire=True)
+        self._per_user_max = per_user_max
+        self._turns_max = turns_max
+        self._all = anyio.Semaphore(turns_max, fast_acquire=True)
         self._of_user: dict[str, anyio.Semaphore] = defaultdict(
-            lambda: anyio.Semaphore(limits.turns_per_user_max, fast_acquire=True)
+            lambda: anyio.Semaphore(per_user_max, fast_acquire=True)
         )
+        self._waiting: dict[str, Counter[str]] = defaultdict(Counter)
 
-    async def take(self, user: str, turn_id: str) -> None:
-        await self._of_user[user].acquire()
+    async def take(
+        self, user: str, turn_id: str, *, on_wait: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Takes a slot. `on_wait` is called with the reason if it must wait for one."""
+        mine = f"{_run(self._per_user_max, f'of {user}')} already ({_OF_USER})"
+        of_user = self._of_user[user]
+        with self._counted(user, _OF_USER, None if of_user.value else mine, on_wait):
+            await of_user.acquire()
         try:
             if (shared := self._shared) is not None:
                 with suppress(StorageUnavailable):
-                    while not await shared.take_turn(user, turn_id, self._per_user_max):  # noqa: ASYNC110
-                        await anyio.sleep(_TRY_AGAIN_SECONDS)
-            await self._all.acquire()
+                    if not await shared.take_turn(user, turn_id, self._per_user_max):
+                        with self._counted(user, _OF_USER, mine, on_wait):
+                            await self._take_shared(shared, user, turn_id)
+            all_run = f"{_run(self._turns_max, 'in all')} already ({_OF_ALL})"
+            with self._counted(user, _OF_ALL, None if self._all.value else all_run, on_wait):
+                await self._all.acquire()
         except BaseException:
-            self._of_user[user].release()
+            of_user.release()
             self._end_shared(user, turn_id)
             raise
+
+    async def _take_shared(self, shared: Shared, user: str, turn_id: str) -> None:
+        while True:
+            await anyio.sleep(_TRY_AGAIN_SECONDS)
+            if await shared.take_turn(user, turn_id, self._per_user_max):
+                return
+
+    @contextmanager
+    def _counted(
+        self, user: str, setting: str, why: str | None, on_wait: Callable[[str], None]
+    ) -> Iterator[None]:
+        """Counts a turn that waits. `why` is `None` if it need not wait."""
+        if why is None:
+            yield
+            return
+        on_wait(why)
+        self._waiting[user][setting] += 1
+        try:
+            yield
+        finally:
+            self._waiting[user] -= Counter((setting,))
+
+    def waiting(self, users: Iterable[str]) -> dict[str, int]:
+        """How many turns of these users wait, by the setting that limits them."""
+        return dict(sum((self._waiting[user] for user in users), Counter[str]()))
 
     def _end_shared(self, user: str, turn_id: str) -> None:
         if self._shared is not None:
@@ -157,6 +194,10 @@ class TurnSlots:
         self._all.release()
         self._of_user[user].release()
         self._end_shared(user, turn_id)
+
+
+def _run(turns: int, whose: str) -> str:
+    return f"1 turn {whose} runs" if turns == 1 else f"{turns} turns {whose} run"
 
 
 _THREADS_MAX: Final = 2

@@ -104,7 +104,7 @@ class RecordingFace(ChatDisplay):
     def remark(self, text: str) -> None:
         self.notices.append(text)
 
-    async def ask(self, text: str) -> None:
+    async def ask(self, text: str, *, cut: bool = False) -> None:
         await self.session.send(text, uuid4().hex)
 
     def fill(self, text: str) -> None:

@@ -182,6 +182,8 @@ def test_a_local_model_server_is_discovered_and_answers_when_named(tmp_path: Pat
             assert client.ask_text("not unasked") == "not unasked"
             assert vendors.received == []
             assert client.ask_text("and by name", model="ollama/gpt-4o-mini")
+            with pytest.raises(RequestRefused, match="there is no model 'gpt-4o-mini'"):
+                client.ask_text("not by a bare name", model="gpt-4o-mini")
     assert len(vendors.received) == 1
     for asked in vendors.asked_for_lists:
         assert not {"authorization", "x-api-key"} & asked.headers.keys()

@@ -105,6 +105,6 @@ def make_services(
         new_session_id=lambda: f"session{next(numbers)}",
         new_entry_id=lambda: f"id{next(numbers)}",
         spawn=spawn,
-        slots=TurnSlots(limits),
+        slots=TurnSlots(turns_max=limits.turns_max, per_user_max=limits.turns_max),
         quotas=Quotas(limits=limits, histories=histories, files=files.directory),
     )

@@ -21,7 +21,6 @@ from nplt_server.conversations import operations
 from nplt_server.conversations.approvals import question_event, remembered_decisions
 from nplt_server.conversations.broadcast import ConnectedClient
 from nplt_server.conversations.turn import TurnClock
-from nplt_server.settings import Limits
 from nplt_server.tasks import TurnSlots
 from nplt_storage.entries import (
     ApprovalEntry,
@@ -115,7 +114,7 @@ async def test_a_turn_stays_paused_until_the_last_of_its_approvals_is_decided() 
 
 async def test_a_turn_that_waits_for_an_approval_holds_no_slot() -> None:
     async with asking() as here:
-        here.services.slots = TurnSlots(Limits(turns_max=1, turns_per_user_max=1))
+        here.services.slots = TurnSlots(turns_max=1, per_user_max=1)
         (question,) = await here.ask("write")
         other = here.session_manager.new("ada")
         await other.accept(Prompt(text="look"), receipt=lambda receipt: None)

@@ -228,6 +228,7 @@ async def test_what_does_not_fit_the_window_is_named_and_the_question_asked(
 ) -> None:
     small = ModelFacts(context_tokens=4_096, output_tokens=1_024)
     async with desk(tmp_path, small) as at:
+        at.conversation.services.on_too_long = "cut"
         shown = await at.ask("what is this?", await at.upload("long.txt", b"word " * 10_000))
         assert "what is this?" in shown.text
         assert [one.reason for one in shown.attachments] == ["attachment_no_room"]

@@ -313,6 +313,7 @@ def _dollars(read: int, written: int) -> str:
 
 async def test_a_prompt_larger_than_the_window_is_cut_and_answered() -> None:
     async with playing() as play:
+        play.stage.conversation.services.on_too_long = "cut"
         finished = await play.stage.play("begin " + "word " * 20_000 + "end")
         assert finished.state == "completed"
         (message,) = play.requests[0].context

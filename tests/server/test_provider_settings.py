@@ -95,6 +95,14 @@ def test_only_listed_providers_exist_if_any_is_listed(tmp_path: Path) -> None:
     assert [provider.id for provider in settings.providers] == ["box"]
 
 
+def test_local_servers_are_looked_for_beside_listed_providers_unless_discover_is_false(
+    tmp_path: Path,
+) -> None:
+    assert "ollama" in (load(tmp_path, providers(BOX)).local_servers or {})
+    assert load(tmp_path, providers(BOX) + "discover: false\n").local_servers == {}
+    assert load(tmp_path, "discover: false\n").local_servers == {}
+
+
 def test_an_empty_api_key_variable_counts_as_unset(tmp_path: Path) -> None:
     settings = load(tmp_path, environ={"OPENAI_API_KEY": " "})
     assert [provider.id for provider in settings.providers] == ["offline"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import anyio
 import pytest
 
-from nplt_server.settings import Limits
 from nplt_server.tasks import TurnSlots
 from nplt_storage.errors import ConversationHeld, StorageUnavailable
 from nplt_storage.store import Member
@@ -58,7 +58,7 @@ def shared() -> SharedSlots:
 
 @pytest.fixture
 def slots(shared: SharedSlots) -> TurnSlots:
-    return TurnSlots(Limits(turns_max=2, turns_per_user_max=1), shared)
+    return TurnSlots(turns_max=2, per_user_max=1, shared=shared)
 
 
 async def test_a_turn_slot_is_taken_from_the_shared_store_and_released(
@@ -92,3 +92,16 @@ async def test_without_the_shared_store_turn_slots_are_counted_locally(
             tasks.start_soon(slots.take, "bob", "t2")
             await anyio.lowlevel.checkpoint()
             slots.give_back("bob", "t1")
+
+
+async def test_a_turn_that_waits_for_a_slot_is_given_the_name_of_the_setting() -> None:
+    slots, reasons = TurnSlots(turns_max=2, per_user_max=1), list[str]()
+    assert slots.take_now("ada")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(slots.take, "ada", "t2", on_wait=reasons.append))
+        await anyio.lowlevel.checkpoint()
+        assert slots.waiting(["ada", "bob"]) == {"limits.turns_per_user_max": 1}
+        assert slots.take_now("bob")
+        slots.give_back("ada", "t1")
+    assert reasons == ["1 turn of ada runs already (limits.turns_per_user_max)"]
+    assert slots.waiting(["ada", "bob"]) == {}

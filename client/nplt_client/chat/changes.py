@@ -146,12 +146,16 @@ class TurnEnded(Struct, frozen=True, kw_only=True):
     """Why a completed answer is not whole; empty if it is."""
     fallback: str = ""
     """Why another model answered; empty if none did."""
+    cut: str = ""
+    """How much of the prompt the model was shown; empty if all of it."""
 
     @property
     def words(self) -> str:
         """A remark about the end; empty for a completed turn with nothing to say of it."""
         if self.state == "completed":
-            return " · ".join(filter(None, (self.stop and f"✂ {self.stop}", self.fallback)))
+            return " · ".join(
+                filter(None, (self.cut, self.stop and f"✂ {self.stop}", self.fallback))
+            )
         if self.state == "interrupted" and not self.has_begun:
             return "■ taken back before it began"
         if self.state == "interrupted":
@@ -274,6 +278,13 @@ def _answer_changes(
             )
         case _:
             pass
+
+
+def cut_words(cut: JsonObject | None) -> str:
+    if not cut:
+        return ""
+    shown, tokens = number_in(cut, "shown_tokens"), number_in(cut, "tokens")
+    return f"✂ your prompt was cut in the middle: {shown:,} of {tokens:,} tokens were sent"
 
 
 def _stop(reason: JsonValue, tokens: int | None) -> str:
@@ -420,7 +431,7 @@ class EventTranslator:
                 )
             case "tool_call":
                 pass  # tools have their own events
-            case "notice" if event.content:
+            case "notice" | "cut" if event.content:
                 yield NoticeShown(text=safe_line(event.content))
             case _ if event.content:
                 words, kind = safe_line(event.content, 60), safe_line(event.type)
@@ -484,6 +495,7 @@ class EventTranslator:
             output_tokens=received,
             model=model,
             stop=_stop(event.stop_reason, tokens),
+            cut=cut_words(event.cut),
             fallback=safe_line(
                 fallback_words(model, event.fallback_from, has_answered=event.state == "completed")
             ),

@@ -23,7 +23,7 @@ from nplt_client.background import compare_versions, ensure_running
 from nplt_client.chat import changes
 from nplt_client.chat.approvals import Approvals, ApprovalWanted, approval_wanted
 from nplt_client.client import Client, connect
-from nplt_client.errors import ConnectionLost, NpltError, RequestRefused, TimedOut
+from nplt_client.errors import ConnectionLost, LimitExceeded, NpltError, RequestRefused, TimedOut
 from nplt_client.render.terminal import print_remark, remark_if_silent
 from nplt_client.render.text import safe_line, shorten, width_of
 from nplt_client.settings import (
@@ -499,12 +499,13 @@ class ChatSession:
     # Asking
 
     async def send(
-        self, text: str, message_id: str, *, continues: bool = False
+        self, text: str, message_id: str, *, continues: bool = False, cut: bool = False
     ) -> messages.Receipt:
         """Sends a prompt as soon as there is a connection. It may be sent several times, with
         the same `message_id`, so it runs once. A refusal is raised."""
         attachments, self.attachments = tuple(self.attachments), []
         replace_from, self.replace_from = self.replace_from, None
+        unsent = (attachments, replace_from)
         if replace_from is not None:
             attachments = (*self.replaced_attachments, *attachments)
         sent = self._sent[message_id] = _SentPrompt(text)
@@ -518,6 +519,7 @@ class ChatSession:
                         attachments=attachments,
                         replace_from=replace_from,
                         continues=continues,
+                        options={"cut": True} if cut else None,
                     )
                     try:
                         async with turn:  # the feed has its events too
@@ -526,9 +528,11 @@ class ChatSession:
                     except (ConnectionLost, TimedOut):
                         if receipt is None and isinstance(self.client.connection, Offline):
                             raise
-        except BaseException:
+        except BaseException as error:
             self._sent.pop(message_id, None)
             sent.turn_id.cancel()
+            if isinstance(error, LimitExceeded):  # it may be sent again in another form
+                self.attachments, self.replace_from = [*unsent[0], *self.attachments], unsent[1]
             raise
         if attachments and receipt.position:
             self._sent_files[receipt.turn_id] = attachments

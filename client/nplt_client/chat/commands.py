@@ -315,6 +315,16 @@ async def _continue(chat: ChatDisplay, argument: str) -> None:
         raise
 
 
+@_command("[TEXT]", "send the prompt that did not fit the model, cut in the middle")
+async def _cut(chat: ChatDisplay, argument: str) -> None:
+    text = argument or chat.too_long
+    if not text:
+        raise RequestRefused("There is no prompt that was too long.", code="not_found")
+    if chat.draft == text:
+        chat.fill("")
+    await chat.ask(text, cut=True)
+
+
 async def _replace_last(chat: ChatDisplay, command: str) -> JsonObject:
     """Makes the next prompt replace the last message and keep its attachments."""
     session = chat.session

@@ -16,6 +16,7 @@ from uuid import uuid4
 from nplt_client.chat.chat_session import ChatSession, SessionView
 from nplt_client.errors import NpltError
 from nplt_client.render.reports import first_contact_text
+from nplt_client.render.text import safe_line
 from nplt_client.wire.reconnect_policy import Online
 
 THEMES = {"dark": "dark", "light": "light", "terminal": "ansi-dark"}
@@ -47,6 +48,8 @@ class ChatDisplay(SessionView):
     waits_for_server = False
     """Whether commands wait for a connection instead of failing without one (for scripts)."""
     is_raw = False
+    too_long = ""
+    """The last prompt, if it did not fit the model's window."""
     _stopped_turn: str | None = None
     """The turn that the server is being asked to stop."""
     _pressed_at = _escaped_at = float("-inf")
@@ -134,15 +137,40 @@ class ChatDisplay(SessionView):
         receipt = await self.session.send(text, message_id, continues=True)
         self.accepted(message_id, receipt.turn_id)
 
-    async def ask(self, text: str) -> None:
+    async def ask(self, text: str, *, cut: bool = False) -> None:
+        """`cut`: the prompt may be cut in the middle if it does not fit the model's window."""
         message_id = uuid4().hex
         await self.sending(message_id, text)
         try:
-            receipt = await self.session.send(text, message_id)
-        except NpltError:
+            receipt = await self.session.send(text, message_id, cut=cut)
+        except NpltError as error:
             await self.refused(message_id, text)
-            raise
+            if error.code != "too_large" or "window_tokens" not in error.details:
+                raise
+            self.too_long = text
+            if error.details.get("on_too_long") != "ask":
+                raise
+            await self._ask_shorter(error)
+            return
+        self.too_long = ""
         self.accepted(message_id, receipt.turn_id)
+
+    async def _ask_shorter(self, error: NpltError) -> None:
+        """Lets the person choose what becomes of a prompt that does not fit. A display that only
+        lists choices shows the commands to type."""
+        await self.show_error(error)
+        larger = error.details.get("models")
+        models = larger if isinstance(larger, list) else []
+        choices = ["/cut", *(safe_line(f"/model {name}") for name in models)]
+        chosen = await self.choose("The prompt does not fit the model", choices)
+        if chosen is None:
+            return
+        text = self.too_long
+        if self.draft == text:
+            self.fill("")
+        if chosen != "/cut":
+            await self.session.client.switch_model(chosen.removeprefix("/model "))
+        await self.ask(text, cut=chosen == "/cut")
 
     async def show_raw(self, is_raw: bool) -> None:
         self.is_raw = is_raw

@@ -366,6 +366,16 @@ def chat_command(
     help="give up and cancel the answer after this time",
 )
 @click.option(
+    "--cut",
+    is_flag=True,
+    help="cut a prompt in the middle that does not fit the model's window, instead of failing",
+)
+@click.option(
+    "--no-wait",
+    is_flag=True,
+    help="fail at once if the conversation is too busy for another prompt",
+)
+@click.option(
     "--detach",
     is_flag=True,
     help="print the ids of conversation and turn and leave; the answer goes on",

@@ -67,6 +67,10 @@ CANCEL_SECONDS_MAX = 5.0
 CANCEL_LATE_SECONDS_MAX = 0.5
 """The limit for cancelling after the deadline has passed."""
 SHORT_ID = 8
+_NOTICES = frozenset({"waiting", "cut", "notice"})
+"""Kinds of AGENT_THOUGHT that people are shown."""
+_PASSING = frozenset({"busy", "rate_limited"})
+"""Refusals after which the same prompt is sent again."""
 _WORD_STARTS = re.compile("(?<=[a-z])(?=[A-Z])")
 
 
@@ -131,7 +135,7 @@ class TextOutput:
             self._answer.write(piece)
         if isinstance(event, messages.ApprovalRequest):
             self._remark(f"the tool {event.tool_name} waits for approval")
-        elif isinstance(event, messages.AgentThought) and event.type == "notice" and event.content:
+        elif isinstance(event, messages.AgentThought) and event.type in _NOTICES and event.content:
             self._remark(event.content)
 
     def turn_ended(self, received: ReceivedTurn) -> None:
@@ -155,6 +159,8 @@ class TextOutput:
 
 
 AskOutput: TypeAlias = "TextOutput | JsonOutput"
+Wait: TypeAlias = Literal["no", "first", "again"]
+"""Whether a busy conversation is waited for; "again" after the first refusal."""
 
 
 class AskOptions(Struct, frozen=True, kw_only=True):
@@ -180,6 +186,10 @@ class AskOptions(Struct, frozen=True, kw_only=True):
     """Tools that run without asking, if the server asks at all."""
     deny: tuple[str, ...] = ()
     """Tools that do not run for this prompt."""
+    cut: bool = False
+    """Cut a prompt in the middle that does not fit the model's window."""
+    no_wait: bool = False
+    """Fail if the conversation takes no further prompt now."""
 
 
 def ask(options: AskOptions) -> int:
@@ -207,6 +217,7 @@ def _ask(options: AskOptions) -> int:
                     "temperature": options.temperature,
                     "output_tokens": options.output_tokens,
                     "deny_tools": [*options.deny] or None,
+                    "cut": options.cut or None,
                 }
                 prompt = messages.Prompt(
                     text=text,
@@ -216,14 +227,7 @@ def _ask(options: AskOptions) -> int:
                     attachments=tuple(_upload(connection, *file) for file in files),
                 )
                 with Interrupts() as connection.interrupts:
-                    _run(
-                        connection,
-                        prompt,
-                        received,
-                        output,
-                        allow=options.allow,
-                        detach=options.detach,
-                    )
+                    _run(connection, prompt, received, output, options)
                 stopped_by = connection.interrupts.signal
     except NpltError as error:
         output.turn_failed(error, received)
@@ -321,20 +325,21 @@ def _run(
     prompt: messages.Prompt,
     received: ReceivedTurn,
     output: AskOutput,
-    *,
-    allow: Sequence[str],
-    detach: bool,
+    options: AskOptions,
 ) -> None:
-    turn = connection.ask(prompt)
+    turn, detach = connection.ask(prompt), options.detach
+    wait: Wait = "no" if options.no_wait else "first"
     try:
-        receipt = received.receipt = connection.result(turn)
+        while (receipt := _receipt_of(connection, turn, wait=wait)) is None:
+            turn, wait = connection.ask(prompt), "again"
+        received.receipt = receipt
         output.turn_began(receipt, receipt.model or connection.session.model)
         if detach:
             return
         for event in connection.events(turn):
             output.event_received(event, received.apply(event))
             if isinstance(event, messages.ApprovalRequest):
-                connection.request(_decision_on(event, allow), messages.ApprovalDecided)
+                connection.request(_decision_on(event, options.allow), messages.ApprovalDecided)
         if received.lacks_text:
             for event in connection.read_turn(receipt):
                 if isinstance(event, messages.EntryAdded):
@@ -349,6 +354,26 @@ def _run(
     except TimedOut:
         _cancel(connection, turn, received, output, seconds=CANCEL_LATE_SECONDS_MAX)
         raise
+
+
+def _receipt_of(
+    connection: BlockingConnection, turn: FollowedTurn, *, wait: Wait
+) -> messages.Receipt | None:
+    """The receipt, or `None` after a pause if the prompt has to be sent again: the same
+    `message_id` is stored once."""
+    try:
+        return connection.result(turn)
+    except LimitExceeded as error:
+        if wait == "no" or error.code not in _PASSING or error.retry_after is None:
+            raise
+        if wait == "first":
+            print_remark(f"waiting: {error.message} (--no-wait gives up instead)", dimmed=True)
+        pause = error.retry_after
+    import random  # rarely needed, and slow to load
+
+    # Not all those who wait ask again at once.
+    connection.pause(pause * random.uniform(0.5, 1.5))
+    return None
 
 
 def _decision_on(asked: messages.ApprovalRequest, allow: Sequence[str]) -> messages.Approval:
@@ -438,6 +463,7 @@ class JsonOutput:
             "state": finished.state if finished else "failed" if error else "interrupted",
             "stop_reason": finished.stop_reason if finished else None,
             "fallback_from": finished.fallback_from if finished else None,
+            **({"cut": finished.cut} if finished and finished.cut else {}),
             "tool_calls": list(received.tool_calls.values()),
         }
         if received.notices:

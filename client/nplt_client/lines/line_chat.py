@@ -218,9 +218,9 @@ class LineChat(ChatDisplay):
             self.put_line(text, is_news=is_news, is_error=is_error)
             self.flush()
 
-    async def ask(self, text: str) -> None:
+    async def ask(self, text: str, *, cut: bool = False) -> None:
         self._last_remark = ""
-        await super().ask(text)
+        await super().ask(text, cut=cut)
 
     async def choose(
         self, title: str, choices: Sequence[str], marked: str | None = None

@@ -520,8 +520,8 @@ def first_contact_text(model: str, models: Sequence[str]) -> str:
         lines = [
             f"{what}, because the server found no key.",
             "For a better one: export OPENAI_API_KEY=… or ANTHROPIC_API_KEY=…,",
-            "then nplt server restart. Or run Ollama and list it in",
-            "~/.config/nplt/server.yaml (docs/providers.md).",
+            "then nplt server restart. Ollama, llama.cpp and LM Studio are found by",
+            "themselves: start one, and /model lists what it has.",
         ]
     if provider == "offline":
         tries = [("hello", "an answer"), ("!tool now {}", "an answer that calls a tool")]

@@ -250,11 +250,21 @@ class BlockingConnection:
             exchange.set_deadline(monotonic() + DEFAULT_TIMEOUT_SECONDS)
         return self.result(exchange)
 
+    def pause(self, seconds: float) -> None:
+        """Waits before a request is sent again, and keeps the connection meanwhile."""
+        end = monotonic() + seconds
+        while (left := end - monotonic()) > 0:
+            if self.session.end is not None:
+                raise self.session.end
+            self._step(left)
+
     # One wait at a time
 
-    def _step(self) -> None:
+    def _step(self, seconds_max: float | None = None) -> None:
         """Connects, or waits once and passes received bytes to the session."""
         left = self.deadline.left()  # checked each time: bytes may never stop coming
+        if seconds_max is not None:
+            left = seconds_max if left is None else min(left, seconds_max)
         if self.interrupts is not None:
             self.interrupts.raise_if_pending()
         session, now = self.session, monotonic()

@@ -119,7 +119,11 @@ class AttachmentReader:
             await self._choose_pictures()
 
     async def _read_files_of(self, prompts: Iterable[ModelInputEntry | ToolResultsEntry]) -> None:
-        wanted = dict.fromkeys(file_id for each in prompts for file_id in file_ids_of(each))
+        await self.read(file_id for each in prompts for file_id in file_ids_of(each))
+
+    async def read(self, file_ids: Iterable[str]) -> None:
+        """Reads files, also those of a prompt that is not stored yet."""
+        wanted = dict.fromkeys(file_ids)
         missing = [file_id for file_id in wanted if file_id not in self._read_files]
         if not missing:
             return

@@ -26,6 +26,7 @@ from nplt_server.conversations.broadcast import CLIENTS_MAX, NO_CLIENT, Broadcas
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.context_report import usage_of
 from nplt_server.conversations.model_caller import GO_ON
+from nplt_server.conversations.prompt_size import SHORT_CHARACTERS_MAX, check_fits
 from nplt_server.conversations.record import ConversationRecord, EntryT
 from nplt_server.conversations.replay import missed_events
 from nplt_server.conversations.services import Services
@@ -229,13 +230,15 @@ class Conversation:
         draft = self._draft(prompt, model)
         if self.queue.has_unwritten_ends:
             await self.queue.write_ends()
+        if len(prompt.text) > SHORT_CHARACTERS_MAX or prompt.attachments:
+            await self._check_fits(prompt, draft)
         async with self.record.exclusive():
             self.check_open()
-            if prompt.message_id:
-                earlier = await self._earlier_prompt(prompt.message_id)
-                if earlier is not None:
-                    call_guarded(receipt, self._second_receipt(prompt, earlier))
-                    return
+            sent_as = prompt.message_id
+            earlier = await self._earlier_prompt(sent_as) if sent_as else None
+            if earlier is not None:
+                call_guarded(receipt, self._second_receipt(prompt, earlier))
+                return
             if prompt.attachments:
                 await self._check_attachments(prompt.attachments)
             rollback = None
@@ -265,6 +268,19 @@ class Conversation:
             call_guarded(receipt, self._first_receipt(entry, ahead=ahead))
         if self.deleted:  # while the prompt was written
             self.cancel(entry.turn_id or "", "the conversation was deleted")
+
+    async def _check_fits(self, prompt: Prompt, draft: ModelInputEntry) -> None:
+        may_be_cut = {**self.options, **prompt.options}.get("cut") is True
+        if may_be_cut or self.services.on_too_long == "cut":
+            return
+        await self._check_attachments(prompt.attachments)
+        model = self.services.router.choose(draft.model, self.record.model)
+        try:
+            await check_fits(draft, model, self.context, self.services)
+        except RequestError:
+            # A prompt that was stored before gets its receipt again.
+            if not prompt.message_id or await self._earlier_prompt(prompt.message_id) is None:
+                raise
 
     async def _redo(self, rollback: RollbackEntry) -> None:
         """Takes a rollback back, because the prompt that was to follow can't be written."""
@@ -479,7 +495,8 @@ class Conversation:
         if len(self.queue) >= waiting_max:
             raise RequestError(
                 ErrorCode.BUSY,
-                f"{waiting_max} requests wait here already; try again when one is answered",
+                f"{'1 request waits' if waiting_max == 1 else f'{waiting_max} requests wait'} here "
+                "already; try again when one is answered",
                 retry_after=1.0,
             )
 

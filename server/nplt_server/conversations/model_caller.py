@@ -41,6 +41,7 @@ from nplt_server import logs
 from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.context.selection import ContextView
 from nplt_server.conversations.context_manager import ContextManager
+from nplt_server.conversations.prompt_size import cut_prompt
 from nplt_server.conversations.refusals import Refusals
 from nplt_server.conversations.services import Compressible, Services
 from nplt_server.conversations.turn_events import TurnEvents
@@ -191,6 +192,8 @@ class ModelCaller:
         self._call = 0
         self.fallback_from: JsonObject | None = None
         """The model that was to answer, and why another one was asked instead."""
+        self.cut: JsonObject | None = None
+        """How much of the prompt was shown, if not all of it."""
         self._use(model)
         self._view: ContextView | None = None
         self.so_far: CallOutcome | None = None
@@ -287,6 +290,8 @@ class ModelCaller:
             self._compressible,
             tokens_max=None if room is None else room.context_tokens,
         )
+        if view.is_trimmed:
+            self._note_cut(view)
         invocation = self.route.invocation
         output = ModelOutputAccumulator(answer_bytes_max=limits.answer_bytes_max)
         made = CallOutcome(
@@ -308,6 +313,18 @@ class ModelCaller:
         if room is not None:
             self._context.learn_ceiling(self.model, room)
         return made
+
+    def _note_cut(self, view: ContextView) -> None:
+        shown = cut_prompt(view, self._prompt.seq)
+        if shown is None or self.cut is not None:
+            return
+        tokens = self._context.state.measure.text(self._prompt.content)
+        self.cut = {"tokens": tokens, "shown_tokens": shown, "model": self.model}
+        self._events.thought(
+            "cut",
+            f"the prompt was cut in the middle: {self.model} is shown about {shown:,} "
+            f"of its {tokens:,} tokens",
+        )
 
     async def _go_on_after_pauses(self, request: LlmRequest, made: CallOutcome) -> None:
         """Has the model go on with an answer that its provider paused, and appends the rest."""

@@ -19,7 +19,13 @@ from nplt_server.histories import Histories
 from nplt_server.providers import ModelCatalog
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
-from nplt_server.settings import ApprovalSettings, ContextSettings, Limits, SessionSettings
+from nplt_server.settings import (
+    ApprovalSettings,
+    ContextSettings,
+    Limits,
+    OnTooLong,
+    SessionSettings,
+)
 from nplt_server.tasks import Activity, HeavyWork, Spawn, TurnSlots
 from nplt_server.tokens import TokenCounting
 from nplt_server.tools.executor import ToolExecutor
@@ -106,6 +112,7 @@ class Services:
     quotas: Quotas
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     sessions: SessionSettings = field(default_factory=SessionSettings)
+    on_too_long: OnTooLong = "ask"
     counters: dict[str, Counters] = field(default_factory=lambda: defaultdict(Counters))
     """The counters of each user."""
     activity: Activity = field(default_factory=Activity)

@@ -286,7 +286,11 @@ class TurnRun:
         return self._has_slot
 
     async def _take_slot(self) -> None:
-        await self.services.slots.take(self.record.user, self.turn_id)
+        await self.services.slots.take(
+            self.record.user,
+            self.turn_id,
+            on_wait=lambda why: self.events.thought("waiting", f"waits for a slot: {why}"),
+        )
         self._has_slot = True
 
     def _give_back_slot(self) -> None:
@@ -545,6 +549,7 @@ class TurnRun:
             model=self.model or None,
             stop_reason=CANCELLED if state == "interrupted" else stop_reason,
             fallback_from=None if self.caller is None else self.caller.fallback_from,
+            cut=None if self.caller is None else self.caller.cut,
         )
 
     def close(self) -> None:

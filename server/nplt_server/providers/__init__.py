@@ -154,6 +154,8 @@ async def check_options(options: Mapping[str, JsonValue]) -> None:
         type(tokens) is int and tokens >= 1
     ):
         refuse("output_tokens", "a number of tokens, 1 or more")
+    if not isinstance(options.get("cut", False), bool):
+        refuse("cut", "true or false")
     denied = options.get("deny_tools")
     if denied is not None and not (
         isinstance(denied, list) and all(isinstance(name, str) and name for name in denied)

@@ -53,6 +53,10 @@ class LocalServers:
         """The servers that were found or named so far."""
         return tuple(self._providers.values())
 
+    def has_found(self, name: str) -> bool:
+        """Whether the provider of that name is one of these, and not of the settings."""
+        return name in self._providers
+
     def begin(self) -> dict[str, int]:
         """The ports to look at; from now on the lists say that they are asked."""
         due = self._lists.begin_to_ask(self._ports.keys(), again_seconds=_PROBE_AGAIN_SECONDS)

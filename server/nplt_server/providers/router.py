@@ -166,10 +166,12 @@ class ProviderRouter:
         )
 
     def _with_provider(self, model: str) -> tuple[str, ...]:
-        """The whole names of the model at those providers that have it."""
+        """The whole names of the model at those providers that have it. A server that was only
+        found on this machine answers by its whole name."""
         return tuple(
             name
             for id_ in self._providers
+            if self._local_servers is None or not self._local_servers.has_found(id_)
             for name in (f"{id_}/{model}",)
             if name in self.models or (self.can_call(name) and self.lists.has(id_, model))
         )

@@ -228,6 +228,7 @@ async def status(session: Session, request: StatusRequest, pending: PendingReply
     connections = sum(each.user == session.user and each.is_authenticated for each in sessions)
     if is_operator:
         counted, connections = list(services.counters.values()), len(sessions)
+    waits = services.slots.waiting([*services.counters] if is_operator else [session.user])
     finished: Counter[str] = Counter()
     for one in counted:
         finished.update(one.turns_finished)
@@ -252,6 +253,7 @@ async def status(session: Session, request: StatusRequest, pending: PendingReply
                 "started": sum(one.turns_started for one in counted),
                 "finished": {**finished},
                 "queued": sum(len(conversation.queue.waiting) for conversation in mine),
+                **({"waiting_for_slot": {**waits}} if waits else {}),
             },
             storage=_storage(services.histories),
             versions={"protocol": PROTOCOL_VERSION, "spec": SPEC_VERSION, "server": __version__},
