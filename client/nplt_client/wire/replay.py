@@ -55,7 +55,7 @@ def replay_from_record(
                 entry=whole,
             )
             events.append(event)
-            progress.take(event)
+            progress.apply(event)
             if progress.end is not None:
                 return [*events, progress.end] if is_over else events
         if not page.page.has_more_after or page.page.after <= cursor:

@@ -75,7 +75,7 @@ def _missed_text(running: TurnEvents, cursor: Attach | None) -> list[bytes]:
     else:
         again = running.deltas("text", text, 0)
         if offset is not None and not again:
-            again = [running.piece("text", "", 0)]  # so that the client drops its text
+            again = [running.delta("text", "", 0)]  # so that the client drops its text
         # `replay_from` in the first delta tells the client to replace the text it has.
         events += [replace(event, replay_from=0) for event in again[:1]] + again[1:]
     return [encode_event(event) for event in events]

@@ -343,14 +343,14 @@ class TurnRun:
             made = await self._caller.call(self.call, answer_only=self._has_rejected)
         finally:
             self._update_token_usage()
-        await self.events.settled()
+        await self.events.wait_until_sent()
         draft = made.entry(self.turn_id, self.call, self.services.new_entry_id)
         if "schema" in self.prompt.options and not draft.tool_calls:
             draft = replace(draft, rejected=await self._why_rejected(draft))
         entry = await self.context.state.append_model_output(draft)
         self._caller.forget()
         if entry.rejected is not None:
-            self.events.thought(
+            self.events.send_status(
                 "retrying",
                 f"the answer does not fit the schema ({entry.rejected}); the model is asked "
                 "once to mend it",
@@ -488,7 +488,7 @@ class TurnRun:
         then the partial answer or a fault."""
         code, reason = str(error["code"]), str(error["message"])
         with anyio.CancelScope(shield=True):
-            await self.events.settled()
+            await self.events.wait_until_sent()
         await self._write_results(why_skipped=reason, execute_error=reason)
         made = None if self._caller is None else self._caller.forget()
         entry: Entry
