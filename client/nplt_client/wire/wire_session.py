@@ -717,7 +717,7 @@ class WireSession:
                 ErrorReceived(report=report) | EventReceived(event=messages.ErrorReport() as report)
             ):
                 error = error_from_report(report)
-                # A refused HELLO is a refused connection, not wrong usage.
+                # A refused HELLO is a refused connection, not a usage error.
                 if isinstance(error, RequestRefused):
                     raise CannotConnect(error.message, code=error.code, field=error.field)
                 raise error

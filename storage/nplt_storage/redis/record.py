@@ -51,7 +51,7 @@ from nplt_storage.redis.connection import (
     in_worker_thread,
 )
 from nplt_storage.redis.ownership import Leases, Ownership
-from nplt_storage.redis.streams import NewStream, StreamSource, decode_checkpoint, name_of
+from nplt_storage.redis.streams import NewStream, StreamSource, decode_checkpoint, message_id_of
 from nplt_storage.redis.trimming import TurnSpans, checkpoint_after, ends_turn, what_is_left
 from nplt_storage.redis.user_lists import UserLists
 from nplt_storage.rows import (
@@ -265,11 +265,11 @@ class RedisRecord:
 
         def attempt() -> None:
             doubts = orjson.dumps(self._doubts)
-            self._doubts[digest] = name_of(entry)
+            self._doubts[digest] = message_id_of(entry)
             self._write(
                 scripts.APPEND,
                 *(entry.seq, line, row_as_bytes(row), self._parts.ttl_milliseconds),
-                *(int(forget), doubts, row.first_seq, name_of(entry)),
+                *(int(forget), doubts, row.first_seq, message_id_of(entry)),
             )
             self._doubts.clear()
 

@@ -27,7 +27,7 @@ from nplt_storage.entries import (
 )
 from nplt_storage.history import Ranges
 from nplt_storage.redis.connection import Argument
-from nplt_storage.redis.streams import name_of
+from nplt_storage.redis.streams import message_id_of
 from nplt_storage.rows import (
     Checkpoint,
     StateEntry,
@@ -121,8 +121,8 @@ def what_is_left(gone: Sequence[Entry], *, hidden: Ranges) -> list[Argument]:
     """The message ids of trimmed prompts, each with the facts that are kept about it."""
     left: list[Argument] = []
     for place, entry in enumerate(gone):  # a turn is trimmed whole: its end is among them
-        name = name_of(entry)
-        known = sent_before(gone[place:], hidden=hidden) if name else None
+        prompt_id = message_id_of(entry)
+        known = sent_before(gone[place:], hidden=hidden) if prompt_id else None
         if known is not None:
-            left += name, orjson.dumps([known.seq, known.turn_id, known.state])
+            left += prompt_id, orjson.dumps([known.seq, known.turn_id, known.state])
     return left
