@@ -61,7 +61,7 @@ class TurnEvents:
         self._output: ModelOutputAccumulator | None = None
         self._sent_offsets: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
         self._offsets_after_held: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
-        """Where each kind of text will stand once everything held has been sent."""
+        """The length of each kind of text once everything held has been sent."""
 
     def begin_output(self, output: ModelOutputAccumulator) -> None:
         """From now on, replays include this output."""
