@@ -85,7 +85,7 @@ class LimitExceeded(NpltError):
 class RequestRefused(NpltError):
     """The server refused the request: no such conversation, two of that name, a name too long.
 
-    The caller has to change it, hence the exit code of wrong usage; a failure inside the
+    The caller has to change it, hence the exit code of a usage error; a failure inside the
     server has the exit code of an internal error.
     """
 

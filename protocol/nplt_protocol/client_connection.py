@@ -66,7 +66,8 @@ class ClientConnection(Connection):
         super().__init__(State.PLAIN if dialect is Dialect.PLAIN else State.NEW, limits)
         self.dialect = dialect
         self.greeting: str | None = None
-        """The last text before WELCOME. If the server then closes, it is the reason."""
+        """The last text before WELCOME. If the server then closes the connection, this is the
+        reason."""
         self.welcome: Welcome | None = None
         self.message_bytes_max = limits.message_bytes_max
         self._waiting: dict[int, MessageType] = {}
@@ -79,7 +80,7 @@ class ClientConnection(Connection):
     # Sending.
 
     def send_hello(self, hello: Hello = Hello()) -> bytes:  # noqa: B008 (frozen)
-        """Sends HELLO, or another one, with another token, after one that was refused."""
+        """Sends HELLO, also after a refused one, with another token."""
         if MessageType.HELLO in self._waiting.values():
             raise LocalProtocolError("HELLO can't be sent while another has no reply yet")
         self.state = self.after(Step.SEND_HELLO)

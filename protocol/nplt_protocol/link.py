@@ -7,8 +7,8 @@ these frames, and PING and PONG:
 
     CHANNEL_OPEN   JSON: the channel's number, and the client it stands for
     CHANNEL_CLOSE  JSON: the channel's number
-    CHANNEL_DATA   seq: how many channels; payload: their numbers (32 bits each), then whole
-                   frames of the structured dialect, which each of these channels gets
+    CHANNEL_DATA   seq: the number of channels; payload: their numbers (32 bits each), then whole
+                   frames of the structured dialect, for each of these channels
 
 So an event for many clients of one edge is sent once. A channel is a connection of the
 structured dialect after its WELCOME. This module does no I/O and does not interpret requests.
@@ -52,7 +52,7 @@ _NUMBER = struct.Struct(">I")
 
 
 def peer_proof(secret: bytes, role: Literal["edge", "owner"], edge: str, owner: str) -> str:
-    """Proves knowledge of the secret; `edge` and `owner` are the nonces of the two ends."""
+    """The proof that this end knows the secret. `edge` and `owner` are the nonces of both ends."""
     return hmac.new(secret, f"nplt {role} {edge} {owner}".encode(), hashlib.sha256).hexdigest()
 
 

@@ -1,16 +1,17 @@
-"""How a receiver of events resumes after a gap. No I/O.
+"""How a client, or a server in its place, resumes a conversation after a gap. No I/O.
 
-A receiver is attached to one conversation and has a `Cursor` there. When the connection is
-lost, the cursor says in an ATTACH what the receiver has, and the server continues from there.
-A turn that has ended by then (`has_ended`) is read from the record: `TurnProgress` takes its
-entries and gives its end, and `Cursor.take_stored_text` the text that the receiver lacks.
+It is attached to one conversation and keeps a `Cursor`. After a lost connection,
+`Cursor.attach` tells the server what it already has, and the server continues from there. A
+turn that has ended by then (`has_ended`) is read from the record: `TurnProgress` takes its
+entries and returns its end, and `Cursor.take_stored_text` returns the text that is missing.
 
-Two receivers use this. The client library decodes each event (`Cursor.take`): an event that
-was received before is dropped or cut to its new part. A piece of text from beyond a gap is
-dropped too, since the stored entry will bring all of it. So a reader behind such a cursor can
-append each `TextDelta` to the text of its call: none overlaps, none leaves a gap, and one with
-`replay_from` restarts that text. A server that relays events passes them to its client undecoded
-(`Cursor.pass_on_delta`, `pass_on_entry`), and resumes for a client that can't do so itself.
+The client library decodes each event (`Cursor.take`). An event that was received before is
+dropped or cut to its new part. Text from beyond a gap is dropped too; the stored entry contains
+it. A reader can therefore append every `TextDelta` it gets: they never overlap or skip, and
+`replay_from` restarts the text.
+
+A server that relays events to its client notes them undecoded (`Cursor.note_delta`,
+`note_entry`), and resumes for a client that can't do so itself (protocol version 2).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _E = TypeVar("_E", TextDelta, AgentThought)
 
 
 class Extent:
-    """How much of one call's text is held, in code points, as offsets count it."""
+    """The number of code points of one call's text that were received. Offsets use the same
+    unit."""
 
     __slots__ = ("length",)
 
@@ -47,8 +49,8 @@ class Extent:
         self.length = length
 
     def take(self, offset: int, text: str, *, replay_from: int | None = None) -> str:
-        """Returns the part that continues the held text: nothing of a piece that is held
-        already, nor of one from beyond a gap. `replay_from` restarts the text there."""
+        """Returns the new part of `text`, or "" if all of it was received before or it starts
+        beyond a gap. `replay_from` restarts the text there."""
         if replay_from is not None:
             self.length = replay_from
         if offset > self.length:
@@ -68,25 +70,25 @@ class UndecodedEvent(Protocol):
 
 
 TURN_CHARACTERS_MAX = 64 * 1024 * 1024
-"""The limit of text and reasoning that a receiver takes of one turn. Readers keep all of it, and
-a server might never end it."""
+"""The most text and reasoning a client accepts in one turn. Readers keep it all, and a faulty
+server might never stop. The count begins again with each connection."""
 
 
 class Cursor:
     """How far a receiver has followed one conversation."""
 
     __slots__ = (
-        "_passed_delta",
-        "_passed_entry",
+        "_noted_delta",
+        "_noted_entry",
         "_seq",
         "asked_for",
         "call",
         "characters",
         "create",
         "observer",
-        "reasoning",
+        "reasoning_held",
         "session_id",
-        "text",
+        "text_held",
         "turn_id",
     )
 
@@ -99,31 +101,32 @@ class Cursor:
         self.create = False
         """Whether the request was to create a missing conversation."""
         self.turn_id: str | None = None
-        """The turn that sends text, its call, and how much of that call is held."""
+        """The turn whose text is being received."""
         self.call = 0
-        self.text = Extent()
-        self.reasoning = Extent()
+        """The call of that turn whose text is being received."""
+        self.text_held = Extent()
+        self.reasoning_held = Extent()
         self.characters = 0
-        """How many characters of deltas were taken since a turn ended."""
-        self._passed_delta: UndecodedEvent | None = None
-        self._passed_entry: UndecodedEvent | None = None
+        """The characters of text and reasoning received since the last turn ended."""
+        self._noted_delta: UndecodedEvent | None = None
+        self._noted_entry: UndecodedEvent | None = None
 
     @property
     def seq(self) -> int:
-        """The seq of the newest entry that was received."""
-        self._read_passed()
+        """The seq of the newest entry received."""
+        self._decode_noted()
         return self._seq
 
     def held(self, turn_id: str, call: int) -> int:
-        """How much of that call's text the receiver has: all of it, if a later call of the turn
-        has begun."""
-        self._read_passed()
+        """How many code points of that call's text were received; `sys.maxsize` if a later call
+        of the turn has begun, because a call is complete then."""
+        self._decode_noted()
         if turn_id != self.turn_id or call > self.call:
             return 0
-        return self.text.length if call == self.call else sys.maxsize
+        return self.text_held.length if call == self.call else sys.maxsize
 
     def attach(self) -> Attach:
-        self._read_passed()
+        self._decode_noted()
         has_turn = self.turn_id is not None
         # A restarted server has to create the conversation again while it is empty.
         create = self.create and not self._seq
@@ -133,46 +136,49 @@ class Cursor:
             after_seq=self._seq,
             turn_id=self.turn_id,
             call=self.call if has_turn else None,
-            offset=self.text.length if has_turn else None,
+            offset=self.text_held.length if has_turn else None,
             observer=self.observer,
         )
 
-    def moved(self, attached: Attached, request: Request | None) -> Cursor:
-        """The cursor after a reply to ATTACH or SESSION_SWITCH. Entries that were asked for
-        are still to come; the text of a call that goes on is still held."""
-        self._read_passed()
-        asked = request if isinstance(request, Attach) else None
-        moved = Cursor(attached.session_id, attached.head_seq)
+    def after_attach(self, attached: Attached, request: Request | None) -> Cursor:
+        """The cursor after a reply to ATTACH or SESSION_SWITCH. The server will send the entries
+        after the requested one, and continue the text of a call that is still running."""
+        self._decode_noted()
+        attach_request = request if isinstance(request, Attach) else None
+        new = Cursor(attached.session_id, attached.head_seq)
         if isinstance(request, Attach | SessionSwitch):
-            moved.asked_for, moved.create = request.session_id, bool(request.create)
-        if asked is None:
-            return moved
-        moved.observer = asked.observer
-        if asked.after_seq is not None and not attached.resync:
-            moved._seq = asked.after_seq
-        if (attached.session_id, asked.turn_id) == (self.session_id, self.turn_id):
-            moved.turn_id, moved.call = self.turn_id, self.call
-            moved.text, moved.reasoning = self.text, self.reasoning
-        return moved
+            new.asked_for, new.create = request.session_id, bool(request.create)
+        if attach_request is None:
+            return new
+        new.observer = attach_request.observer
+        if attach_request.after_seq is not None and not attached.resync:
+            new._seq = attach_request.after_seq
+        if (attached.session_id, attach_request.turn_id) == (self.session_id, self.turn_id):
+            new.turn_id, new.call = self.turn_id, self.call
+            new.text_held, new.reasoning_held = self.text_held, self.reasoning_held
+        return new
 
     def take(self, event: Event) -> Event | None:
-        """Returns the new part of the event; `None` if all of it was received before."""
+        """Returns the new part of the event, or `None` if all of it was received before, starts
+        beyond a gap, or belongs to another conversation."""
         session_id = getattr(event, "session_id", None)
         if session_id is not None and session_id != self.session_id:
             return None
         match event:
             case TextDelta():
                 self._begin_call(event.turn_id, event.call)
-                return self._counted(_new_part(self.text, event, event.offset, event.replay_from))
+                return self._counted(
+                    _new_part(self.text_held, event, event.offset, event.replay_from)
+                )
             case AgentThought(type="reasoning", offset=int(offset), text=str()):
                 self._begin_call(event.turn_id, event.call or 0)
-                return self._counted(_new_part(self.reasoning, event, offset))
+                return self._counted(_new_part(self.reasoning_held, event, offset))
             case EntryAdded() if isinstance(seq := event.entry.get("seq"), int):
                 if seq <= self._seq:
                     return None
                 self._seq = seq
             case AgentThought(type="retrying") if event.turn_id == self.turn_id:
-                self.reasoning = Extent()  # the repeated call starts its reasoning at 0
+                self.reasoning_held = Extent()  # the repeated call starts its reasoning at 0
             case TurnFinished():
                 self.characters = 0
                 if event.turn_id == self.turn_id:
@@ -185,21 +191,21 @@ class Cursor:
         self.characters += len(new.text or "") if new is not None else 0
         if self.characters > TURN_CHARACTERS_MAX:
             most = f"{TURN_CHARACTERS_MAX:,} characters"
-            raise RemoteProtocolError(f"the server sends an answer without end (more than {most})")
+            raise RemoteProtocolError(f"the server's answer does not end (more than {most})")
         return new
 
-    def pass_on_delta(self, delta: UndecodedEvent) -> None:
-        """Notes a TEXT_DELTA that is passed to the receiver undecoded. These events are in
-        order, so only the last one is kept; it is decoded when the position is needed."""
-        self._passed_delta = delta
+    def note_delta(self, delta: UndecodedEvent) -> None:
+        """Notes a TEXT_DELTA that the server passes to its client undecoded. These events arrive
+        in order, so only the last one is kept; it is decoded when the position is needed."""
+        self._noted_delta = delta
 
-    def pass_on_entry(self, entry: UndecodedEvent) -> None:
+    def note_entry(self, entry: UndecodedEvent) -> None:
         """Notes an ENTRY in the same way."""
-        self._passed_entry = entry
+        self._noted_entry = entry
 
     def take_stored_text(self, event: EntryAdded) -> TextDelta | None:
-        """Returns the part of a stored answer that the receiver lacks, as a delta, and counts
-        it as held."""
+        """Returns the part of a stored answer that was not received yet, as a delta. From now on
+        it counts as received."""
         content, call = event.entry.get("content"), event.call or 0
         is_output = event.entry.get("kind") == "model_output"
         if not is_output or event.turn_id is None or not isinstance(content, str):
@@ -207,7 +213,7 @@ class Cursor:
         offset = self.held(event.turn_id, call)
         if offset >= len(content):
             return None
-        self.turn_id, self.call, self.text = event.turn_id, call, Extent(len(content))
+        self.turn_id, self.call, self.text_held = event.turn_id, call, Extent(len(content))
         return TextDelta(
             session_id=event.session_id,
             turn_id=event.turn_id,
@@ -219,16 +225,16 @@ class Cursor:
     def _begin_call(self, turn_id: str, call: int) -> None:
         if (turn_id, call) != (self.turn_id, self.call):
             self.turn_id, self.call = turn_id, call
-            self.text, self.reasoning = Extent(), Extent()
+            self.text_held, self.reasoning_held = Extent(), Extent()
 
-    def _read_passed(self) -> None:
-        if self._passed_delta is not None:
-            delta, self._passed_delta = self._passed_delta.event, None
+    def _decode_noted(self) -> None:
+        if self._noted_delta is not None:
+            delta, self._noted_delta = self._noted_delta.event, None
             if isinstance(delta, TextDelta):
                 self._begin_call(delta.turn_id, delta.call)
-                self.text.length = delta.offset + len(delta.text)
-        if self._passed_entry is not None:
-            entry, self._passed_entry = self._passed_entry.event, None
+                self.text_held.length = delta.offset + len(delta.text)
+        if self._noted_entry is not None:
+            entry, self._noted_entry = self._noted_entry.event, None
             if isinstance(entry, EntryAdded):
                 self._seq = max(self._seq, _seq_of(entry.entry))
 
@@ -254,12 +260,12 @@ class TurnProgress:
         self.is_over = False
         """Whether TURN_FINISHED was received."""
         self.end: TurnFinished | None = None
-        """A TURN_FINISHED made from the entry that ended the turn."""
+        """A TURN_FINISHED built from the entry that ended the turn."""
         self._newest_seq = 0
         self._usage: dict[str, int] = {}
 
-    def take(self, event: Event) -> bool:
-        """Returns False for an entry that was received before."""
+    def apply(self, event: Event) -> bool:
+        """Returns False, and changes nothing, for an entry that was received before."""
         match event:
             case EntryAdded():
                 seq = event.entry.get("seq")
@@ -267,7 +273,7 @@ class TurnProgress:
                     if seq <= self._newest_seq:
                         return False
                     self._newest_seq = seq
-                self._take_entry(event)
+                self._apply_entry(event)
             case TurnStarted():
                 self.has_started = True
             case TurnFinished():
@@ -276,7 +282,7 @@ class TurnProgress:
                 pass
         return True
 
-    def _take_entry(self, event: EntryAdded) -> None:
+    def _apply_entry(self, event: EntryAdded) -> None:
         entry = event.entry
         usage = entry.get("usage")
         for name, count in usage.items() if isinstance(usage, dict) else ():
@@ -302,12 +308,12 @@ class TurnProgress:
 
 
 def _ending(entry: JsonObject) -> Ending | None:
-    """Returns how the turn ended, if this is the entry that ended it."""
+    """How the turn ended, or `None` if this entry did not end it."""
     state = entry.get("state")
     if entry.get("kind") == "fault":
         return "failed" if state == "failed" else "interrupted"
-    goes_on = state == "completed" and (entry.get("tool_calls") or entry.get("rejected"))
-    if entry.get("kind") != "model_output" or goes_on:
+    turn_continues = state == "completed" and (entry.get("tool_calls") or entry.get("rejected"))
+    if entry.get("kind") != "model_output" or turn_continues:
         return None
     match state:
         case "completed" | "failed":
@@ -322,7 +328,8 @@ def _seq_of(entry: JsonObject) -> int:
 
 
 def has_ended(turn_id: str, attached: Attached) -> bool:
-    """Whether a turn is over: it neither runs nor waits in the reply to ATTACH."""
+    """Whether a turn is over: according to the reply to ATTACH, it is neither running nor
+    queued."""
     active = attached.active_turn
     is_running = active is not None and active.turn_id == turn_id
     return not is_running and turn_id not in attached.queue

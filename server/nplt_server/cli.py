@@ -44,7 +44,7 @@ EXIT_PIPE_CLOSED = 141
 _now = partial(datetime.now, UTC)
 _EXIT_CODES = (
     "Exit codes: 0 success, also after SIGTERM, 1 it could not serve or something is wrong, "
-    "2 wrong usage, 3 a backup left something out, 78 mistakes in the settings, "
+    "2 usage error, 3 a backup left something out, 78 mistakes in the settings, "
     "141 output closed."
 )
 

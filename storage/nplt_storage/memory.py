@@ -47,7 +47,7 @@ from nplt_storage.store import (
 )
 
 _BATCH_ENTRIES = 100
-_KEPT_FOR = timedelta(days=30)
+_TRASH_TIME = timedelta(days=30)
 
 
 class StoredConversation(Struct):
@@ -82,61 +82,61 @@ class StoredConversation(Struct):
 
 
 class MemoryRecord:
-    def __init__(self, session_id: str, kept: StoredConversation) -> None:
+    def __init__(self, session_id: str, stored: StoredConversation) -> None:
         self.session_id = session_id
-        self._kept = kept
+        self._stored = stored
 
     async def append(self, entry: Entry) -> ConversationRow:
-        kept = self._writable()
-        kept.add(entry)
-        if kept.pieces and outdates(entry, *kept.pieces[0][:2]):
-            kept.pieces.clear()
-        return kept.row
+        stored = self._writable()
+        stored.add(entry)
+        if stored.pieces and outdates(entry, *stored.pieces[0][:2]):
+            stored.pieces.clear()
+        return stored.row
 
     def journal_delta(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> None:
-        kept = self._kept
-        if kept.writer is self:
-            if kept.pieces and kept.pieces[0][:2] != (turn_id, call):
-                kept.pieces.clear()
-            kept.pieces.append((turn_id, call, kind, text))
+        stored = self._stored
+        if stored.writer is self:
+            if stored.pieces and stored.pieces[0][:2] != (turn_id, call):
+                stored.pieces.clear()
+            stored.pieces.append((turn_id, call, kind, text))
 
     async def keep_blob(self, data: bytes) -> BlobReference:
         return self._writable().keep_blob(data)
 
     async def redact(self, seq: int, *, at: datetime) -> Entry:
-        kept = self._writable()
-        if not 1 <= seq <= len(kept.entries):
+        stored = self._writable()
+        if not 1 <= seq <= len(stored.entries):
             raise BadEntry(f"there is no entry {seq}")
-        erased = kept.entries[seq - 1]
+        erased = stored.entries[seq - 1]
         tombstone = redacted(erased, at)
-        kept.entries = [without_words_of(erased, tombstone, entry) for entry in kept.entries]
-        for blob_id in blobs_named_by([erased]) - blobs_named_by(kept.entries):
-            kept.blobs.pop(blob_id, None)
-        start = StoredConversation.new(self.session_id, kept.origin).row
-        start = replace(start, last_accessed=kept.row.last_accessed)
-        kept.row = fold_all(start, kept.entries)
+        stored.entries = [without_words_of(erased, tombstone, entry) for entry in stored.entries]
+        for blob_id in blobs_named_by([erased]) - blobs_named_by(stored.entries):
+            stored.blobs.pop(blob_id, None)
+        start = StoredConversation.new(self.session_id, stored.origin).row
+        start = replace(start, last_accessed=stored.row.last_accessed)
+        stored.row = fold_all(start, stored.entries)
         return tombstone
 
     async def close(self) -> None:
-        if self._kept.writer is self:
-            self._kept.writer = None
+        if self._stored.writer is self:
+            self._stored.writer = None
 
     def _writable(self) -> StoredConversation:
-        if self._kept.writer is not self:
+        if self._stored.writer is not self:
             raise ConversationReadOnly(self.session_id, "this record was closed")
-        return self._kept
+        return self._stored
 
 
 class MemoryBuilder:
-    def __init__(self, kept: StoredConversation) -> None:
-        self._kept = kept
+    def __init__(self, stored: StoredConversation) -> None:
+        self._stored = stored
 
     async def add(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self._kept.add(entry)
+            self._stored.add(entry)
 
     async def keep_blob(self, data: bytes) -> BlobReference:
-        return self._kept.keep_blob(data)
+        return self._stored.keep_blob(data)
 
 
 class EntryList:
@@ -171,7 +171,7 @@ class MemoryStore:
         self._clock = clock
         self._turns_max = max_turns
         self._levels = levels
-        self._kept: dict[str, StoredConversation] = {}
+        self._conversations: dict[str, StoredConversation] = {}
         self._trash: dict[str, tuple[datetime, StoredConversation]] = {}
         """The deleted conversations with the time of deletion, oldest first."""
 
@@ -180,27 +180,27 @@ class MemoryStore:
     async def create(self, session_id: str, *, user: str) -> Record:
         self._check_free(session_id)
         check_text(user, "the user's name")
-        kept = StoredConversation.new(session_id, Origin(user=user, created_at=self._clock()))
-        self._kept[session_id] = kept
-        kept.writer = self._record(session_id, kept)
-        return kept.writer
+        stored = StoredConversation.new(session_id, Origin(user=user, created_at=self._clock()))
+        self._conversations[session_id] = stored
+        stored.writer = self._record(session_id, stored)
+        return stored.writer
 
     async def open(self, session_id: str) -> Opened:
-        kept = self._find(session_id)
-        if kept.writer is not None:
+        stored = self._find(session_id)
+        if stored.writer is not None:
             raise ConversationReadOnly(session_id, "it is open already")
-        kept.writer = self._record(session_id, kept)
+        stored.writer = self._record(session_id, stored)
         return Opened(
-            record=kept.writer,
-            history=ConversationHistory(session_id, kept.entries, turns_max=self._turns_max),
-            row=kept.row,
-            partial_answer=not_yet_an_entry(joined(kept.pieces), kept.row, kept.entries),
+            record=stored.writer,
+            history=ConversationHistory(session_id, stored.entries, turns_max=self._turns_max),
+            row=stored.row,
+            partial_answer=not_yet_an_entry(joined(stored.pieces), stored.row, stored.entries),
         )
 
     async def page(self, session_id: str, query: PageQuery) -> MessagePage:
-        kept = self._find(session_id)
-        row = kept.row
-        return read_page(query, EntryList(kept.entries), row.hidden, row.unfinished, self._levels)
+        stored = self._find(session_id)
+        row = stored.row
+        return read_page(query, EntryList(stored.entries), row.hidden, row.unfinished, self._levels)
 
     async def text_of(self, session_id: str, seq: int) -> str | None:
         entries = self._find(session_id).entries
@@ -209,10 +209,10 @@ class MemoryStore:
         return content_of(entries[seq - 1])
 
     async def prompt_by_message_id(self, session_id: str, message_id: str) -> SentBefore | None:
-        kept = self._find(session_id)
-        for place, entry in enumerate(kept.entries):
+        stored = self._find(session_id)
+        for place, entry in enumerate(stored.entries):
             if isinstance(entry, ModelInputEntry) and entry.message_id == message_id:
-                return sent_before(kept.entries[place:], hidden=kept.row.hidden)
+                return sent_before(stored.entries[place:], hidden=stored.row.hidden)
         return None
 
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
@@ -237,19 +237,19 @@ class MemoryStore:
     @asynccontextmanager
     async def build(self, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
         self._check_free(session_id)
-        kept = StoredConversation.new(session_id, origin)
-        yield MemoryBuilder(kept)
+        stored = StoredConversation.new(session_id, origin)
+        yield MemoryBuilder(stored)
         self._check_free(session_id)
-        self._kept[session_id] = kept
+        self._conversations[session_id] = stored
 
     async def delete(self, session_id: str) -> None:
-        kept = self._find(session_id)
-        kept.writer = None
+        stored = self._find(session_id)
+        stored.writer = None
         now = self._clock()
         for deleted_id, (at, _) in list(self._trash.items()):
-            if at < now - _KEPT_FOR or deleted_id == session_id:
+            if at < now - _TRASH_TIME or deleted_id == session_id:
                 del self._trash[deleted_id]
-        self._trash[session_id] = now, self._kept.pop(session_id)
+        self._trash[session_id] = now, self._conversations.pop(session_id)
 
     async def undelete(self, session_id: str, *, user: str | None = None) -> None:
         if session_id not in self._trash:
@@ -257,57 +257,57 @@ class MemoryStore:
         if user not in (None, self._trash[session_id][1].row.user):
             raise ConversationNotFound(session_id)
         self._check_free(session_id)
-        _, self._kept[session_id] = self._trash.pop(session_id)
+        _, self._conversations[session_id] = self._trash.pop(session_id)
 
     async def is_trash_of_another(self, session_id: str, user: str) -> bool:
         return session_id in self._trash and self._trash[session_id][1].row.user != user
 
     async def trash(self, user: str) -> Sequence[DeletedConversation]:
         return [
-            DeletedConversation(row=kept.row, deleted_at=at)
-            for at, kept in reversed(self._trash.values())
-            if kept.row.user == user
+            DeletedConversation(row=stored.row, deleted_at=at)
+            for at, stored in reversed(self._trash.values())
+            if stored.row.user == user
         ]
 
     # All of them
 
     async def row(self, session_id: str) -> ConversationRow | None:
-        kept = self._kept.get(session_id)
-        return None if kept is None else kept.row
+        stored = self._conversations.get(session_id)
+        return None if stored is None else stored.row
 
     async def list(self, user: str, query: RowQuery) -> RowPage:
-        return page_of((kept.row for kept in self._of(user)), query)
+        return page_of((stored.row for stored in self._of(user)), query)
 
     async def count(self, user: str) -> int:
         return len(self._of(user))
 
     async def search(self, user: str, query: SearchQuery) -> SearchPage:
-        pairs = ((kept.row, entry) for kept in self._of(user) for entry in kept.entries)
+        pairs = ((stored.row, entry) for stored in self._of(user) for entry in stored.entries)
         return search_entries(pairs, query)
 
     def touch(self, session_id: str, at: datetime) -> None:
-        kept = self._kept.get(session_id)
-        if kept is not None and at > kept.row.last_accessed:
-            kept.row = replace(kept.row, last_accessed=at)
+        stored = self._conversations.get(session_id)
+        if stored is not None and at > stored.row.last_accessed:
+            stored.row = replace(stored.row, last_accessed=at)
 
     async def close(self) -> None:
-        for kept in self._kept.values():
-            kept.writer = None
+        for stored in self._conversations.values():
+            stored.writer = None
 
-    def _record(self, session_id: str, kept: StoredConversation) -> MemoryRecord:
-        return MemoryRecord(session_id, kept)
+    def _record(self, session_id: str, stored: StoredConversation) -> MemoryRecord:
+        return MemoryRecord(session_id, stored)
 
     def _find(self, session_id: str) -> StoredConversation:
-        kept = self._kept.get(session_id)
-        if kept is None:
+        stored = self._conversations.get(session_id)
+        if stored is None:
             raise ConversationNotFound(session_id)
-        return kept
+        return stored
 
     def _of(self, user: str) -> Sequence[StoredConversation]:
-        return [kept for kept in self._kept.values() if kept.row.user == user]
+        return [stored for stored in self._conversations.values() if stored.row.user == user]
 
     def _check_free(self, session_id: str) -> None:
         if not is_session_id(session_id):
             raise ConversationNotFound(session_id)
-        if session_id in self._kept:
+        if session_id in self._conversations:
             raise ConversationExists(session_id)

@@ -248,16 +248,16 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 
 async def _open_own(config: StoreConfig, context: StoreContext) -> ConversationStore:
-    found = _find_class(config.type)
+    own_class = _find_class(config.type)
     try:
-        if not hasattr(found, "open"):
+        if not hasattr(own_class, "open"):
             from nplt_storage.history_backend import HistoryBackendStore, make_backend
 
-            backend = make_backend(found, {"type": config.type, **config.options})
+            backend = make_backend(own_class, {"type": config.type, **config.options})
             return HistoryBackendStore(
                 backend, config.type, context.clock, context.system_message, levels=context.levels
             )
-        store: ConversationStore = await found.open(config.options, context)
+        store: ConversationStore = await own_class.open(config.options, context)
         return store
     except (StorageError, OSError):
         raise  # these say what is the matter
@@ -276,18 +276,18 @@ def _find_class(path: str) -> Any:
     except Exception as error:  # it is the operator's own code: anything can happen in it
         reason = str(error) if isinstance(error, ImportError | SyntaxError) else repr(error)
         raise BadStoreConfig(f"the store {path!r} can't be imported: {reason}") from error
-    found = getattr(module, class_name, None)
-    if found is None:
+    own_class = getattr(module, class_name, None)
+    if own_class is None:
         raise BadStoreConfig(
             f"there is no {class_name!r} in {module_name}{_meant(class_name, vars(module))}"
         )
-    if callable(getattr(found, "open", None)):
-        return found
-    from nplt_storage.history_backend import METHODS, why_no_backend
+    if callable(getattr(own_class, "open", None)):
+        return own_class
+    from nplt_storage.history_backend import METHODS, why_not_a_backend
 
-    if (wrong := why_no_backend(found)) is not None:
+    if (wrong := why_not_a_backend(own_class)) is not None:
         raise BadStoreConfig(
             f"{path!r} {wrong}; a history backend has the methods {', '.join(METHODS)}, "
             "or `open(options, context)` of a whole store"
         )
-    return found
+    return own_class

@@ -274,13 +274,13 @@ def test_text_replayed_after_a_lost_connection_is_printed_once(
     edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
     for a, b in pairwise(edges):
         shown += printed.grow(text[a:b])
-    assert shown + (printed.store(text) or "") == text == printed.text
+    assert shown + (printed.finish(text) or "") == text == printed.text
 
 
 def test_a_stored_text_that_differs_from_the_printed_one_is_detected() -> None:
     printed = PrintedText()
     printed.grow("what was streamed")
-    assert printed.store("what is kept") is None
+    assert printed.finish("what is kept") is None
     assert printed.text == "what is kept"
 
 

@@ -42,7 +42,7 @@ def test_deltas_in_any_order_and_number_give_a_prefix_of_the_text(
             assert new.offset == len(received)
             received += new.text
     assert TEXT.startswith(received)
-    assert here.text.length == len(received)
+    assert here.text_held.length == len(received)
 
 
 @given(pieces=st.lists(st.tuples(st.integers(0, len(TEXT)), st.integers(0, len(TEXT)))))
@@ -116,17 +116,17 @@ def test_after_attach_the_cursor_expects_the_replay_unless_resync() -> None:
     here = cursor()
     here.take(entry("a", seq=3))
     here.take(delta("half", 0))
-    moved = here.moved(attached(), here.attach())
-    assert (moved.seq, moved.text.length) == (3, 4)
-    assert here.moved(attached(resync=True), here.attach()).seq == 9
-    assert here.moved(attached(), None).seq == 9
+    moved = here.after_attach(attached(), here.attach())
+    assert (moved.seq, moved.text_held.length) == (3, 4)
+    assert here.after_attach(attached(resync=True), here.attach()).seq == 9
+    assert here.after_attach(attached(), None).seq == 9
 
 
 def test_deltas_without_end_are_a_protocol_violation_before_they_fill_the_memory() -> None:
     here, piece = cursor(), "x" * (TURN_CHARACTERS_MAX // 64)
     for number in range(64):
         here.take(delta(piece, 0, call=number % 2))  # also if each call begins anew
-    with pytest.raises(RemoteProtocolError, match="without end"):
+    with pytest.raises(RemoteProtocolError, match="does not end"):
         here.take(delta("x", 0))
     ended = cursor()
     for _ in range(65):

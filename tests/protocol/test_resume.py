@@ -49,9 +49,9 @@ def test_a_cursor_decodes_only_the_last_passed_event_and_only_on_demand() -> Non
     deltas = [Undecoded(delta(text, offset)) for offset, text in ((0, "one "), (4, "two"))]
     entries = [Undecoded(entry(4)), Undecoded(entry(5))]
     for passed in deltas:
-        cursor.pass_on_delta(passed)
+        cursor.note_delta(passed)
     for stored in entries:
-        cursor.pass_on_entry(stored)
+        cursor.note_entry(stored)
     assert sum(each.times_decoded for each in (*deltas, *entries)) == 0
     attach = cursor.attach()
     assert (attach.after_seq, attach.turn_id, attach.call, attach.offset) == (5, "t1", 0, 7)
@@ -65,7 +65,7 @@ def test_the_stored_answer_gives_exactly_the_text_that_the_cursor_lacks(
 ) -> None:
     cursor, received = Cursor("s1"), content[:held]
     if received:
-        cursor.pass_on_delta(Undecoded(delta(received)))
+        cursor.note_delta(Undecoded(delta(received)))
     missing = cursor.take_stored_text(entry(2, content=content))
     if missing is not None:
         assert missing.offset == len(received)
@@ -76,7 +76,7 @@ def test_the_stored_answer_gives_exactly_the_text_that_the_cursor_lacks(
 
 def test_a_cursor_holds_all_of_an_earlier_call_and_nothing_of_a_later_one() -> None:
     cursor = Cursor("s1")
-    cursor.pass_on_delta(Undecoded(delta("second call", call=1)))
+    cursor.note_delta(Undecoded(delta("second call", call=1)))
     assert cursor.held("t1", 0) == sys.maxsize
     assert cursor.held("t1", 1) == len("second call")
     assert cursor.held("t1", 2) == cursor.held("t2", 0) == 0
@@ -114,10 +114,10 @@ def test_the_last_entry_of_a_turn_gives_its_turn_finished(
 ) -> None:
     progress = TurnProgress()
     asking = entry(2, tool_calls=[{"tool_name": "now"}], usage={"input_tokens": 3})
-    assert progress.take(asking)
-    assert not progress.take(asking), "an entry counts once"
+    assert progress.apply(asking)
+    assert not progress.apply(asking), "an entry counts once"
     assert progress.end is None
-    progress.take(entry(4, call=1, usage={"input_tokens": 4}, **last))
+    progress.apply(entry(4, call=1, usage={"input_tokens": 4}, **last))
     assert isinstance(progress.end, TurnFinished)
     assert (progress.end.state, progress.end.seq, progress.end.error) == (state, 4, error)
     assert progress.end.usage == {"input_tokens": 7}

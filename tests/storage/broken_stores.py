@@ -110,7 +110,7 @@ def gives_the_row_before_an_append(patch: pytest.MonkeyPatch) -> None:
     append = MemoryRecord.append
 
     async def late(self: MemoryRecord, entry: Entry) -> ConversationRow:
-        before = self._kept.row
+        before = self._stored.row
         await append(self, entry)
         return before
 
@@ -216,7 +216,7 @@ def can_be_opened_twice(patch: pytest.MonkeyPatch) -> None:
     "what_can_not_be_redacted_is_refused",
 )
 def lets_closed_records_write(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MemoryRecord, "_writable", lambda self: self._kept)
+    patch.setattr(MemoryRecord, "_writable", lambda self: self._stored)
 
 
 @breaks("the_same_id_is_not_given_twice")
@@ -224,7 +224,7 @@ def creates_over_what_is_there(patch: pytest.MonkeyPatch) -> None:
     create = MemoryStore.create
 
     async def creating(self: MemoryStore, session_id: str, *, user: str) -> Record:
-        self._kept.pop(session_id, None)
+        self._conversations.pop(session_id, None)
         return await create(self, session_id, user=user)
 
     patch.setattr(MemoryStore, "create", creating)
@@ -325,7 +325,7 @@ def misses_new_names(patch: pytest.MonkeyPatch) -> None:
 
 @breaks("users_see_their_own_only", "search_finds_no_text_of_other_users")
 def lists_what_others_have(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MemoryStore, "_of", lambda self, user: list(self._kept.values()))
+    patch.setattr(MemoryStore, "_of", lambda self, user: list(self._conversations.values()))
 
 
 def _list_with(patch: pytest.MonkeyPatch, change: Callable[[RowQuery], RowQuery]) -> None:
@@ -372,7 +372,7 @@ def finds_whole_words_in_their_case_only(patch: pytest.MonkeyPatch) -> None:
 
     async def strict(self: MemoryStore, user: str, query: SearchQuery) -> SearchPage:
         page = await search(self, user, query)
-        texts = {hit: self._kept[hit.session_id].entries[hit.seq - 1] for hit in page.hits}
+        texts = {hit: self._conversations[hit.session_id].entries[hit.seq - 1] for hit in page.hits}
         hits = [h for h, e in texts.items() if query.text in getattr(e, "content", "")]
         return replace(page, hits=tuple(hits))
 
@@ -403,7 +403,7 @@ def builds_in_the_open(patch: pytest.MonkeyPatch) -> None:
     async def build(self: MemoryStore, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
         self._check_free(session_id)
         row = new_row(session_id, user=origin.user, created_at=origin.created_at)
-        self._kept[session_id] = kept = StoredConversation(origin, row)
+        self._conversations[session_id] = kept = StoredConversation(origin, row)
         yield MemoryBuilder(kept)
 
     patch.setattr(MemoryStore, "build", build)
@@ -417,8 +417,8 @@ def does_not_build_empty_ones(patch: pytest.MonkeyPatch) -> None:
     async def wanting(self: MemoryStore, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
         async with build(self, session_id, origin) as builder:
             yield builder
-        if not self._kept[session_id].entries:
-            del self._kept[session_id]
+        if not self._conversations[session_id].entries:
+            del self._conversations[session_id]
 
     patch.setattr(MemoryStore, "build", wanting)
 
@@ -460,7 +460,9 @@ def hands_out_blobs_of_others(patch: pytest.MonkeyPatch) -> None:
     blob = MemoryStore.blob
 
     async def any_(self: MemoryStore, session_id: str, id_: str, offset: int, length: int) -> bytes:
-        owner = next((k for k, kept in self._kept.items() if id_ in kept.blobs), session_id)
+        owner = next(
+            (k for k, kept in self._conversations.items() if id_ in kept.blobs), session_id
+        )
         self._find(session_id)
         return await blob(self, owner, id_, offset, length)
 
@@ -492,7 +494,7 @@ def is_closed_by_a_redaction(patch: pytest.MonkeyPatch) -> None:
 
     async def closing(self: MemoryRecord, seq: int, *, at: datetime) -> Entry:
         tombstone = await redact(self, seq, at=at)
-        if seq == 4 and self._kept.row.head_seq == 4:
+        if seq == 4 and self._stored.row.head_seq == 4:
             await self.close()
         return tombstone
 
@@ -542,7 +544,7 @@ def never_drops_the_partial_answer(patch: pytest.MonkeyPatch) -> None:
 def leaves_it_to_append_to_refuse_a_second_writer(patch: pytest.MonkeyPatch) -> None:
     """Not broken: the other way to keep the rule."""
     can_be_opened_twice(patch)
-    patch.setattr(MemoryRecord, "_writable", lambda self: self._kept)
+    patch.setattr(MemoryRecord, "_writable", lambda self: self._stored)
 
 
 @breaks(

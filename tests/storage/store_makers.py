@@ -38,7 +38,7 @@ class SharedMemoryMaker(StoreMaker):
         self, *, max_turns: int | None = None, ttl_seconds: int | None = None
     ) -> ConversationStore:
         store = MemoryStore(self.clock)
-        store._kept, store._trash = self.kept, self.trash
+        store._conversations, store._trash = self.kept, self.trash
         return store
 
     async def end(self, store: ConversationStore) -> None:

@@ -37,6 +37,11 @@ class ListBackend:
         KEPT.pop(session_id, None)
 
 
+class RefusesToClear(ListBackend):
+    async def clear_history(self, session_id: str) -> None:
+        raise OSError("the disk is full")
+
+
 class Bare(ListBackend):
     def __init__(self) -> None:
         pass
@@ -173,6 +178,18 @@ async def test_deleting_clears_and_undeleting_brings_back() -> None:
     assert "user_123" not in KEPT
     assert await store.row("user_123") is None
     await store.undelete("user_123")
+    assert KEPT["user_123"] == [{"role": "user", "content": "hello"}]
+
+
+async def test_a_failing_clear_history_leaves_the_conversation_out_of_the_trash() -> None:
+    store = await opened("RefusesToClear")
+    record = await store.create("user_123", user="local")
+    await record.append(prompt(1, "hello"))
+    await record.close()
+    with pytest.raises(StorageError, match="clear_history failed: OSError: the disk is full"):
+        await store.delete("user_123")
+    assert await store.trash("local") == []
+    assert (await store.open("user_123")).history.head_seq == 1
     assert KEPT["user_123"] == [{"role": "user", "content": "hello"}]
 
 

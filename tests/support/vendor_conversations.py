@@ -111,7 +111,7 @@ class Life:
 
     @property
     def entries(self) -> Sequence[Entry]:
-        return next(iter(self._store._kept.values())).entries
+        return next(iter(self._store._conversations.values())).entries
 
     async def live(self, plans: Sequence[TurnPlan]) -> None:
         left = list(plans)
@@ -262,8 +262,8 @@ class Life:
 def _read_again(store: MemoryStore) -> MemoryStore:
     """What a disk would hold in this moment."""
     found = MemoryStore(Clock())
-    for session_id, kept in store._kept.items():
-        found._kept[session_id] = StoredConversation(
+    for session_id, kept in store._conversations.items():
+        found._conversations[session_id] = StoredConversation(
             kept.origin,
             kept.row,
             entries=[decode_line(encode_line(entry)) for entry in kept.entries],

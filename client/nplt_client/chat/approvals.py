@@ -1,13 +1,12 @@
-"""Approvals: the questions of tools that wait for a decision, and the decisions.
+"""Approvals: questions about tool calls, and the decisions on them.
 
-`Approvals` is the logic of every chat; a display draws the question and passes the decision
-on. Questions are asked one at a time, the oldest first, each once. A question that was put
-off stays open until somebody decides or it expires; `/allow` and `/deny` decide the oldest.
-Every attached person may decide, and the first decision counts.
+`Approvals` is shared by all chats; a display draws the question and passes the decision on.
+Questions are asked one at a time, the oldest first, each once. A postponed question stays open
+until it is decided or expires; `/allow` and `/deny` decide the oldest one. Every attached person
+may decide, and the first decision counts.
 
-The arguments come from a model: they are shown exactly, with every character that could
-control a terminal escaped. `OpenQuestion` is a question above an input, with the marked
-decision.
+The arguments come from a model, so they are shown exactly, with every character escaped that
+could control a terminal. `OpenQuestion` is a question above an input, with the marked decision.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ def approval_wanted(request: ApprovalRequest, *, is_mine: bool = False) -> Appro
 class OpenQuestion:
     """The question above the input, and the marked decision.
 
-    A key that was meant for the input must not decide. So the question accepts keys only after
-    a pause in typing, and a letter or an arrow only marks a decision: Enter decides.
+    A key meant for the input must not decide. So the question accepts keys only after a pause in
+    typing, and a letter or an arrow only marks a decision, which Enter confirms.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -126,7 +125,7 @@ class Approvals:
         return sum(approval_id not in self._asked for approval_id in self._waiting)
 
     def take_next_question(self) -> ApprovalWanted | None:
-        """Returns the oldest question that was not asked yet, and marks it as asked."""
+        """Returns the oldest question that has not been asked, and marks it as asked."""
         for wanted in self._waiting.values():
             if wanted.approval_id not in self._asked:
                 self._asked.add(wanted.approval_id)
@@ -134,13 +133,13 @@ class Approvals:
         return None
 
     def add(self, wanted: ApprovalWanted) -> bool:
-        """Adds a question; returns False if it is known already."""
+        """Adds a question. Returns False if it had been added already."""
         is_new = wanted.approval_id not in self._waiting
         self._waiting.setdefault(wanted.approval_id, wanted)
         return is_new
 
     def settle(self, approval_id: str) -> ApprovalWanted | None:
-        """Removes a question that was decided or has expired; returns `None` for an unknown
+        """Removes a question that has been decided or has expired. Returns `None` for an unknown
         one."""
         return self._waiting.pop(approval_id, None)
 
@@ -150,8 +149,8 @@ class Approvals:
         self._asked.clear()
 
     async def decide(self, wanted: ApprovalWanted, decision: ApprovalDecision) -> str:
-        """Sends the decision, and returns in words what was decided, here or by someone who was
-        faster."""
+        """Sends the decision. Returns a sentence that says which decision counts, perhaps another
+        person's."""
         waited = self.settle(wanted.approval_id)
         try:
             decided = await self._client.approve(

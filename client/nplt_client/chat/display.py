@@ -1,8 +1,8 @@
 """The base of all chats: the operations that commands and keys perform on a chat.
 
 `ChatDisplay` is the base of the full-screen chat (`tui.app`) and of the line chats
-(`lines.line_chat`). The session calls it to draw (`SessionView`), the commands to act on
-the chat they were typed in. The chosen theme is stored here.
+(`lines.line_chat`). The session calls it to draw (`SessionView`); commands call it to act on the
+chat they were typed in. It also stores the chosen theme.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ class ChatDisplay(SessionView):
 
     @property
     def answers(self) -> Sequence[str]:
-        """The texts of the answers that are shown, the newest last."""
+        """The texts of the answers on display, the newest last."""
         raise NotImplementedError
 
     @property
     def draft(self) -> str:
-        """The text in the input; empty where lines are read one by one."""
+        """The text in the input; "" if this chat reads line by line."""
         return ""
 
     def fill(self, text: str) -> None:
-        """Puts a text into the input, to be changed and sent."""
+        """Puts a text into the input, where it can be edited and sent."""
 
     def clear_draft(self) -> None: ...
 
@@ -87,7 +87,7 @@ class ChatDisplay(SessionView):
         self.begin(work())
 
     async def sending(self, message_id: str, text: str) -> None:
-        """Shows our own prompt before its receipt is received."""
+        """Shows our own prompt before its receipt arrives."""
 
     def accepted(self, message_id: str, turn_id: str) -> None: ...
 
@@ -99,12 +99,12 @@ class ChatDisplay(SessionView):
         """Adds a text to the transcript, sanitized."""
 
     def remark(self, text: str) -> None:
-        """Shows one line, for a while or for good."""
+        """Shows one line, temporarily or permanently."""
 
     async def choose(
         self, title: str, choices: Sequence[str], marked: str | None = None
     ) -> str | None:
-        """Lets the person choose. Returns `None` if nothing was chosen, or if this display only
+        """Lets the user choose. Returns `None` if the user chose nothing, or if this display only
         lists the choices."""
         raise NotImplementedError
 
@@ -196,8 +196,8 @@ class ChatDisplay(SessionView):
 
     @property
     def why_no_stop(self) -> str:
-        """Why the answer can't be stopped; empty if it can, or if none runs. Only one CANCEL is
-        sent at a time, and none without a connection: then the next Ctrl+C leaves."""
+        """Why the answer can't be stopped, or "" if it can or none is running. Only one CANCEL is
+        sent at a time, and none without a connection; then the next Ctrl+C leaves the chat."""
         running = self.session.turn_status.running
         if running is None:
             return ""
@@ -216,7 +216,8 @@ class ChatDisplay(SessionView):
             self.remark(self.why_no_stop)
 
     def press_interrupt(self) -> None:
-        """Stops the answer, else empties the input, else leaves at the second Ctrl+C."""
+        """Stops the running answer, or else empties the input, or else leaves at the second
+        Ctrl+C."""
         if self.can_stop:
             self.begin_stopping(self.stop)
             return

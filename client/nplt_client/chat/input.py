@@ -1,8 +1,8 @@
 """Support for typing a prompt: history, completion, external editor, type-ahead.
 
 The history is a file of JSON strings, one per line, mode 0600, shared by all chats.
-Commands are not stored. The file is bounded: it is rewritten atomically when it has grown to
-twice the number of prompts that are kept. A chat that can't write it goes on without it.
+Commands are not stored. The file is bounded: it is rewritten atomically when it has twice the
+lines that it may have. A chat that can't write it continues without a history.
 """
 
 from __future__ import annotations
@@ -162,37 +162,37 @@ def suggestions(
     return [Suggestion(line=f"/{name} {one}", shown=one) for one in fitting[:SUGGESTIONS_MAX]]
 
 
-def _names(begun: str) -> list[Suggestion]:
-    """Suggests commands with this prefix, then those that contain it; none for a complete
-    name."""
-    if begun in COMMANDS:
+def _names(typed: str) -> list[Suggestion]:
+    """Suggests commands that begin with this text, then those that contain it, and none for a
+    complete name."""
+    if typed in COMMANDS:
         return []
-    beginning = [name for name in COMMANDS if name.startswith(begun)]
-    inside = [name for name in COMMANDS if begun in name[1:]]
-    found = dict.fromkeys((*beginning, *inside) if begun else beginning)
+    beginning = [name for name in COMMANDS if name.startswith(typed)]
+    inside = [name for name in COMMANDS if typed in name[1:]]
+    suggested = dict.fromkeys((*beginning, *inside) if typed else beginning)
     return [
         Suggestion(
             line=f"/{name}" + (" " if COMMANDS[name].argument else ""),
             shown=f"/{name} {COMMANDS[name].argument}".rstrip(),
             help=COMMANDS[name].help,
         )
-        for name in found
+        for name in suggested
     ]
 
 
-def _files(begun: str) -> list[Suggestion]:
-    folder = Path(begun).expanduser() if begun.endswith("/") else Path(begun).expanduser().parent
-    start = "" if begun.endswith("/") else Path(begun).name
-    kept = begun[: len(begun) - len(start)]
+def _files(typed: str) -> list[Suggestion]:
+    folder = Path(typed).expanduser() if typed.endswith("/") else Path(typed).expanduser().parent
+    start = "" if typed.endswith("/") else Path(typed).name
+    folder_part = typed[: len(typed) - len(start)]
     try:
-        found = sorted(path for path in folder.iterdir() if path.name.startswith(start))
+        paths = sorted(path for path in folder.iterdir() if path.name.startswith(start))
     except OSError:
         return []
-    visible = [path for path in found if _is_offered(path.name, start)]
+    visible = [path for path in paths if _is_offered(path.name, start)]
     return [
         Suggestion(line=f"/attach {shown}", shown=shown)
         for path in visible[: SUGGESTIONS_MAX + 1]
-        if (shown := f"{kept}{path.name}{'/' if path.is_dir() else ''}") != begun
+        if (shown := f"{folder_part}{path.name}{'/' if path.is_dir() else ''}") != typed
     ]
 
 
@@ -238,8 +238,8 @@ class TypedAhead(Struct, frozen=True, kw_only=True):
 def typed_ahead() -> Iterator[TypedAhead]:
     """Reads the type-ahead, and sets a terminal mode in which Enter is Enter.
 
-    Until a toolkit reads keys, the terminal turns Enter into a newline, which does not send in
-    a multi-line input. So text that was typed before is read here as lines.
+    Until a toolkit reads keys, the terminal turns Enter into a newline, which does not send the
+    prompt in a multi-line input. So earlier typing is read here as lines.
     """
     descriptor = sys.stdin.fileno()
     try:

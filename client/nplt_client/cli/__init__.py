@@ -6,7 +6,7 @@ asking stays quick; the short commands are in `cli.commands`. `nplt` without a c
 A failure is one sentence on stderr and one of
 
     0 ok · 1 internal · 2 usage · 3 config · 4 auth · 5 can't connect or lost ·
-    6 provider · 7 time-out · 8 protocol · 9 limit · 130 interrupted ·
+    6 provider · 7 timeout · 8 protocol · 9 limit · 130 interrupted ·
     141 the reader of our output has gone (silent)
 
 `run_to_exit_code` is the one place where every exception is caught.
@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import click
 
-from nplt_client.cli.options import notes, offers_of, server_option
+from nplt_client.cli.options import completes, connection_options, help_epilog
 from nplt_client.errors import NpltError
 from nplt_client.render.terminal import (
     discard_stdout,
@@ -206,7 +206,7 @@ history_option = click.option(
     cls=ChatByDefault,
     context_settings=SETTINGS,
     subcommand_metavar='COMMAND [ARGS]... | "QUESTION"',
-    epilog=notes('nplt "why is the sky blue?"', "nplt -c"),
+    epilog=help_epilog('nplt "why is the sky blue?"', "nplt -c"),
 )
 @click.version_option(package_name="nplt")
 def nplt() -> None:
@@ -225,7 +225,7 @@ model_option = click.option(
     "--model",
     metavar="MODEL",
     help="the model that answers there from now on",
-    shell_complete=offers_of("models"),
+    shell_complete=completes("models"),
 )
 
 
@@ -235,15 +235,17 @@ def _names_conversation(server: str | None) -> bool:
     return find_address(server).session is not None
 
 
-@server_option
-@nplt.command("chat", epilog=notes("nplt chat -c", 'nplt chat --resume "my notes" -m offline/echo'))
+@connection_options
+@nplt.command(
+    "chat", epilog=help_epilog("nplt chat -c", 'nplt chat --resume "my notes" -m offline/echo')
+)
 @click.argument("server_url", required=False)
 @continue_option
 @click.option(
     "--resume",
     metavar="ID|NAME",
     help="continue this conversation",
-    shell_complete=offers_of("sessions"),
+    shell_complete=completes("sessions"),
 )
 @click.option("--new", is_flag=True, help="start a new conversation (the default)")
 @create_option
@@ -286,10 +288,10 @@ def chat_command(
     return run_full_screen_chat(options)
 
 
-@server_option
+@connection_options
 @nplt.command(
     "ask",
-    epilog=notes(
+    epilog=help_epilog(
         'nplt ask "why is the sky blue?"',
         'git diff | nplt ask "review this" -m offline/echo --json',
     ),
@@ -301,7 +303,7 @@ def chat_command(
     "--session",
     metavar="ID|NAME",
     help="continue this conversation",
-    shell_complete=offers_of("sessions"),
+    shell_complete=completes("sessions"),
 )
 @create_option
 @history_option

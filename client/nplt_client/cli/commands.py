@@ -29,7 +29,7 @@ from nplt_client.background import (
     log_path,
     wait_until_gone,
 )
-from nplt_client.cli.options import notes, offers_of, server_option
+from nplt_client.cli.options import completes, connection_options, help_epilog
 from nplt_client.errors import (
     CannotConnect,
     ConfigurationError,
@@ -69,13 +69,13 @@ Row = TypeVar("Row", messages.SessionRow, messages.SearchHit)
 Page = TypeVar("Page", messages.SessionRows, messages.SearchHits)
 
 
-session_argument = click.argument("wanted", metavar="ID|NAME", shell_complete=offers_of("sessions"))
+session_argument = click.argument("wanted", metavar="ID|NAME", shell_complete=completes("sessions"))
 last_by_default = click.argument(
     "wanted",
     metavar="[ID|NAME]",
     required=False,
     default=LAST,
-    shell_complete=offers_of("sessions"),
+    shell_complete=completes("sessions"),
 )
 
 
@@ -89,10 +89,10 @@ def command(
     """Makes a command that connects to a server. `has_json` adds the option `--json`."""
 
     def add(function: Callable[..., object]) -> click.Command:
-        made = click.command(name, epilog=notes(*examples))(function)
+        made = click.command(name, epilog=help_epilog(*examples))(function)
         if has_json:
             made.params.append(click.Option(["--json", "as_json"], is_flag=True, help="print JSON"))
-        COMMANDS.append(server_option(made))
+        COMMANDS.append(connection_options(made))
         return made
 
     return add
@@ -220,7 +220,7 @@ _FACTS_MAX = 200
     "--model",
     metavar="MODEL",
     help="as if this model were to answer",
-    shell_complete=offers_of("models"),
+    shell_complete=completes("models"),
 )
 @click.option(
     "--unhide",
@@ -356,7 +356,7 @@ def fork(wanted: str, at_seq: int | None, name: str | None, server: str | None) 
 
 
 @command('nplt undelete "my notes"', "nplt undelete 1f0c2a3b")
-@click.argument("wanted", metavar="ID|NAME", shell_complete=offers_of("trash"))
+@click.argument("wanted", metavar="ID|NAME", shell_complete=completes("trash"))
 def undelete(wanted: str, server: str | None) -> None:
     """Bring a conversation back from the trash.
 
@@ -443,7 +443,8 @@ def export(
 
 
 @click.command(
-    "completion", epilog=notes("source <(nplt completion bash)", "nplt completion fish | source")
+    "completion",
+    epilog=help_epilog("source <(nplt completion bash)", "nplt completion fish | source"),
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> None:
@@ -459,13 +460,13 @@ def completion_command(shell: str) -> None:
     print(SCRIPTS[shell], end="")
 
 
-@click.group("server", epilog=notes("nplt server status", "nplt server restart"))
+@click.group("server", epilog=help_epilog("nplt server status", "nplt server restart"))
 def server_group() -> None:
     """Manage the server that nplt started in the background."""
 
 
 @server_group.command(
-    "status", epilog=notes("nplt server status", "nplt server status || nplt server start")
+    "status", epilog=help_epilog("nplt server status", "nplt server status || nplt server start")
 )
 def server_status() -> None:
     """Show whether it runs, and where."""
@@ -486,7 +487,7 @@ def server_status() -> None:
 
 
 @server_group.command(
-    "start", epilog=notes("nplt server start", "NPLT_LISTEN__PORT=9998 nplt server start")
+    "start", epilog=help_epilog("nplt server start", "NPLT_LISTEN__PORT=9998 nplt server start")
 )
 def server_start() -> None:
     """Start it, unless it runs already."""
@@ -497,7 +498,7 @@ def server_start() -> None:
 
 
 @server_group.command(
-    "restart", epilog=notes("nplt server restart", "nplt server restart && nplt status")
+    "restart", epilog=help_epilog("nplt server restart", "nplt server restart && nplt status")
 )
 @click.pass_context
 def server_restart(context: click.Context) -> None:
@@ -507,7 +508,7 @@ def server_restart(context: click.Context) -> None:
 
 
 @server_group.command(
-    "stop", epilog=notes("nplt server stop", "nplt server stop && nplt-server doctor")
+    "stop", epilog=help_epilog("nplt server stop", "nplt server stop && nplt-server doctor")
 )
 def server_stop() -> None:
     """Stop it, after everything it acknowledged is on disk."""
@@ -525,7 +526,7 @@ def server_stop() -> None:
 
 
 @server_group.command(
-    "install", epilog=notes("nplt server install", "sudo nplt server install --system")
+    "install", epilog=help_epilog("nplt server install", "sudo nplt server install --system")
 )
 @click.option("--system", "for_system", is_flag=True, help="for the machine, not for you alone")
 @click.option("--uninstall", "is_removal", is_flag=True, help="remove the units again")
@@ -541,7 +542,7 @@ def server_install(*, for_system: bool, is_removal: bool) -> None:
         print(line)
 
 
-@server_group.command("log", epilog=notes("nplt server log", "nplt server log -n 200"))
+@server_group.command("log", epilog=help_epilog("nplt server log", "nplt server log -n 200"))
 @click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True)
 def server_log(lines: int) -> None:
     """Show the end of its log."""
@@ -552,19 +553,20 @@ def server_log(lines: int) -> None:
         print(line)
 
 
-@click.group("config", epilog=notes("nplt config show", "nplt config check"))
+@click.group("config", epilog=help_epilog("nplt config show", "nplt config check"))
 def config_group() -> None:
     """Show your own settings: server and token."""
 
 
-@config_group.command("path", epilog=notes("nplt config path", 'cat "$(nplt config path)"'))
+@config_group.command("path", epilog=help_epilog("nplt config path", 'cat "$(nplt config path)"'))
 def print_config_path() -> None:
     """Print the path of the settings file."""
     print(read_config().path)
 
 
 @config_group.command(
-    "show", epilog=notes("nplt config show", "NPLT_SERVER=nplt://127.0.0.1:9999 nplt config show")
+    "show",
+    epilog=help_epilog("nplt config show", "NPLT_SERVER=nplt://127.0.0.1:9999 nplt config show"),
 )
 def config_show() -> None:
     """Show each setting and where it comes from. Tokens are not shown."""
@@ -592,7 +594,7 @@ def config_show() -> None:
 
 
 @config_group.command(
-    "check", epilog=notes("nplt config check", "nplt config check && nplt status")
+    "check", epilog=help_epilog("nplt config check", "nplt config check && nplt status")
 )
 def config_check() -> int:
     """Check the settings for mistakes, without connecting."""

@@ -67,28 +67,28 @@ def _for_bash(value: str, begun: str, *, quoted: bool) -> str | None:
     return _MEANS_SOMETHING.sub(lambda found: "\\" + found.group(), value)
 
 
-def offers_from_server(
-    context: click.Context, what: Literal["sessions", "trash", "models"], begun: str
+def complete_from_server(
+    context: click.Context, kind: Literal["sessions", "trash", "models"], incomplete: str
 ) -> list[CompletionItem[str]]:
     """Completes models, or conversations: by name where that is unique, otherwise by id."""
     named = context.params.get("server") or context.params.get("server_url")
     with open_running(find_address(named), Deadline(SECONDS_MAX)) as connection:
-        if what == "models":
-            known = connection.welcome.models
-            return [CompletionItem(model) for model in known if model.startswith(begun)]
-        request = SessionList(limit=_OFFERS_MAX, trash=what == "trash")
+        if kind == "models":
+            models = connection.welcome.models
+            return [CompletionItem(model) for model in models if model.startswith(incomplete)]
+        request = SessionList(limit=_OFFERS_MAX, trash=kind == "trash")
         rows = connection.request(request, SessionRows).sessions
-    offered: list[CompletionItem[str]] = []
-    if begun.startswith("@") and LAST.startswith(begun) and what == "sessions":
-        offered.append(CompletionItem(LAST, help="the last conversation"))
+    candidates: list[CompletionItem[str]] = []
+    if incomplete.startswith("@") and LAST.startswith(incomplete) and kind == "sessions":
+        candidates.append(CompletionItem(LAST, help="the last conversation"))
     names = [row.name for row in rows]
     for row in rows:
         is_plain = row.name == sanitize_line(row.name) and row.name[:1] not in ("-", "")
-        if is_plain and names.count(row.name) == 1 and row.name.startswith(begun):
-            offered.append(CompletionItem(row.name, help=row.session_id[:_SHORT_ID]))
-        elif row.session_id.startswith(begun):
-            offered.append(CompletionItem(row.session_id, help=row.name))
-    return offered
+        if is_plain and names.count(row.name) == 1 and row.name.startswith(incomplete):
+            candidates.append(CompletionItem(row.name, help=row.session_id[:_SHORT_ID]))
+        elif row.session_id.startswith(incomplete):
+            candidates.append(CompletionItem(row.session_id, help=row.name))
+    return candidates
 
 
 _BASH = r"""_nplt_completion() {

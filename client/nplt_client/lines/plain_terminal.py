@@ -454,7 +454,7 @@ class PlainChat(LineChat):
 
     def _replace(self, turn: _PlainTurn, change: changes.TextReplaced, *, is_ours: bool) -> None:
         printed = turn.calls[change.call]
-        take = printed.store if change.is_stored else printed.begin_again
+        take = printed.finish if change.is_stored else printed.begin_again
         new = take(change.text)
         if is_ours and new is None:
             self._note("(the answer is stored differently; /history has it)")

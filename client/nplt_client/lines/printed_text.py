@@ -1,6 +1,7 @@
 """Tracks which part of a call's text is printed.
 
-It has its own file because `plain_terminal` uses it and must not import rich, as `printer` does.
+In a file of its own because `plain_terminal` uses it and must not import rich; `printer` does
+import rich.
 """
 
 from __future__ import annotations
@@ -9,44 +10,48 @@ from __future__ import annotations
 class PrintedText:
     """The printed text of one call. Its methods return only what is not printed yet.
 
-    After a lost connection a text may be replayed from its beginning, and at the end the stored
-    text is received.
+    After a lost connection a text may be replayed from its beginning, and the stored text arrives
+    at the end.
     """
 
     def __init__(self) -> None:
         self._printed: list[str] = []
-        self._again: str | None = None
-        """The replayed text so far; `None` once it is as long as the printed text."""
+        self._replayed: str | None = None
+        """The replayed text so far, or `None` if no replay is behind the printed text."""
 
     @property
     def text(self) -> str:
         return "".join(self._printed)
 
     def grow(self, piece: str) -> str:
-        if self._again is None:
+        if self._replayed is None:
             self._printed.append(piece)
             return piece
-        self._again += piece
-        return self._print_rest(self._again)
+        self._replayed += piece
+        return self._unprinted_part(self._replayed)
 
     def begin_again(self, text: str) -> str:
-        self._again = text
-        return self._print_rest(text)
+        self._replayed = text
+        return self._unprinted_part(text)
 
-    def store(self, text: str) -> str | None:
-        """Returns the rest of the stored text, or `None` if it differs from the printed text.
-        From then on the stored text counts as printed."""
-        known = self.text
-        if known and not text.startswith(known) and text.strip() != known.strip():
-            self._printed, self._again = [text], None
+    def finish(self, stored_text: str) -> str | None:
+        """Returns the unprinted part of the stored text, or `None` if that differs from the
+        printed text. If it differs, it replaces the printed text here."""
+        printed = self.text
+        if (
+            printed
+            and not stored_text.startswith(printed)
+            and stored_text.strip() != printed.strip()
+        ):
+            self._printed, self._replayed = [stored_text], None
             return None
-        return self._print_rest(text)
+        return self._unprinted_part(stored_text)
 
-    def _print_rest(self, text: str) -> str:
-        known = self.text
-        if len(text) < len(known) or not text.startswith(known):
+    def _unprinted_part(self, text: str) -> str:
+        printed = self.text
+        if len(text) < len(printed) or not text.startswith(printed):
             return ""
-        self._again = None
-        new = text[len(known) :]
+        self._replayed = None
+        new = text[len(printed) :]
         self._printed.append(new)
         return new

@@ -316,7 +316,7 @@ class PrintedTurn:
             self._grow(splitter, printed.begin_again(change.text))
             return
         self._end_reasoning()
-        new = printed.store(change.text)
+        new = printed.finish(change.text)
         if new is None:
             self._scrollback.answer(splitter.end())
             self._scrollback.remark("· it is stored differently:")

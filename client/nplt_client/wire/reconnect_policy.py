@@ -22,15 +22,15 @@ class Patience(Struct, frozen=True, kw_only=True):
     first_seconds: float = 0.5
     most_seconds: float = 30.0
     give_up_seconds: float | None = None
-    """How long attempts may fail; `None`: without end."""
+    """How long attempts may fail before the client gives up; `None` for ever."""
     from_the_start: bool = False
     """Whether the first connection is retried too. By default it is tried once."""
 
 
 class Backoff:
     """Computes delays that grow from `first_seconds` to `most_seconds`, with jitter, so that the
-    clients of a crashed server don't reconnect all at once. A connection that is lost again
-    soon does not reset the delays."""
+    clients of a crashed server don't reconnect all at once. A connection that is soon lost again
+    does not reset the delays."""
 
     def __init__(
         self, patience: Patience, *, chance: Callable[[float, float], float] | None = None
@@ -57,7 +57,7 @@ class Backoff:
             self._found_at = now
 
     def next_delay(self, now: float) -> float | None:
-        """Returns the seconds until the next attempt; `None` means: give up."""
+        """Returns the seconds until the next attempt, or `None` to give up."""
         patience = self._patience
         waited = now - (self._lost_at if self._lost_at is not None else now)
         if patience.give_up_seconds is not None and waited >= patience.give_up_seconds:
@@ -83,8 +83,8 @@ def is_retryable(error: NpltError) -> bool:
 
 
 class Liveness:
-    """Detects a dead connection: after `silence_seconds` without a byte the server is sent a
-    PING; after as long again the connection is lost."""
+    """Detects a dead connection. After `silence_seconds` without a byte, a PING is sent; after the
+    same time again, the connection counts as lost."""
 
     __slots__ = ("_pinged_at", "_received_at", "silence_seconds")
 
@@ -118,7 +118,7 @@ class Online(Struct, frozen=True, kw_only=True):
 
 
 class Reconnecting(Struct, frozen=True, kw_only=True):
-    """The next `attempt` starts `in_seconds` from now; 0: it is under way."""
+    """The next `attempt` starts in `in_seconds`; 0 means that it is in progress."""
 
     attempt: int
     in_seconds: float

@@ -1,4 +1,4 @@
-"""Reads a turn whose events were missed from the record. No I/O.
+"""Reads from the record a turn whose events were missed. No I/O.
 
 `replay_from_record` requests the stored entries of a turn and returns them as events.
 `PageGuard` protects against a server whose list has no end.
@@ -31,8 +31,8 @@ def replay_from_record(
 ) -> Steps[list[messages.Event]]:
     """Reads the stored entries of a turn, as events.
 
-    The rest of truncated entries is read too. If the turn `is_over`, a TURN_FINISHED is added;
-    if the record has no end of the turn, it reports that.
+    The rest of truncated entries is read too. If the turn `is_over`, a TURN_FINISHED is added. If
+    the record does not say how the turn ended, neither does the TURN_FINISHED.
     """
     events: list[messages.Event] = []
     progress = TurnProgress()
@@ -55,7 +55,7 @@ def replay_from_record(
                 entry=whole,
             )
             events.append(event)
-            progress.take(event)
+            progress.apply(event)
             if progress.end is not None:
                 return [*events, progress.end] if is_over else events
         if not page.page.has_more_after or page.page.after <= cursor:
@@ -100,13 +100,13 @@ LIST_PAGES_MAX = 10_000
 
 
 class PageGuard:
-    """Refuses a cursor that comes twice, and too many pages of a list."""
+    """Refuses a repeated cursor, and too many pages of a list."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
 
     def next_page(self, next_cursor: str | None) -> str | None:
-        """Returns the cursor of the next page; `None` after the last one."""
+        """Returns the cursor of the next page, or `None` after the last one."""
         if next_cursor is None:
             return None
         if next_cursor in self._seen or len(self._seen) >= LIST_PAGES_MAX:

@@ -1,6 +1,6 @@
-"""TLS for `nplts://`: whom the client trusts, and what a failed handshake means.
+"""TLS for `nplts://`: trusted authorities, and the errors of a failed handshake.
 
-A module of its own because `ssl` is slow to load, and most connections need none of it.
+In a module of its own because `ssl` is slow to load, and most connections do not need it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from nplt_client.settings import Address, find_ca_file
 
 
 def client_context() -> ssl.SSLContext:
-    """Trusts the authorities in the file that the user named, or else the system's."""
+    """Trusts the certificate authorities in the user's file, or else the system's."""
     path = find_ca_file()
     try:
         return ssl.create_default_context(cafile=path)

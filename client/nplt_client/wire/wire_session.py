@@ -271,7 +271,7 @@ class FollowedTurn(Exchange[messages.Receipt]):
         self.progress = TurnProgress()
 
     def put(self, event: messages.Event) -> None:
-        if self.progress.take(event):
+        if self.progress.apply(event):
             self.events.put(event)
 
 
@@ -717,7 +717,7 @@ class WireSession:
                 ErrorReceived(report=report) | EventReceived(event=messages.ErrorReport() as report)
             ):
                 error = error_from_report(report)
-                # A refused HELLO is a refused connection, not wrong usage.
+                # A refused HELLO is a refused connection, not a usage error.
                 if isinstance(error, RequestRefused):
                     raise CannotConnect(error.message, code=error.code, field=error.field)
                 raise error
@@ -752,7 +752,7 @@ class WireSession:
         sent = exchange.sent if exchange is not None else None
         match reply:
             case messages.Attached():
-                self._move_to(self._cursor.moved(reply, sent), reply.model)
+                self._move_to(self._cursor.after_attach(reply, sent), reply.model)
                 self._has_lagged = False
             case messages.SessionCreated() if isinstance(sent, messages.SessionNew):
                 model = reply.model or sent.model

@@ -1,4 +1,4 @@
-"""Admits connections: users and tokens, connection limits, rate limits, idle time-outs.
+"""Admits connections: users and tokens, connection limits, rate limits, idle timeouts.
 
 If no users are configured there is one, `local`, without a token. For a connection from this
 machine the kernel knows the user who opened it (`nplt_protocol.peer_user`), so other users of the

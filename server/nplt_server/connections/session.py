@@ -521,7 +521,7 @@ class Session:
         cursor = Cursor(self.conversation.session_id, self.conversation.head_seq)
         cursor.observer = self.observer
         if self._last_delta is not None:
-            cursor.pass_on_delta(self._last_delta)
+            cursor.note_delta(self._last_delta)
         return cursor
 
     def replay(self, frames: bytes) -> None:

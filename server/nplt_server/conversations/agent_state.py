@@ -1,12 +1,13 @@
 """Holds the state of one conversation as its turns see it: `AgentState`.
 
-Everything is in the history; here are the ways to append to it, and the context that is
-rendered from it. An append is checked, and includes the live screen if that changed since the
-model last saw it. A change of the instruction, the notebook or a widget is an entry too, and
-none if nothing changed: the state at any seq is what replay up to it gives.
+The history holds everything; this module has the methods that append to it, and the context
+that is rendered from it. An append is checked, and includes the live screen if that changed
+since the model last saw it. A change of the instruction, the notebook or a widget is an entry
+too; if nothing changed, none is written. So replaying the history up to any seq gives the state
+at that seq.
 
-Drafts are made at the moment of writing, while nobody else writes, so two concurrent
-changes are applied one after the other. What can't be stored as it is raises `BadEntry`.
+A draft is made while its writer holds the write lock, so two concurrent changes are applied one
+after the other. A draft that can't be stored raises `BadEntry`.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ class AgentState:
         """How the context is counted, and what it shows of attached files."""
         self._projection: Projection | None = None
         self._screens: tuple[ConversationHistory, ScreensInTurns] | None = None
-        """Which screens the models of that history were shown."""
+        """Which screens the models were shown in that history."""
         self._screen: tuple[ConversationHistory, int, str] | None = None
-        """The last screen, and where the history had changed last."""
+        """The last screen, with the history it was rendered from and its `changed_seq` then."""
 
-    # What it is now
+    # The current state
 
     @property
     def history(self) -> ConversationHistory:
@@ -82,13 +83,13 @@ class AgentState:
         return self.history.notebook or ""
 
     def widget_state(self, name: str) -> JsonObject:
-        """A copy, all the way down: an entry is never changed."""
+        """A deep copy, so that the entry can't be changed."""
         state = self.history.widget_state(name)
         copy: JsonObject = orjson.loads(orjson.dumps(dict(state))) if state else {}
         return copy
 
     def screen(self) -> str:
-        """The live screen that the widgets render now; empty if there is nothing to show."""
+        """The live screen as the widgets render it now; "" if there is nothing to show."""
         history, known = self._record.history, self._screen
         if known is not None and known[0] is history and known[1] == history.changed_seq:
             return known[2]
@@ -119,15 +120,16 @@ class AgentState:
     def render_live_context(
         self, prompt_ref: PromptReference = None, call_budget: CallBudget = _WHOLE
     ) -> ContextView:
-        """Renders what the model of a call is shown: for the turn of that id, for a prompt that
-        is not written yet, or before any prompt. Equal arguments give equal contexts."""
+        """Renders the context of a call: for the turn with that id, for a prompt that is not
+        written yet, or before any prompt. Equal arguments give equal contexts."""
         return self.projection.context(prompt_ref, call_budget)
 
-    # What is said
+    # Messages
 
     def draft_model_input(self, draft: ModelInputEntry) -> ModelInputEntry:
-        """A prompt that waits behind another turn carries no screen: it would be out
-        of date when its time comes, and the turn before it says what changed."""
+        """Adds the live screen to a prompt. A prompt that waits behind another turn gets none: it
+        would be out of date when the prompt's turn begins, and that other turn shows the
+        changes."""
         if not draft.content.strip():
             raise BadEntry("a prompt is not blank")
         if self._record.history.unfinished_turns():
@@ -173,12 +175,12 @@ class AgentState:
             case ToolResultsEntry():
                 return self.append_tool_results(draft)
 
-    # What is changed
+    # State entries
 
     async def set_system_instruction(self, text: str) -> bool:
-        """False: it is the one that holds already, and nothing is written."""
+        """Returns False, and writes nothing, if this is the current instruction already."""
         async with self._record.exclusive():
-            # Before the first entry, the profile's own instruction may be still to come.
+            # Before the first entry, the profile's own instruction may still have to be written.
             if text == self.system_instruction and self.history.head_seq:
                 return False
             await self._record.append(SystemInstructionEntry(content=text))
@@ -187,8 +189,8 @@ class AgentState:
     async def update_memory_notebook(
         self, change: str | Callable[[str], str], *, turn_id: str | None = None
     ) -> str:
-        """Gives the new text. Whatever `change` raises is raised here, and nothing is
-        changed; with the turn it was done in, the entry says so."""
+        """Returns the new text. If `change` raises, nothing is written. `turn_id`: the turn in
+        which the change was made, for the entry."""
         async with self._record.exclusive():
             text = change if isinstance(change, str) else change(self.notebook)
             if text != self.notebook:
@@ -237,7 +239,7 @@ QUARANTINED_STATE: Final = "(what stands here can't be shown; it is shown again 
 def render_screen(
     widgets: Sequence[Widget], view: WidgetView, *, quarantined: Collection[str] = ()
 ) -> str:
-    """The live screen; empty if there is nothing to show. `quarantined`: widgets whose state
+    """The live screen, or "" if there is nothing to show. `quarantined`: the widgets whose state
     is quarantined; the screen says that they have a state, so that the model keeps it."""
     fragments = [
         f"## {widget.name.capitalize()}\n{QUARANTINED_STATE}"
@@ -252,12 +254,12 @@ def render_screen(
 def matched(
     draft: ToolResultsEntry, tool_calls: Sequence[ToolCallRequest], *, at: datetime
 ) -> ToolResultsEntry:
-    """The draft with one result for each call, in their order. A call that has none failed:
-    because of the `execute_error`, if there is one. What else did not match is noted in the
-    metadata; a result of no call is dropped."""
+    """The draft with one result for each tool call, in the order of the calls. A call without a
+    result is recorded as failed, with `execute_error` as the reason if there is one. A result
+    that belongs to no call is dropped. The first mismatch is noted in the metadata."""
     called = [(tool_call.tool_call_id, tool_call.tool_name) for tool_call in tool_calls]
     named = [(result.tool_call_id, result.tool_name) for result in draft.results]
-    # Of several results of one call the first counts.
+    # If a call has several results, the first one counts.
     given = dict(zip(reversed(named), reversed(draft.results), strict=True))
     why = draft.execute_error or "the tool gave no result"
     results = tuple(
@@ -283,8 +285,8 @@ _NOTE_CHARACTERS_MAX: Final = 300
 
 
 def _mismatch(called: list[tuple[str, str]], given: list[tuple[str, str]]) -> str | None:
-    """Returns what is wrong with the results, by the ids and names of calls; `None` if nothing
-    is."""
+    """Describes how the results differ from the calls (both as id and name), or returns
+    `None`."""
     if called == given:
         return None
     for tool_call in called:

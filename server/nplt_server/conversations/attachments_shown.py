@@ -1,4 +1,4 @@
-"""Reads the files attached to prompts, for the contexts that show them.
+"""Reads the files attached to prompts, for use in contexts.
 
 `AttachmentReader` reads each file once. If there are more images than a request may hold, a new
 epoch begins and the newest images are sent, up to half the limit. PDFs count as images: their
@@ -34,12 +34,12 @@ Mention: TypeAlias = tuple[int, str]
 
 
 Pictures: TypeAlias = Mapping[Mention, int]
-"""The bytes of images, oldest first. A file attached to several prompts is sent several
+"""The sizes of images in bytes, oldest first. A file attached to several prompts is sent several
 times."""
 
 
 def choose_pictures(pictures: Pictures, *, epoch_seq: int) -> tuple[frozenset[Mention], bool]:
-    """Chooses which of the images are sent, and says whether that needs a new epoch."""
+    """Returns which images to send, and whether that needs a new epoch."""
     old = _newest({each: size for each, size in pictures.items() if each[0] < epoch_seq})
     new = {each: size for each, size in pictures.items() if each[0] > epoch_seq}
     is_full = sum(old.values()) + sum(new.values()) > PICTURES_BYTES_MAX
@@ -50,15 +50,15 @@ def _newest(pictures: Pictures) -> Pictures:
     if sum(pictures.values()) <= PICTURES_BYTES_MAX:
         return pictures
     newest_seq, used = max(seq for seq, _ in pictures), 0
-    kept: dict[Mention, int] = {}
+    chosen: dict[Mention, int] = {}
     # Newest prompt first; the images of one prompt in the order in which they are attached.
     for each, size in sorted(pictures.items(), key=lambda item: item[0][0], reverse=True):
         # The newest prompt may use the whole limit, because it is about all of its images.
         share = 1 if each[0] == newest_seq else 2
         if used + size <= PICTURES_BYTES_MAX // share:
-            kept[each] = size
+            chosen[each] = size
             used += size
-    return kept
+    return chosen
 
 
 TEXT_BYTES_MAX: Final = 64 * 1024
@@ -83,7 +83,7 @@ class AttachmentReader:
 
     Each file is read once: the beginning of a text, images up to a size. The type is taken
     from the first bytes, never from the name. A file that can't be read is shown with a
-    reason; no error is raised. Belongs to one history object, and is replaced with it.
+    reason; no error is raised. Each history object has its own reader.
     """
 
     def __init__(self, record: ConversationRecord, files: AttachmentFiles) -> None:
@@ -92,7 +92,7 @@ class AttachmentReader:
         """Replaced by a new object with the first file, and when the shown contents of a
         prompt change."""
         self.needs_epoch = False
-        """The contents differ from those sent in the current epoch."""
+        """Whether the contents differ from those sent in the current epoch."""
         self.history = record.history
         self._record = record
         self._files = files
@@ -134,7 +134,7 @@ class AttachmentReader:
             self._read_files[file_id] = await self._read(described.get(file_id))
 
     def _new_prompts(self) -> list[ModelInputEntry | ToolResultsEntry]:
-        """Newest first."""
+        """The prompts and results with files since the last call, newest first."""
         prompts = [
             entry
             for entry in self.history.newest_after(self._read_through)
@@ -163,7 +163,7 @@ class AttachmentReader:
         history = self.history
         begins_after = history.epoch.summary_through if history.epoch is not None else 0
         running = [prompt.turn_id for prompt in history.unfinished_turns()[:1]]
-        found: dict[Mention, int] = {}
+        sizes: dict[Mention, int] = {}
         for prompt in self._prompts:
             turn = history.turn(prompt.turn_id) if prompt.turn_id is not None else None
             is_waiting = turn is not None and not turn.is_over and prompt.turn_id not in running
@@ -175,8 +175,8 @@ class AttachmentReader:
                     size = self._pictures[file_id].size
                     if size > PDF_SENT_BYTES_MAX:  # a PDF of which only the text is shown
                         size = TEXT_BYTES_MAX
-                    found[mention] = found.get(mention, 0) + size
-        return found
+                    sizes[mention] = sizes.get(mention, 0) + size
+        return sizes
 
     async def _hold(self, file_ids: Container[str]) -> None:
         """Keeps the contents of these images in memory, and drops those of the others."""
@@ -214,19 +214,19 @@ class AttachmentReader:
         wanted, history = set(file_ids), self.history
 
         def find(entries: Iterable[Entry]) -> dict[str, AttachmentEntry]:
-            described = (entry for entry in entries if isinstance(entry, AttachmentEntry))
-            return {entry.file_id: entry for entry in described if entry.file_id in wanted}
+            attached = (entry for entry in entries if isinstance(entry, AttachmentEntry))
+            return {entry.file_id: entry for entry in attached if entry.file_id in wanted}
 
-        found = find(history.entries)
-        if history.first_seq > 1 and len(found) < len(wanted):
+        described = find(history.entries)
+        if history.first_seq > 1 and len(described) < len(wanted):
             store = self._record.profile.store
             async for batch in store.entries(history.session_id, through=history.first_seq):
-                found |= find(batch)
-        return found
+                described |= find(batch)
+        return described
 
     async def _read(self, entry: AttachmentEntry | None) -> ContextAttachment:
-        """Reads a text, or recognizes an image. The contents of an image are read later, if
-        it is chosen."""
+        """Reads a text, or recognizes an image. An image's contents are read later, if it is
+        chosen."""
         if entry is None or entry.redacted_at is not None:
             return ContextAttachment(name="(erased)", reason="attachment_missing")
         try:

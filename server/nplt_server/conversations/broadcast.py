@@ -2,7 +2,7 @@
 
 An event is encoded once, and a slow subscriber does not delay the others. All subscribers
 get the same events in the same order. Presence events name the clients that join and leave.
-`Broadcast` knows the id of its conversation and nothing else of it.
+`Broadcast` knows its conversation's id and nothing else about it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EVENT_FIELDS_BYTES: Final = 512
 """Reserved for the other fields of an event that carries an entry."""
 _NAME_CHARACTERS_MAX: Final = 64
 CLIENTS_MAX: Final = 100
-"""A presence event lists so many clients, in order of arrival; `count` is the total."""
+"""A presence event lists at most this many clients, in order of arrival; `count` is the total."""
 
 
 class BroadcastEvent:
@@ -41,8 +41,8 @@ class BroadcastEvent:
 
 
 def entry_event(session_id: str, entry: Entry, bytes_max: int) -> EncodedEntryAdded:
-    """The event for an entry. An entry that does not fit in a message is cut, and its real
-    size given."""
+    """The event for an entry. An entry that does not fit in a message is cut, and the event gives
+    its real size."""
     size_max, encoded = bytes_max - _EVENT_FIELDS_BYTES, encode_entry(entry)
     if len(encoded) > size_max:
         encoded = dump_json(cut_message_to_fit(entry_as_json(entry), size_max))
@@ -92,13 +92,13 @@ class Broadcast:
     __slots__ = ("_pending", "_subscribers", "bytes_max", "session_id")
 
     def __init__(self, session_id: str, bytes_max: int) -> None:
-        """`bytes_max`: the largest message that a client takes."""
+        """`bytes_max`: the largest message that a client accepts."""
         self.session_id = session_id
         self.bytes_max = bytes_max
         # A dict keeps the order of arrival: events are delivered in that order.
         self._subscribers: dict[Subscriber, ConnectedClient] = {}
         self._pending: list[BroadcastEvent] | None = None
-        """The events that are emitted while another one is delivered."""
+        """The events emitted while another one is being delivered."""
 
     def __len__(self) -> int:
         return len(self._subscribers)
@@ -108,7 +108,7 @@ class Broadcast:
         return tuple(client for client in self._subscribers.values() if client is not NO_CLIENT)
 
     def join(self, subscriber: Subscriber, client: ConnectedClient = NO_CLIENT) -> None:
-        """Announces the client to those who are here, then adds the subscriber."""
+        """Announces the client to the present subscribers, then adds the new one."""
         if client is not NO_CLIENT:
             self._announce_presence("joined", client, (*self.clients, client))
         self._subscribers[subscriber] = client
@@ -120,7 +120,7 @@ class Broadcast:
             self._announce_presence("left", client, self.clients)
 
     def stay_unseen(self, subscriber: Subscriber) -> None:
-        """The subscriber still gets events, but its client counts as gone."""
+        """Keeps sending events to the subscriber, while its client counts as gone."""
         self.leave(subscriber)
         self.join(subscriber)
 
@@ -148,7 +148,7 @@ class Broadcast:
         try:
             shared = BroadcastEvent(event, self.bytes_max)
         except LocalProtocolError:
-            # The turn goes on; who attaches again reads what there is.
+            # The turn continues. A client that attaches again reads the record.
             log.exception("an event can't be sent, and all subscribers are removed")
             for subscriber in tuple(self._subscribers):
                 self._remove(subscriber)
@@ -164,7 +164,7 @@ class Broadcast:
                     try:
                         subscriber.deliver(shared)
                     except Exception:
-                        # The turn goes on, and the others get the event.
+                        # The turn continues, and the others get the event.
                         log.exception("a subscriber failed and is removed")
                         self._remove(subscriber)
         finally:

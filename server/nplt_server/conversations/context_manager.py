@@ -1,10 +1,10 @@
 """Prepares the context of each call of one conversation.
 
-Holds the attachments that are shown, and window sizes learned from refusals. Before a call it
+Holds the attachments in the context, and window sizes learned from refusals. Before a call it
 checks the tokens, and writes an epoch entry if the context can't continue the last one. It calls
-no model: a summary is made by whoever it is asked of (`Compressible`).
+no model: summaries are requested from a `Compressible`.
 
-What takes long because the conversation is long runs in a thread (`compute`).
+Work that takes long in a long conversation runs in a thread (`compute`).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ log = logging.getLogger(__name__)
 _ENTRIES_SEARCHED_MAX: Final = 200
 """How many of the newest entries are searched for a model's last reported token count."""
 _QUICK_CHARACTERS_MAX: Final = 64 * 1024
-"""How many characters that were not counted before are counted without a thread."""
+"""The most new characters that are counted without a thread."""
 _QUICK_DIGEST_MAX: Final = 16 * 1024
-"""How many characters are digested without a thread."""
+"""The most characters that are digested without a thread."""
 
 _T = TypeVar("_T")
 
@@ -58,9 +58,9 @@ class ContextManager:
         """Models whose token correction was searched for in the record."""
         self._attachments: AttachmentReader | None = None
         self._computed: tuple[ConversationHistory | None, int] = (None, 0)
-        """The history that was computed with last, and up to where."""
+        """The history used in the last computation, and its `head_seq` then."""
         self._is_computing = False
-        """A thread is using the projection."""
+        """Whether a thread is using the projection."""
 
     @property
     def projection(self) -> Projection:
@@ -69,11 +69,11 @@ class ContextManager:
         return self.state.projection
 
     def expected_projection(self) -> Projection:
-        """The projection of the record as the next entry will find it."""
-        known, history = self.projection, self.record.expected_history()
-        if history is known.history:
-            return known
-        return Projection(history, known.measure, policy=self.services.rules.policy)
+        """The projection of the history that the next entry will follow."""
+        current, history = self.projection, self.record.expected_history()
+        if history is current.history:
+            return current
+        return Projection(history, current.measure, policy=self.services.rules.policy)
 
     def _update_measure(self) -> None:
         """Uses the loaded token counter and the current attachments. A history that was read
@@ -90,14 +90,14 @@ class ContextManager:
         return reader
 
     async def ready(self) -> None:
-        """Loads the token counter and the attached files. Awaited before a context is made."""
+        """Loads the token counter and the attached files. Call it before making a context."""
         await self.services.counting.counter()
         await self.attachments.gather()
 
     async def compute(self, work: Callable[[], _T], *, characters: int = 0) -> _T:
-        """Runs work that uses the projection: at once if it is quick, else in a thread.
-        Meanwhile nothing is written here, and nobody else uses the projection.
-        `characters`: of texts that are not in the history."""
+        """Runs work that uses the projection: at once if it is quick, else in a thread. Meanwhile
+        no entry is written, and no other task uses the projection. `characters`: the length of
+        texts that are not in the history."""
         history = self.record.history
         entries = history.entries
         is_quick = not self._is_computing and len(entries) <= QUICK_ENTRIES_MAX
@@ -115,8 +115,8 @@ class ContextManager:
                 self._is_computing = False
 
     def _only_grows(self, prompt_ref: PromptReference, call_budget: CallBudget) -> bool:
-        """Whether the context of that call is the last one and a little more, however long
-        that is, so that neither an epoch is due nor a thread is needed."""
+        """Whether the context of that call only adds a little to the last one, however long that
+        was, so that neither an epoch is due nor a thread is needed."""
         history = self.record.history
         if self._is_computing:
             return False
@@ -178,7 +178,7 @@ class ContextManager:
             head_seq = self.record.history.head_seq
             await self.ready()  # which images are shown depends on the epoch
             view = await self.view(turn_id, call_budget)
-            if view.head_seq != head_seq:  # somebody wrote something meanwhile
+            if view.head_seq != head_seq:  # an entry was written meanwhile
                 view = await self._view_or_epoch(turn_id, call_budget)
         if logs.context.on:
             logs.context(
@@ -219,7 +219,8 @@ class ContextManager:
     async def _begin_due_epoch(
         self, draft: EpochEntry, turn_id: str, compressible: Compressible
     ) -> None:
-        """Over the threshold, the compression listener is called, which begins the epoch."""
+        """Begins the epoch. If it is due because the context is over the threshold, that is left to
+        the compression listener."""
         if draft.reason != "budget":
             await self.begin_epoch(draft)
             return
@@ -241,7 +242,7 @@ class ContextManager:
         return self.projection.context(prompt_ref, call_budget)
 
     def answer_tokens_max(self, model: str, context_tokens: int) -> int:
-        """The room for the answer after a context of so many tokens."""
+        """How many tokens are left for the answer after a context of that many tokens."""
         corrected = self.services.counting.correction.corrected(model, context_tokens)
         most = self.services.models.facts(model).room_for_answer(corrected)
         ceiling = self._ceilings.get(model)
@@ -255,8 +256,8 @@ class ContextManager:
         self._ceilings[model] = room.within(self._ceilings.get(model))
 
     def _load_correction(self, model: str) -> None:
-        """Takes the model's token correction from the record after a restart. Without it the
-        model's budget would differ from before, and a new epoch would be due."""
+        """Restores the model's token correction from the record after a restart. Without it the
+        model's budget would change, and a new epoch would be due."""
         if model in self._corrections_loaded or model in self.services.counting.correction.ratios:
             return
         self._corrections_loaded.add(model)
@@ -283,7 +284,7 @@ class ContextManager:
 
     async def begin_epoch_for(self, reason: RequestedReason, call_budget: CallBudget) -> EpochEntry:
         """Begins an epoch for a change that is not an entry. It is drafted and written in one
-        exclusive section: entries may have been written meanwhile."""
+        exclusive section, so that no entry is written in between."""
         async with self.record.exclusive():
             epoch = await self.record.append(await self.draft_epoch(reason, call_budget))
         self._announce(epoch)

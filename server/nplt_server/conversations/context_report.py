@@ -1,8 +1,8 @@
 """Reports what a model would be shown, and what was used: CONTEXT_REQUEST and USAGE.
 
-For each entry: whether it is in the context, at which level, or why not. Neighbours that
-are left out for the same reason are one row. The rows are JSON and fit one message: texts
-are cut first, then rows are joined.
+For each entry it says whether it is in the context, at which level, or why not. Adjacent entries
+left out for the same reason share a row. The rows are JSON and fit one message: texts are cut
+first, then rows are joined.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def report_entries(
     expected = 1
 
     def run_of(numbered: tuple[int, Entry]) -> tuple[int, OmissionReason | None]:
-        """The same for neighbours that are left out for the same reason."""
+        """A key that is equal for adjacent entries left out for the same reason."""
         place, entry = numbered
         if entry.seq in by_seq:
             return entry.seq, None
@@ -213,7 +213,7 @@ def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryRepo
             role=_ROLES[_KINDS[message.role]],
             level=message.level,
             tokens=tokens,
-            # That a tool ran is shown, without what was said and given.
+            # The context shows that a tool ran, without its arguments and result.
             reason="quarantined" if message.seq in quarantined else message.level,
         )
         if message.role == "system":
@@ -229,13 +229,14 @@ def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryRepo
 # The texts beside the rows, cut to fair shares
 
 _TEXT_BYTES_MIN: Final = 200
-"""A shorter text would say nothing."""
+"""A shorter text would be useless."""
 _AROUND_TEXT_BYTES: Final = 200
-"""Names and numbers beside a text."""
+"""Reserved for the names and numbers next to a text."""
 
 
 def _fair_share(sizes: Sequence[int], room: int) -> int:
-    """How large each may be at most so that all have room; short ones leave theirs."""
+    """The limit for each text so that all of them fit. Texts below it leave their rest to the
+    others."""
     room -= _AROUND_TEXT_BYTES * len(sizes)
     for place, size in enumerate(sorted(sizes)):
         share = room // (len(sizes) - place)
@@ -322,11 +323,11 @@ def _cut(name: str, text: str, bytes_max: int) -> JsonObject:
 # Rows and texts within the bytes of a message
 
 _ReportedRow: TypeAlias = tuple[EntryReport, ContextMessage | None]
-"""A row, and what is shown of it."""
+"""A row, and the message of the context that it describes."""
 _T = TypeVar("_T")
 
 _KEPT_APART: Final = ("system", "head", "tools")
-"""There are only ever a few of them, and everybody wants to see them."""
+"""Rows that are never joined: there are only a few, and every reader wants them."""
 
 
 def rows_within(
@@ -341,7 +342,7 @@ def rows_within(
             break
     else:
         return tuple(written)
-    # Half for the rows themselves: an account in which nobody says anything is of no use.
+    # At most half is for the rows themselves, because a report without any text is useless.
     shown = _joined_within(shown, bytes_max // 2)
     written = [_as_json(row) for row, _ in shown]
     room = bytes_max - sum(map(_written_size, written))
@@ -356,7 +357,7 @@ def rows_within(
 
 
 def _written_size(row: JsonObject) -> int:
-    """The bytes of the row, and of the comma after it."""
+    """The size of the row in bytes, with the comma after it."""
     return len(orjson.dumps(row)) + 1
 
 
@@ -374,8 +375,8 @@ def _messages(rows: Sequence[EntryReport], view: ContextView) -> Iterator[Contex
 
 
 def _joined_within(shown: Sequence[_ReportedRow], bytes_max: int) -> list[_ReportedRow]:
-    """The newest rows one by one, older ones together: those shown alike if that is
-    enough, else whatever stands side by side."""
+    """The newest rows unchanged, and older adjacent rows joined: those with equal level and reason
+    if that is enough, else all."""
     sizes = [_written_size(_as_json(row)) for row, _ in shown]
     if sum(sizes) <= bytes_max:
         return list(shown)
@@ -400,7 +401,7 @@ def _joined(shown: Iterable[_ReportedRow], *, only_alike: bool) -> list[_Reporte
 
 
 def _may_join(row: EntryReport, following: EntryReport, *, only_alike: bool) -> bool:
-    """Whether they stand side by side; `only_alike`: and are shown alike."""
+    """Whether the rows are adjacent and, with `only_alike`, have equal level and reason."""
     if row.reason in _KEPT_APART or following.reason in _KEPT_APART:
         return False
     if only_alike and (row.level is None or row.level != following.level):
@@ -446,8 +447,8 @@ def _as_json(row: EntryReport) -> JsonObject:
 async def context_report(
     context: ContextManager, *, model: str, text: str | None, bytes_max: int
 ) -> ContextAccount:
-    """Reports the context of a prompt with this text; without a text, what a prompt would
-    follow."""
+    """Reports the context of a prompt with this text, or without a text, the context that a prompt
+    would be added to."""
     await context.ready()
     report = partial(_context_report, context, model, text, bytes_max)
     return await context.compute(report, characters=len(text or ""))
@@ -487,7 +488,7 @@ def _context_report(
 
 
 def usage_of(context: ContextManager, model: str) -> UsageAccount:
-    """Called after `ContextManager.ready`."""
+    """Reports the tokens used. Call it after `ContextManager.ready`."""
     services = context.services
     call_budget = context.call_budget(model)
     projection = context.expected_projection()
@@ -495,7 +496,7 @@ def usage_of(context: ContextManager, model: str) -> UsageAccount:
         epoch = projection.due_epoch(None, call_budget, screen=context.state.screen)
         next_tokens = projection.context(None, call_budget, epoch=epoch).tokens
     except WindowTooSmall as error:
-        next_tokens = error.needed_tokens  # what was billed is told whatever fits
+        next_tokens = error.needed_tokens  # the billed tokens are reported in any case
     row = context.record.row
     bills, details = (row.billed, row.billed_details) if row is not None else ((), ())
     known = {name: services.models.facts(name).prices for name, *_ in bills}

@@ -62,10 +62,10 @@ _DraftT = TypeVar("_DraftT", RollbackEntry, RollbackEntry | None)
 
 
 class FreshConversation:
-    """A conversation in which nothing has happened yet: an id, and the clients attached to it.
+    """A conversation that has not been used yet: an id, and the clients attached to it.
 
-    Most connections never use the one they begin with, so it has neither record nor queue.
-    `SessionManager.begin` makes a `Conversation` of it, with the same subscribers.
+    Most connections never use the conversation they begin with, so it has neither record nor
+    queue. `SessionManager.begin` turns it into a `Conversation` with the same subscribers.
     """
 
     __slots__ = ("broadcast", "chosen_model", "profile", "services", "session_id", "user")
@@ -80,7 +80,7 @@ class FreshConversation:
         user: str,
         chosen_model: str | None = None,
     ) -> None:
-        """`chosen_model`: one that was chosen before anything was stored."""
+        """`chosen_model`: the model that was chosen before the first entry."""
         self.session_id = session_id
         self.broadcast = Broadcast(session_id, services.limits.message_bytes_max)
         self.profile = profile
@@ -105,7 +105,7 @@ def _in_words(prompt: Prompt) -> Prompt:
 
 class Conversation:
     def __init__(self, fresh: FreshConversation, opened: Opened | None = None) -> None:
-        """`opened`: its record, if it is stored."""
+        """`opened`: the record, if the conversation is stored."""
         services = fresh.services
         self.session_id = fresh.session_id
         self.user = fresh.user
@@ -150,7 +150,7 @@ class Conversation:
 
     @property
     def options(self) -> Mapping[str, str | int | float]:
-        """The options of prompts that give none of their own."""
+        """The options for prompts that have none of their own."""
         return self.record.options
 
     @property
@@ -167,12 +167,12 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        """The model that answers the next turn."""
+        """The model for the next turn."""
         return self.services.router.choose(self.record.model)
 
     @property
     def used_at(self) -> float:
-        """The time when it was last written, entered or left."""
+        """When the conversation was last written to, entered or left."""
         return self.record.used_at
 
     def touch(self) -> None:
@@ -180,12 +180,12 @@ class Conversation:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether another server is to have it."""
+        """Whether another server is taking the conversation over."""
         return self.queue.is_held
 
     @property
     def is_busy(self) -> bool:
-        # Ends of turns that could not be written yet can't be written to a stale record.
+        # An unwritten end does not count if the record is stale: it can't be written there.
         has_ends = self.queue.has_unwritten_ends and not self.record.is_stale
         summarizes = self.summarizer.is_running or self.namer.is_running
         return bool(len(self.queue)) or has_ends or summarizes or not self.activity.is_quiet
@@ -211,18 +211,18 @@ class Conversation:
         )
 
     def replay(self, cursor: Attach | None) -> tuple[bytes, bool]:
-        """The frames that a client missed that attaches now, and whether it must resync."""
+        """The frames that a client attaching now has missed, and whether it must resync."""
         running = None if self.queue.running is None else self.queue.running.events
         return missed_events(self.record, running, cursor)
 
     # Prompts and jobs
 
     async def accept(self, prompt: Prompt, *, receipt: Callable[[Receipt], None]) -> None:
-        """Returns when the prompt is on disk; the receipt is given before any event.
+        """Returns when the prompt is on disk. `receipt` is called before any event is sent.
 
         A prompt that replaces an earlier one (`replace_from`) is two entries, the rollback
         and itself, with no other in between; if the prompt can't be written, the rollback
-        is rolled back. A `message_id` that was sent before gets its receipt again.
+        is rolled back. A prompt whose `message_id` was sent before gets its receipt again.
         """
         model = self.services.router.wished(model=prompt.model, role=prompt.role)
         prompt = _in_words(prompt)
@@ -266,7 +266,7 @@ class Conversation:
             # and the turn's first events leave in one write.
             self.queue.advance()
             call_guarded(receipt, self._first_receipt(entry, ahead=ahead))
-        if self.deleted:  # while the prompt was written
+        if self.deleted:  # while the prompt was being written
             self.cancel(entry.turn_id or "", "the conversation was deleted")
 
     async def _check_fits(self, prompt: Prompt, draft: ModelInputEntry) -> None:
@@ -283,15 +283,15 @@ class Conversation:
                 raise
 
     async def _redo(self, rollback: RollbackEntry) -> None:
-        """Takes a rollback back, because the prompt that was to follow can't be written."""
+        """Reverts a rollback, because the prompt that should follow it can't be written."""
         try:
             await self.record.append(await self.record.compute(self.history.redo))
         except StorageError as error:
             log.warning("%s: entry %d stays: %s", self.session_id, rollback.seq, error)
 
     async def _earlier_prompt(self, message_id: str) -> SentBefore | None:
-        """The prompt that was sent with the same `message_id` before. Of a long conversation
-        only the end is in memory; earlier prompts are looked up in the store."""
+        """The prompt that was sent with the same `message_id` before. Only the end of a long
+        conversation is in memory; earlier prompts are looked up in the store."""
         history = self.history
         prompt = history.prompt_by_message_id(message_id)
         if prompt is None:
@@ -305,7 +305,7 @@ class Conversation:
         return SentBefore(seq=prompt.seq, turn_id=turn_id, state=state, text=prompt.content)
 
     def _draft(self, prompt: Prompt, model: str | None) -> ModelInputEntry:
-        """`model`: the model that the prompt names, or that has its role. It is written into
+        """`model`: the model that the prompt names, or the one for its role. It is written into
         the entry, so that the same model answers after a restart."""
         role: JsonObject = {} if prompt.role is None else {"role": prompt.role}
         return ModelInputEntry(
@@ -345,8 +345,8 @@ class Conversation:
         done: Callable[[_Given], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """Queues work among the turns: it waits for those before it, and those after it wait.
-        It does not wait for people: while they are asked for an approval it is `busy`."""
+        """Queues work among the turns: it waits for those before it, and those after it wait. It
+        does not wait for approvals: while one is pending, this raises `busy`."""
         self.check_open()
         if self.approvals.pending:
             raise self.approvals.as_reason_to_wait()
@@ -375,7 +375,7 @@ class Conversation:
         )
 
     def _second_receipt(self, prompt: Prompt, known: SentBefore) -> Receipt:
-        """The same receipt again, with the state the turn is in by now."""
+        """The same receipt again, with the turn's current state."""
         if known.text not in (None, prompt.text):
             raise RequestError(
                 ErrorCode.CONFLICT,
@@ -399,12 +399,12 @@ class Conversation:
     # loop does not pass through here.
 
     async def get_token_usage(self) -> UsageAccount:
-        """Reports what was billed, how full the window is, and what the next call would take."""
+        """Reports the tokens billed, how full the window is, and the size of the next call."""
         await self.context.ready()
         return await self.context.compute(partial(usage_of, self.context, self.model))
 
     def add_message(self, draft: MessageEntry) -> Awaitable[MessageEntry]:
-        """Checked and on disk when it returns; `BadEntry` if it is refused."""
+        """Checks the message and writes it to disk; raises `BadEntry` if it is refused."""
         return self.state.append(draft)
 
     def get_messages(self) -> list[ChatMessage]:
@@ -418,8 +418,8 @@ class Conversation:
         return self.history.by_role(role)
 
     async def clear_messages(self) -> int:
-        """The system message stays; what was said is no longer shown to models. Gives the
-        last seq that is cleared."""
+        """Clears the conversation: models are no longer shown the messages so far. The system
+        message stays. Returns the last cleared seq."""
         through = 0
         async with self.record.exclusive():  # else it may be closed to be read again
             if self.record.is_stored:
@@ -430,7 +430,7 @@ class Conversation:
     # Other entries, and events
 
     async def append_entry(self, draft: EntryT) -> EntryT:
-        """Writes an entry that is no message, and sends its event."""
+        """Writes an entry that is not a message, and sends its event."""
         self.check_open()
         return await self.record.append(draft)
 
@@ -440,14 +440,15 @@ class Conversation:
     # Opening and ending
 
     def delete(self, reason: str) -> None:
-        """Accepts nothing more and ends the turns that run or wait."""
+        """Stops accepting requests, and ends the running and the waiting turns."""
         self.deleted = True
         self.queue.cancel_all(reason)
         self._drop_jobs(RequestError(ErrorCode.NOT_FOUND, reason, field="session_id"))
 
     def interrupt(self, reason: str, code: ErrorCode = ErrorCode.SHUTTING_DOWN) -> None:
-        """The server stops, or another one is to have it: what runs ends now. Turns that wait
-        are kept for later, jobs are not: nobody would hear of them."""
+        """The server stops, or another one takes the conversation over: the running turn ends now.
+        Waiting turns stay for later; jobs are dropped, because their clients could not get a
+        reply."""
         self.queue.interrupt(reason)
         self._drop_jobs(RequestError(code, reason))
 
@@ -488,7 +489,7 @@ class Conversation:
         """Raises if the conversation was given to another server, so that the request is relayed
         there."""
         if self.is_leaving and self.record.is_stale:
-            raise WrittenElsewhere("another server is to have it")
+            raise WrittenElsewhere("another server is taking it over")
 
     def _check_room(self) -> None:
         waiting_max = self.services.limits.waiting_prompts_max
@@ -528,7 +529,7 @@ async def drafted_rollback(
     try:
         return await record.compute(partial(draft, history, False))
     except NotInReach:
-        pass  # the seq lies before the entries in memory
+        pass  # the seq is before the entries in memory
     entries: list[Entry] = []
     async for batch in record.profile.store.entries(history.session_id):
         entries += batch
@@ -542,7 +543,7 @@ async def drafted_rollback(
 
 
 async def rollback_before(record: ConversationRecord, replaced_seq: int) -> RollbackEntry | None:
-    """A draft of the rollback of that entry's turn and of those after it; `None` if they are
+    """Drafts the rollback of that entry's turn and the turns after it; `None` if they have been
     rolled back already, by an earlier attempt of the same request."""
     history = record.history
     if replaced_seq > history.head_seq:

@@ -320,7 +320,7 @@ class ModelCaller:
             return
         tokens = self._context.state.measure.text(self._prompt.content)
         self.cut = {"tokens": tokens, "shown_tokens": shown, "model": self.model}
-        self._events.thought(
+        self._events.send_status(
             "cut",
             f"the prompt was cut in the middle: {self.model} is shown about {shown:,} "
             f"of its {tokens:,} tokens",
@@ -375,7 +375,7 @@ class ModelCaller:
             for file in prompt.attachments if isinstance(prompt, ModelInputMessage) else ():
                 if (notice := file.notice) is not None and notice not in self._noticed:
                     self._noticed.add(notice)
-                    self._events.thought("notice", notice)
+                    self._events.send_status("notice", notice)
 
     def _request(
         self,
@@ -547,7 +547,7 @@ class ModelCaller:
             f"{error}; {self.model} is asked again without what it refuses ({which})"
         )
         provider, pictures = self.route.invocation.provider, error.refused_part == "pictures"
-        self._events.thought(
+        self._events.send_status(
             "notice",
             f"{provider} refuses {'the pictures of ' if pictures else ''}entry {which} "
             f"({error.vendor}): its models are not shown that any more; to show it again: "
@@ -565,12 +565,12 @@ class ModelCaller:
         if change is not None and change.without_tools:
             self._say_without_tools(str(refusal.vendor or ""))
         elif change is not None and (change.without_images or change.plain_content):
-            self._events.thought("notice", f"{self.model} takes no pictures and is shown none")
+            self._events.send_status("notice", f"{self.model} takes no pictures and is shown none")
 
     def _say_without_tools(self, vendor: str) -> None:
         self._said_without_tools = True
         said = f" (it says: {vendor})" if vendor else ""
-        self._events.thought(
+        self._events.send_status(
             "notice", f"{self.model} takes no tools and is asked without them{said}"
         )
 
@@ -590,7 +590,7 @@ class ModelCaller:
         """Drops the output of the call that failed, and announces the retry."""
         self.so_far = None
         self._events.begin_call(self._call)
-        self._events.thought("retrying", why)
+        self._events.send_status("retrying", why)
 
 
 _Remedy = Callable[[ModelCaller, ProviderError], Awaitable[bool]]

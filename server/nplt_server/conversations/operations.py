@@ -1,7 +1,7 @@
 """Changes a conversation other than by prompts: settings, fork, import, redact, compact.
 
-Each change is an entry in the record and is told to all subscribers. A fork or an import
-is there as a whole or not at all.
+Each change is an entry in the record and is announced to all subscribers. A fork or an import
+either exists as a whole or does not exist.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from nplt_storage.maintenance.sources import InOneGo, NotAConversation, opened
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that command a terminal, line ends among them."""
 _SHOWN_CHARACTERS_MAX: Final = 10_000
-"""An event shows so much of an instruction; the entry has all of it."""
+"""An event shows this much of an instruction; the entry has all of it."""
 
 
 async def find_or_create(
     session_manager: SessionManager, wanted: str, user: str, *, history: str | None = None
 ) -> Conversation:
-    """The conversation of that id or name. If there is none it is made: an id becomes its
-    id, anything else its name. Two who ask at once get the same one."""
+    """The conversation with that id or name. If there is none, one is created: a valid id becomes
+    its id, any other text its name. Concurrent requests get the same conversation."""
     async with session_manager.alone_with(f"{user}/{wanted}"):  # no id has a slash in it
         session_id = await session_manager.lookup(wanted, user)
         if session_id is not None:
@@ -69,7 +69,7 @@ async def find_or_create(
 
 
 def checked_name(name: str) -> str:
-    """Returns the name as one line of plain text: other users' terminals show it."""
+    """Returns the name as one line of plain text, because other users' terminals show it."""
     line = _CONTROLS.sub(" ", name).strip()
     if not line:
         raise RequestError(ErrorCode.MALFORMED, "a name must not be blank", field="name")
@@ -82,7 +82,7 @@ async def rename(conversation: Conversation, name: str) -> None:
 
 
 async def switch_model(conversation: Conversation, model: str) -> str:
-    """Takes effect with the next turn that starts; gives the model before."""
+    """Takes effect with the next turn that starts. Returns the previous model."""
     checked = conversation.services.router.check(model)
     previous = conversation.model
     if checked != conversation.record.model:
@@ -97,8 +97,8 @@ OPTIONS: Final = ("effort", "temperature", "output_tokens")
 
 
 async def set_options(conversation: Conversation, changes: JsonObject) -> None:
-    """Takes effect with the next call; `None` takes an option back. Other members than those of
-    a prompt are ignored."""
+    """Takes effect with the next call. `None` removes an option. Members other than `OPTIONS` are
+    ignored."""
     options = dict(conversation.record.options)
     for name, value in changes.items():
         if value is None:
@@ -117,15 +117,15 @@ async def clear(conversation: Conversation) -> Cleared:
 
 
 async def set_system(conversation: Conversation, instruction: str) -> None:
-    """The next call is told that; what it was told before is not slipped away. The same
-    instruction again changes nothing, so the provider's prompt cache stays good."""
+    """Takes effect with the next call, which begins a new epoch. Setting the same instruction again
+    changes nothing, so the provider's prompt cache stays valid."""
     conversation.check_open()
     if await conversation.state.set_system_instruction(instruction):
         conversation.announce("system", {"system": instruction[:_SHOWN_CHARACTERS_MAX]})
 
 
 async def unhide(conversation: Conversation, seq: int) -> None:
-    """Shows models an entry again that providers refused."""
+    """Shows models an entry again that was hidden because a provider refused it."""
     conversation.check_open()
     reason = "somebody wants models to be shown it"
     if not await release(conversation.record, seq, "unhidden", reason):
@@ -140,8 +140,8 @@ async def roll_back(
     turns: Sequence[str] = (),
     redo: bool = False,
 ) -> RolledBack:
-    """Takes back those turns, or else all that came after `to_seq`; with `redo`, brings back
-    what was taken back last."""
+    """Rolls back those turns, or without `turns` all entries after `to_seq`. `redo` reverts the
+    last rollback instead."""
 
     def drafted(history: ConversationHistory, in_full: bool) -> RollbackEntry:
         if redo:
@@ -178,8 +178,8 @@ async def fork(
     at_seq: int | None,
     name: str | None,
 ) -> SessionCreated:
-    """A conversation that begins as another one did: its entries up to some seq, and its
-    files, copied in one step. Deleting the first waits for that."""
+    """Copies a conversation's entries up to `at_seq`, and its files, into a new conversation, in
+    one step. A deletion of the original waits for that."""
     async with session_manager.alone_with(session_id):
         found = await session_manager.find(session_id, user)
         if found is None or not found.row.head_seq:
@@ -208,16 +208,16 @@ async def fork(
 
 
 OVER_THE_WIRE: Final = InOneGo(bytes_max=4 * 1024 * 1024, values_max=400_000, messages_max=20_000)
-"""Larger documents are for the operator's command, which has a process of its own."""
+"""Larger documents must be imported with the operator's command, in a process of its own."""
 
 
 async def import_document(
     services: Services, session_manager: SessionManager, path: Path, *, user: str, field: str
 ) -> Imported:
-    """A conversation that comes in as one document: all of it, or nothing. The local user's
-    keeps its id if that is free; another user's is stored as if that user had chosen the id.
-    One at a time: an older program's document is read in one go, and memory is everybody's.
-    `field`: what of the request is to blame."""
+    """Imports a conversation from one document, completely or not at all. For the local user, it
+    keeps its id if that is free; for another user it is stored as if that user had chosen the id.
+    Imports run one at a time, because another program's document is read into memory at once.
+    `field`: the field of the request that an error names."""
     store = services.histories.default.store
     try:
         async with services.importing:
@@ -250,7 +250,7 @@ async def import_document(
 
 
 def check_redactable(history: ConversationHistory, seq: int) -> None:
-    """Refuses to redact an entry of a turn that runs or waits: the turn still needs it."""
+    """Refuses to redact an entry of a turn that runs or waits, because the turn still needs it."""
     if not 1 <= seq <= history.head_seq:
         raise RequestError(ErrorCode.NOT_FOUND, f"there is no entry {seq} here", field="seq")
     entry = next(iter(history.entries_after(seq - 1) or ()), None)
@@ -265,33 +265,33 @@ def check_redactable(history: ConversationHistory, seq: int) -> None:
 
 
 async def redact(conversation: Conversation, seq: int) -> Redacted:
-    """Erases the words of an entry for good, wherever this server keeps them. The record is
-    rewritten with a tombstone in the entry's place and read again. What a model made of it
-    goes too: summaries that cover the entry, and a name. Who repeated it since (an answer,
-    a tool's result) is erased by asking for that entry. Called between turns."""
+    """Erases an entry's text for good, wherever this server stores it. The record is rewritten with
+    a tombstone in place of the entry, and read again. Texts that a model made from the entry are
+    erased too: summaries that cover it, and a name. Later entries that repeat the text (an
+    answer, a tool's result) have to be redacted themselves. Called between turns."""
     record = conversation.record
     conversation.stop_summarizing()
     check_redactable(record.history, seq)
-    drawn: list[int] = []
+    derived: list[int] = []
     async for batch in conversation.record.profile.store.entries(
         conversation.session_id, after=seq
     ):
-        stands = (entry for entry in batch if entry.redacted_at is None)
-        drawn += [entry.seq for entry in stands if seq in _made_from(entry)]
+        unredacted = (entry for entry in batch if entry.redacted_at is None)
+        derived += [entry.seq for entry in unredacted if seq in _made_from(entry)]
     try:
         tombstone = await record.redact(seq)
     except BadEntry as error:
         raise RequestError(ErrorCode.MALFORMED, str(error), field="seq") from None
-    for each in drawn:
+    for each in derived:
         await record.redact(each)
     if isinstance(tombstone, AttachmentEntry):
         await conversation.services.files.remove(record.session_id, tombstone.file_id)
-    seqs: list[JsonValue] = [seq, *drawn]
+    seqs: list[JsonValue] = [seq, *derived]
     conversation.announce("redacted", {"seq": seq, "seqs": seqs})
     is_shown = not isinstance(tombstone, RenamedEntry) and not conversation.record.is_stale
     active = reversed(conversation.history.active)
     if is_shown and any(isinstance(each, ModelOutputEntry) for each in active):
-        # What was sent so far can't be sent again, so what models are shown begins anew.
+        # The earlier context contains the erased text, so a new epoch begins.
         context = conversation.context
         await context.ready()
         await context.begin_epoch_for("redaction", context.call_budget(conversation.model))
@@ -299,7 +299,7 @@ async def redact(conversation: Conversation, seq: int) -> Redacted:
 
 
 def _made_from(entry: Entry) -> range:
-    """The entries a model was shown to make this one: a summary, or a name."""
+    """The entries from which a model made this one, if it is a summary or a name."""
     if isinstance(entry, CompactionEntry):
         return range(entry.from_seq, entry.through_seq + 1)
     if isinstance(entry, RenamedEntry) and entry.metadata.get("automatic") is True:
@@ -310,8 +310,8 @@ def _made_from(entry: Entry) -> range:
 
 
 async def compact(conversation: Conversation) -> EpochBegun:
-    """A new epoch because somebody asks for one. With a summarizer, its summary is waited
-    for. Called between turns."""
+    """Begins a new epoch on request. If there is a summarizer, its summary is awaited first. Called
+    between turns."""
     context = conversation.context
     await context.ready()
     call_budget = context.call_budget(conversation.model)

@@ -1,13 +1,14 @@
 """Holds the record of one conversation: history, row, storage record, lease; its only writer.
 
 `ConversationRecord` keeps them consistent: an entry is added to the history and to the row only
-when the storage has acknowledged it. Writes are carried out one at a time, in order of request,
-so two clients can't interleave. A write is shielded from the cancellation of its caller. The
-storage record is created with the first entry, and removed again if that entry can't be written.
+when the storage has acknowledged it. Writes run one at a time, in the order in which they were
+requested, so two clients can't interleave. A write is shielded from the cancellation of its
+caller. The storage record is created with the first entry, and removed again if that entry can't
+be written.
 
-Read-then-write sequences must run inside `exclusive()`. The events of the entries that are
-written inside are sent to all subscribers when the section ends; so a receipt that is sent inside
-comes before them. `ConversationRecord` does not decide what is written.
+Read-then-write sequences must run inside `exclusive()`. The events of the entries written inside
+are sent to all subscribers when the section ends, so a receipt sent inside comes before them.
+`ConversationRecord` does not decide what is written.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ EntryT = TypeVar("EntryT", bound=Entry)
 _T = TypeVar("_T")
 
 QUICK_ENTRIES_MAX: Final = 256
-"""A computation over so many entries in memory takes a few milliseconds and needs no thread."""
+"""A computation over this many entries in memory takes a few milliseconds and needs no thread."""
 
 
 class ConversationRecord:
@@ -69,7 +70,8 @@ class ConversationRecord:
         opened: Opened | None = None,
         model: str | None = None,
     ) -> None:
-        """`model`: the model that was chosen before the first entry, and is written with it."""
+        """`model`: the model that was chosen before the first entry; it is written with that
+        entry."""
         self.session_id = session_id = broadcast.session_id
         self.broadcast = broadcast
         self.profile = profile
@@ -77,7 +79,8 @@ class ConversationRecord:
         self._services = services
         self._record: Record | None
         self.lease: Leased | None
-        """The record, if it is held for a time only: another server can have it then."""
+        """The storage record, if this server only leases it: another server may take it over when
+        the lease lapses."""
         self._hold(opened.record if opened else None)
         self._chosen_model = model
         self._chosen_options: Mapping[str, str | int | float] = {}
@@ -94,9 +97,9 @@ class ConversationRecord:
         self.activity = Activity(part_of=services.activity)
         """Counts what is in progress in the conversation: writes, turns, uploads."""
         self.staleness: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done, with the reason, when the history in memory is not what the record holds any
-        more: another server has written to it or deleted it, or it could not be read again. The
-        conversation must be opened anew then."""
+        """Done, with the reason, when the history in memory no longer matches the record: another
+        server has written to it or deleted it, or it could not be read again. The conversation
+        must then be opened again."""
         self._is_closed = False
         self._write_lock = asyncio.Lock()
         """Held while the record is written, created, removed or read again."""
@@ -122,12 +125,12 @@ class ConversationRecord:
 
     @property
     def model(self) -> str | None:
-        """The model that was chosen here; `None`: nobody has chosen one."""
+        """The model chosen for this conversation, or `None`."""
         return self.history.model or self._chosen_model
 
     @property
     def options(self) -> Mapping[str, str | int | float]:
-        """The options of prompts that give none of their own."""
+        """The options for prompts that have none of their own."""
         return self.history.options if self.history.head_seq else self._chosen_options
 
     def touch(self) -> None:
@@ -137,8 +140,9 @@ class ConversationRecord:
     # Writing
 
     async def choose(self, choice: ModelSwitchedEntry) -> None:
-        """Before the conversation is stored, the choice is kept, and written with the first
-        entry: who only tries models leaves no conversation behind."""
+        """Writes the choice of a model or of options. Before the conversation is stored, the choice
+        is held in memory and written with the first entry, so that a user who only tries models
+        leaves no conversation behind."""
         async with self.exclusive():
             if self.is_stored:
                 await self.append(choice)
@@ -202,8 +206,8 @@ class ConversationRecord:
     async def append(
         self, draft: EntryT, *, check: Callable[[EntryT], EntryT] | None = None
     ) -> EntryT:
-        """Appends the entry; it is on disk when this returns. `check` makes the draft that is
-        written, at a time when nobody else can write."""
+        """Appends the entry; it is on disk when this returns. `check` returns the draft that is
+        written; it is called while no other task can write."""
         if self._task_inside is not asyncio.current_task():
             async with self.exclusive():
                 return await self.append(draft, check=check)
@@ -218,8 +222,8 @@ class ConversationRecord:
         return entry
 
     async def _append_with_care(self, draft: EntryT) -> EntryT:
-        """The first entry comes with others, and after a rollback the record may have to be
-        read again."""
+        """Appends the first entry, which is preceded by others, or a rollback, after which the
+        record may have to be read again."""
         is_new = self._record is None
         if is_new:
             self.history.check(draft)  # a bad draft is refused before anything is created
@@ -240,9 +244,9 @@ class ConversationRecord:
         return entry
 
     async def _commit(self, record: Record, draft: EntryT) -> EntryT:
-        """A cancellation during the write is postponed to the caller's next `await`. Otherwise
-        an entry could be on disk but not in memory, or a prompt in the history but not in the
-        queue."""
+        """Writes one entry. A cancellation during the write is postponed to the caller's next
+        `await`. Otherwise an entry could be on disk but not in memory, or a prompt in the history
+        but not in the queue."""
         after: ActiveEntries | None = None
         is_rollback = isinstance(draft, RollbackEntry)
         if not is_rollback:
@@ -275,8 +279,8 @@ class ConversationRecord:
         return entry
 
     def _stamp_rollback(self, draft: EntryT) -> tuple[EntryT, ActiveEntries | None]:
-        """The entry, and what stands after it; `None` if that is not all in memory: the old
-        history is kept then until the record is read again."""
+        """Returns the entry, and the active entries that the rollback leaves, or `None` if some of
+        those are not in memory. The old history then stays until the record is read again."""
         entry = self._stamp(draft)
         assert isinstance(entry, RollbackEntry)
         return entry, self.history.active_after(entry)
@@ -286,8 +290,8 @@ class ConversationRecord:
         return self.history.stamp(draft, id=services.new_entry_id(), timestamp=services.clock())
 
     async def compute(self, work: Callable[[], _T], *, entries: int = 0) -> _T:
-        """Runs work whose time grows with the number of entries in memory plus `entries`; in a
-        thread if there are many. Called inside `exclusive`."""
+        """Runs work whose time grows with the number of entries in memory plus `entries`, in a
+        thread if there are many. Call it inside `exclusive`."""
         if len(self.history.entries) + entries <= QUICK_ENTRIES_MAX:
             return work()
         return await self.in_thread(work)
@@ -311,8 +315,8 @@ class ConversationRecord:
         return tombstone
 
     async def check_owned(self) -> None:
-        """Called before a model or a tool is: raises `WrittenElsewhere` if the record was leased
-        and another server has it now."""
+        """Raises `WrittenElsewhere` if the record was leased and another server has it now. Called
+        before each call of a model or tool."""
         if self.is_stale:
             raise WrittenElsewhere("another server has taken it over meanwhile")
         if self.lease is not None and self.lease.is_lapsed:
@@ -326,8 +330,8 @@ class ConversationRecord:
         self, turn_id: str, call: int, kind: DeltaKind, text: str
     ) -> asyncio.Future[None] | None:
         """Writes output of a running call to the live journal, in case this process dies before
-        its entry is written. Returns a future that is done when the output may be sent; `None`:
-        it may be sent now."""
+        its entry is written. Returns a future that is done when the output may be sent, or `None`
+        if it may be sent now."""
         if self._record is None:
             return None
         return self._record.journal_delta(turn_id, call, kind, text)
@@ -340,7 +344,8 @@ class ConversationRecord:
             return await self._opened()
 
     def abandon(self) -> None:
-        """Closes a record that was never stored: a request that still holds it can't store it."""
+        """Closes a record that was never stored, so that a request that still holds it can't store
+        it."""
         assert self._record is None
         self._is_closed = True
 
@@ -375,7 +380,7 @@ class ConversationRecord:
             self.profile.check_there()
             raise
         except ConversationExists:
-            # An id that somebody chose, and another server on the same store made meanwhile.
+            # A chosen id, which another server on the same store has created meanwhile.
             opened = await self.profile.store.open(self.session_id)
             if opened.row.user != user or self._is_closed:
                 await opened.record.close()
@@ -392,7 +397,7 @@ class ConversationRecord:
 
     def _hold(self, record: Record | None) -> None:
         self._record = record
-        # Asked once: this question to a protocol costs more than the write of a short line.
+        # Checked once, because `isinstance` with a protocol takes longer than writing a short line.
         self.lease = record if isinstance(record, Leased) else None
 
     async def _discard_new(self, record: Record) -> None:
@@ -403,15 +408,15 @@ class ConversationRecord:
                 await record.close()
                 await self.profile.store.delete(self.session_id)
             except ConversationNotFound:
-                pass  # the store has removed it already
+                pass  # the store removed it already
             except StorageError as error:
                 log.warning("%s: an empty conversation is left: %s", self.session_id, error)
 
     # Where the history in memory is not enough
 
     def expected_history(self) -> ConversationHistory:
-        """The history that the next draft will follow. For a new conversation it holds the
-        entries that are written together with the first one."""
+        """The history that the next draft will follow. For a new conversation, it contains the
+        entries that will be written before the first one."""
         first_entries = self._first_entries()
         if not first_entries:
             return self.history
@@ -422,7 +427,7 @@ class ConversationRecord:
         return history
 
     def _first_entries(self) -> list[SystemInstructionEntry | ModelSwitchedEntry]:
-        """The entries that the first write adds before its own."""
+        """The entries to be written before a conversation's first entry."""
         if self.history.head_seq:
             return []
         entries: list[SystemInstructionEntry | ModelSwitchedEntry] = []
@@ -434,8 +439,8 @@ class ConversationRecord:
         return entries
 
     async def _read_again(self, record: Record) -> None:
-        """Reads the history again: a rollback went back beyond the entries in memory, or
-        text was erased."""
+        """Reads the history again, because a rollback went back beyond the entries in memory, or
+        because text was erased."""
         self._hold(None)
         try:
             await record.close()

@@ -5,12 +5,12 @@ The record tells how far each turn came:
     the record holds                             the prompt
     -------------------------------------------  -------------------------------------------
     nothing of its turn, and it only waited      is run
-    an approval that is still open, and no text  goes on waiting for it
+    an approval that is still open, and no text  keeps waiting for the approval
     anything else                                ends as interrupted, and is not run again
 
-A server that shuts down in good order leaves a note that all prompts only waited. Without the
-note nobody knows whether the first had begun, so it counts as begun. These are functions over
-the record; the turn queue acts on what they give.
+A server that shuts down normally leaves a note that all prompts were only waiting. Without the
+note it is unknown whether the first had begun, so it counts as begun. These are functions over
+the record; the turn queue acts on what they return.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _WAIT: Final = "prompts wait for the next start"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedPrompt:
-    """A prompt whose turn has no end in the record. It is run, goes on waiting (`step`), or
-    ends (`is_interrupted`)."""
+    """A prompt whose turn has no end in the record. It is run, keeps waiting for an approval
+    (`step`), or ends (`is_interrupted`)."""
 
     prompt: ModelInputEntry
     step: InterruptedStep | None = None
@@ -76,7 +76,7 @@ def interruption(turn_id: str) -> FaultEntry:
 
 
 async def end_interrupted(record: ConversationRecord, tools: ToolExecutor, turn_id: str) -> None:
-    """Ends a turn with the text it had sent, or else with a fault."""
+    """Ends a turn with the text it had sent, or with a fault if it had sent none."""
     partial = record.partial_answer
     if partial is None or partial.turn_id != turn_id or not partial.text:
         await end_turn(record, tools, interruption(turn_id))
@@ -94,7 +94,8 @@ async def end_interrupted(record: ConversationRecord, tools: ToolExecutor, turn_
 
 
 async def end_turn(record: ConversationRecord, tools: ToolExecutor, fault: FaultEntry) -> None:
-    """Ends a turn that can't end by itself: its tool calls get results, then comes the fault."""
+    """Ends a turn that can't end by itself: writes results for its open tool calls, then the
+    fault."""
     history, turn_id, why = record.history, fault.turn_id or "", fault.content
     if history.end_of_turn(turn_id) is not None:
         return
@@ -110,13 +111,14 @@ def shutdown_note(waiting: int) -> DebugEntry:
 
 
 def shutdown_note_used() -> DebugEntry:
-    """Written before the first of the prompts is run, so that the note counts for one start."""
+    """An entry that cancels the note. It is written before the first prompt is run, so that the
+    note counts for one start only."""
     return DebugEntry(category=_SHUTDOWN, content="the prompts that waited run now")
 
 
 def has_shutdown_note(history: ConversationHistory) -> bool:
-    """Whether nothing of a turn was written after the note. A name, a clear or a summary may
-    have been: no turn writes those. An epoch begins right before a call."""
+    """Whether there is a note, and no turn has written anything since. Entries that no turn writes
+    (a name, a clear, a summary) do not matter; an epoch does, because it precedes a call."""
     for entry in reversed(history.entries):
         if isinstance(entry, DebugEntry) and entry.category == _SHUTDOWN:
             return entry.content.endswith(_WAIT)
@@ -128,8 +130,8 @@ def has_shutdown_note(history: ConversationHistory) -> bool:
 def _interrupted_step(
     history: ConversationHistory, turn_id: str, tools: ToolExecutor, now: datetime
 ) -> InterruptedStep | None:
-    """Returns where to resume a turn that waited for an approval when the server stopped; `None`
-    if no approval is open any more. The record decides about each tool call of its last output:
+    """Returns where to resume a turn that was waiting for an approval when the server stopped, or
+    `None` if no approval is still open. The record decides about each tool call of its last output:
 
         asked, not expired          still to be decided, under the same approval id
         asked, expired; denied      not run
@@ -165,7 +167,7 @@ def _interrupted_step(
 def _result_by_record(
     tool_call: ToolCallRequest, last: dict[str, ApprovalEntry], reason: str, tools: ToolExecutor
 ) -> ToolCallResult:
-    """The result of a call whose own result was lost, or never came."""
+    """The result of a tool call whose own result was lost, or was never produced."""
     approval = last.get(tool_call.tool_call_id)
     if approval is None or approval.state == "allowed":
         return tools.unknown(tool_call, reason)

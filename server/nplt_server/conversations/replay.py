@@ -24,10 +24,10 @@ _REPLAY_BYTES_MAX: Final = 4 * 1024 * 1024
 def missed_events(
     record: ConversationRecord, running: TurnEvents | None, cursor: Attach | None
 ) -> tuple[bytes, bool]:
-    """The frames that the client missed, and whether it must `resync`: it missed too much, or
-    names a seq that this record does not have (it knows another copy of this conversation, for
-    example one from before a restored backup). The missed entries are left out then. `running`:
-    the events of the turn that runs."""
+    """The frames that the client missed, and whether it must `resync`. It must if it missed too
+    much, or names a seq that this record does not have (it knows another copy of this
+    conversation, for example from before a backup was restored); then the missed entries are left
+    out. `running`: the events of the running turn."""
     entries: list[bytes] | None = []
     if cursor is not None and cursor.after_seq is not None:
         entries = _missed_entries(record, cursor.after_seq)
@@ -41,7 +41,7 @@ def _missed_entries(record: ConversationRecord, after_seq: int) -> list[bytes] |
     history, row, bytes_max = record.history, record.row, record.broadcast.bytes_max
     lost = row.lost if row is not None else None
     if lost is not None and lost[0] <= after_seq <= lost[1]:
-        return None  # it may know an entry of this seq that a restored backup removed
+        return None  # the client may know an entry with this seq that a restored backup removed
     missed = history.head_seq - after_seq
     if missed < 0 or missed > _REPLAY_ENTRIES_MAX:
         return None
@@ -73,9 +73,9 @@ def _missed_text(running: TurnEvents, cursor: Attach | None) -> list[bytes]:
     if offset is not None and offset <= len(text):
         events += running.deltas("text", text[offset:], offset)
     else:
-        again = running.deltas("text", text, 0)
-        if offset is not None and not again:
-            again = [running.piece("text", "", 0)]  # so that the client drops its text
+        from_start = running.deltas("text", text, 0)
+        if offset is not None and not from_start:
+            from_start = [running.delta("text", "", 0)]  # so that the client drops its text
         # `replay_from` in the first delta tells the client to replace the text it has.
-        events += [replace(event, replay_from=0) for event in again[:1]] + again[1:]
+        events += [replace(event, replay_from=0) for event in from_start[:1]] + from_start[1:]
     return [encode_event(event) for event in events]

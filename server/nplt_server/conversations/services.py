@@ -1,4 +1,4 @@
-"""Holds what all conversations of a server share: `Services`, built once by `app`.
+"""The services that all conversations of a server share: `Services`, built once by `app`.
 
 `ContextServices` is the part of it that decides what models are shown: facts about models,
 token counting, widgets, rules, and the listener that is called when a context gets too long.
@@ -40,7 +40,7 @@ class OverThreshold:
     """The compression event: the next context would exceed the threshold of its budget.
 
     A listener may begin a new epoch, ask a model for a summary, or do nothing: the context
-    is then shortened to fit. An exception in a listener is logged, and the turn goes on.
+    is then shortened to fit. An exception in a listener is logged, and the turn continues.
     """
 
     session_id: str
@@ -68,7 +68,7 @@ async def begin_epoch_and_summarize(event: OverThreshold, conversation: Compress
 
 
 _widgets_once = cache(default_widgets)
-"""The default widgets, made when they are first needed."""
+"""The default widgets, created when they are first needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +80,8 @@ class ContextServices:
     on_compression: CompressionListener = begin_epoch_and_summarize
     summarizer: str | None = None
     namer: str | None = None
-    """The model that names conversations; without one the name is the first words of the
-    first prompt."""
+    """The model that names conversations. Without one, the name is the first words of the first
+    prompt."""
 
     def summary_tokens_max(self, budget_tokens: int) -> int:
         """The length limit of a summary: a quarter of what a new epoch fills."""
@@ -114,7 +114,7 @@ class Services:
     sessions: SessionSettings = field(default_factory=SessionSettings)
     on_too_long: OnTooLong = "ask"
     counters: dict[str, Counters] = field(default_factory=lambda: defaultdict(Counters))
-    """The counters of each user."""
+    """The counters by user."""
     activity: Activity = field(default_factory=Activity)
     mcp_servers: McpServers = field(default_factory=lambda: McpServers(()))
     heavy: HeavyWork = field(default_factory=HeavyWork)

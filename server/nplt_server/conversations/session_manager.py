@@ -1,13 +1,13 @@
 """Holds the open conversations: opens and closes them, and checks who may enter.
 
-A conversation is opened when someone needs it and closed when it was unused for a while,
-or when too many are open. Fresh ids are reserved for a user without a file: the
-conversation is stored with its first message, from whichever connection that comes. What
-belongs to another user is answered exactly like what does not exist.
+A conversation is opened when a request needs it and closed when it has been unused for a while,
+or when too many are open. A fresh id is reserved for its user in memory only: the conversation
+is stored with its first message, from whichever connection that comes. A request for another
+user's conversation gets the same reply as one for a conversation that does not exist.
 
-An id may also be chosen by a client (`make`). Where several users share a server, what they
-choose is stored as `<chosen>-<sixteen hex digits>`, which nobody can compute without the key
-(`Histories.id_key`). Finding needs no key: the owner's rows are looked through.
+An id may also be chosen by a client (`make`). Where several users share a server, a chosen id
+is stored as `<chosen>-<sixteen hex digits>`; computing the digits needs the server's key
+(`Histories.id_key`). Finding needs no key: the owner's rows are searched.
 
     reserved ──first message──▶ open ◀──needed / unused──▶ closed
                                   └──────deleted──────▶ trash
@@ -61,14 +61,14 @@ _CANDIDATES_MAX = 20
 _ROWS_LOOKED_AT = 50
 
 LAST = "@last"
-"""Stands for the id of the conversation that was changed last."""
+"""Means the conversation that was changed last."""
 
 
 class _Reservation(NamedTuple):
     user: str
     profile: HistoryProfile
     model: str | None = None
-    """Chosen there before anything was said."""
+    """Chosen there before the first message."""
 
 
 class SessionManager:
@@ -102,16 +102,16 @@ class SessionManager:
         return self.begin(self.fresh(user, history))
 
     def begin(self, fresh: FreshConversation) -> Conversation:
-        """The conversation that a fresh one becomes at its first use. Clients that use it at
+        """Turns a fresh conversation into a real one, at its first use. Clients that use it at
         the same time get the same one."""
-        known = self._opened(fresh.session_id)
-        if known is not None:
-            return known
+        existing = self._opened(fresh.session_id)
+        if existing is not None:
+            return existing
         conversation = self._open[fresh.session_id] = Conversation(fresh)
         return conversation
 
     async def get(self, session_id: str, user: str) -> Conversation:
-        """The conversation of that id, opened if need be."""
+        """The conversation with that id, opened if necessary."""
         conversation = self._opened(session_id)
         if session_id in self._handed_over:
             why = "the server is shutting down; try again later"
@@ -120,7 +120,7 @@ class SessionManager:
             async with self.alone_with(session_id):
                 conversation = self._opened(session_id)
                 if conversation is not None and conversation.record.is_stale:
-                    # Another server has written to it: who comes in now sees what it wrote.
+                    # Another server has written to it, so it is read again.
                     await conversation.activity.quiet()
                     del self._open[session_id]
                     await conversation.record.close()
@@ -132,7 +132,7 @@ class SessionManager:
         return conversation
 
     async def find(self, session_id: str, user: str) -> FoundConversation | None:
-        """Finds where a conversation is kept, and its row; `None` while it is only reserved."""
+        """Finds a conversation's history and row; `None` while its id is only reserved."""
         conversation, found = self._opened(session_id), None
         if conversation is not None and conversation.row is not None:
             found = FoundConversation(profile=conversation.record.profile, row=conversation.row)
@@ -145,7 +145,7 @@ class SessionManager:
         return found
 
     async def resolve(self, wanted: str, user: str, *, by_prefix: bool = False) -> str:
-        """The id of the conversation that is meant, as `lookup`; an error if there is none."""
+        """Like `lookup`, but raises an error if there is no such conversation."""
         session_id = await self.lookup(wanted, user, by_prefix=by_prefix)
         if session_id is not None:
             return session_id
@@ -173,8 +173,9 @@ class SessionManager:
         return None
 
     async def make(self, wanted: str, user: str, history: str | None = None) -> Conversation:
-        """A new conversation under an id that the user chose, not stored yet. Nobody learns
-        whether another user has one of that id. Called when `lookup` found none."""
+        """A new conversation under an id that the user chose, not stored yet. The reply does not
+        reveal whether another user has a conversation with that id. Call it only after `lookup`
+        returned `None`."""
         session_id = self._id_to_store(wanted, user)
         async with self.alone_with(session_id):
             if await self.is_taken(session_id, user):
@@ -182,14 +183,14 @@ class SessionManager:
             return self.begin(self._reserve(session_id, user, history))
 
     async def id_for_import(self, named: str, user: str) -> str:
-        """The id for a document that names one. It counts as chosen by the user who imports it,
-        so it can't be the stored id of another user."""
+        """The id under which a document that names an id is imported. The named id counts as
+        chosen by the importing user, so it can't be another user's stored id."""
         if user == LOCAL_USER:
             return named
         return await self._own(named, user) or self._id_to_store(named, user)
 
     async def _own(self, wanted: str, user: str) -> str | None:
-        """The stored id of the user's conversation that has this id, or was made under it."""
+        """The stored id of the user's conversation that has this id, or was created with it."""
         if user == LOCAL_USER:
             return wanted if await self._is_own(wanted, user) else None
         for session_id in (wanted, _unkeyed_id(wanted, user)):
@@ -198,8 +199,8 @@ class SessionManager:
         return await self._chosen(_stem(wanted), user)
 
     async def _chosen(self, stem: str, user: str) -> str | None:
-        """Finds the stored id of a chosen one. If it was made before a restart, its key is lost,
-        and the user's own rows are searched."""
+        """Finds the stored id for a chosen one. The key of an id created before a restart may be
+        lost; then the user's own rows are searched."""
         session_id = self._stored_id(stem, user)
         if await self._is_own(session_id, user):
             return session_id
@@ -231,8 +232,8 @@ class SessionManager:
         return f"{stem}-{digest[:_DIGITS]}"
 
     async def with_file(self, file_id: str, user: str) -> str | None:
-        """The id of a conversation of this user that has the file. Another user's file takes as
-        long as none: a row is looked up in any case."""
+        """The id of one of this user's conversations that has the file. A row is looked up in any
+        case, so that the time taken does not reveal another user's file."""
         services = self._services
         found_in = None
         for holder in await services.files.sessions_with(file_id) or [new_session_id()]:
@@ -242,7 +243,8 @@ class SessionManager:
         return found_in
 
     async def _last(self, user: str) -> str:
-        """Lists are newest first, except that pinned ones come before all others."""
+        """The id of the conversation that was changed last. Lists are newest first, except that
+        pinned conversations come before all others, so they are read past the pinned ones."""
         query = RowQuery(limit=_ROWS_LOOKED_AT, archived=False)
         page = await self._services.histories.list(user, query)
         rows = [*page.rows]
@@ -283,8 +285,8 @@ class SessionManager:
     # Going out
 
     def left(self, session_id: str) -> None:
-        """Its last subscriber may have gone: nothing is kept of a conversation in
-        which nothing was said. Its id stays reserved."""
+        """Called when a subscriber has left. A conversation without messages is forgotten once it
+        has no subscriber; its id stays reserved."""
         conversation = self._open.get(session_id)
         if isinstance(conversation, Conversation):
             record = conversation.record
@@ -294,14 +296,14 @@ class SessionManager:
                 self._reserved[session_id] = _Reservation(
                     conversation.user, record.profile, record.model
                 )
-            record.abandon()  # a request that found it before must not store it now
+            record.abandon()  # a request that already holds it must not store it now
         elif conversation is None or conversation.broadcast:
             return
         del self._open[session_id]
 
     async def delete(self, session_id: str, user: str) -> None:
-        """Moves a conversation to the trash, also a damaged one. Attached clients are told, and get
-        a fresh one."""
+        """Moves a conversation to the trash, even a damaged one. Attached clients get an event and
+        a fresh conversation."""
         async with self.alone_with(session_id):
             found = await self.find(session_id, user)
             broadcast = self._open[session_id].broadcast if session_id in self._open else None
@@ -312,12 +314,12 @@ class SessionManager:
                 await conversation.activity.quiet()
                 record = conversation.record
                 store = record.profile.store if record.is_stored else None
-                await record.close()  # also if it isn't stored: nobody shall store it now
+                await record.close()  # even if it isn't stored, so that no request stores it now
             try:
                 if store is not None:
                     await store.delete(session_id)
             except Exception:
-                if conversation is not None:  # it is still there, and so are those who stand in it
+                if conversation is not None:  # it still exists, and its clients are still in it
                     await conversation.record.reopen()
                     conversation.deleted = False
                 raise
@@ -327,7 +329,8 @@ class SessionManager:
             broadcast.announce("deleted")
 
     async def repair(self, session_id: str, user: str) -> Repaired:
-        """Repairs the record. Attached clients are sent `lagged`, because it is read again."""
+        """Repairs the record. Attached clients are sent `lagged`, because they must read the
+        record again."""
         async with self.alone_with(session_id):
             found = await self.find(session_id, user)
             if found is None:
@@ -384,11 +387,11 @@ class SessionManager:
                 raise no_such_conversation(session_id)
             stem = None if user == LOCAL_USER else _stem_of(session_id)
             if stem is not None and await self._chosen(stem, user) is not None:
-                raise no_such_conversation(session_id)  # another has its id by now
+                raise no_such_conversation(session_id)  # another conversation uses its id now
             try:
                 await self._services.histories.undelete(session_id, user)
             except (ConversationNotFound, ConversationExists):
-                # Another's that has the same id is none of this user's business.
+                # The reply must not reveal another user's conversation with the same id.
                 raise no_such_conversation(session_id) from None
 
     async def is_taken(self, session_id: str, user: str) -> bool:
@@ -401,9 +404,9 @@ class SessionManager:
         return await histories.is_trash_of_another(session_id, user)
 
     async def close_unused(self) -> None:
-        """Closes conversations that were unused for long, and the longest unused of too many. One
-        with clients, a turn that runs, waits or asks for an approval, or a write in progress is
-        never closed."""
+        """Closes conversations that have been unused for long, and if too many are unused, those
+        unused longest. A conversation is in use while it has clients, a turn (running, waiting or
+        asking for an approval) or a write in progress."""
         now = monotonic()
         seconds_max = self._services.limits.idle_conversation_seconds_max
         unused = sorted((each for each in self if each.is_unused), key=lambda each: each.used_at)
@@ -413,16 +416,16 @@ class SessionManager:
                 continue
             async with self.alone_with(conversation.session_id):
                 if conversation.is_unused:
-                    # First out of sight: who wants it now waits for the lock, and opens it anew.
+                    # Removed first: a request that comes now waits for the lock and opens it again.
                     self._open.pop(conversation.session_id, None)
                     if conversation.record.is_stored:  # its row says whose it is
                         self._reserved.pop(conversation.session_id, None)
                     await conversation.record.close()
 
     async def check_owned(self) -> None:
-        """Conversations that are held for a time only. If that time is over they are
-        reclaimed, or whoever is attached is told to attach again; those that another server
-        has asked for are given away."""
+        """Checks the conversations that this server leases. A lapsed lease is reclaimed; if that
+        fails, the attached clients must attach again. A conversation that another server has
+        asked for is handed to it."""
         for conversation in self:
             if conversation.record.is_stale:
                 continue
@@ -437,14 +440,14 @@ class SessionManager:
                 try:
                     await conversation.record.check_owned()
                 except StorageUnavailable:
-                    return  # the others would wait for the same
+                    return  # the store is unavailable to the others too
                 except StorageError as error:
                     log.info("%s: %s", conversation.session_id, error)
 
     async def hand_over(self, conversation: Conversation) -> None:
         """Gives the conversation to other servers while this one shuts down.
         It is not opened here again."""
-        conversation.interrupt("the server is shutting down")  # what goes on beside the turns
+        conversation.interrupt("the server is shutting down")  # stops jobs and summaries too
         await conversation.queue.note_shutdown()
         async with self.alone_with(conversation.session_id):
             self._handed_over.add(conversation.session_id)
@@ -452,8 +455,8 @@ class SessionManager:
             await conversation.record.close()
 
     async def _give_away(self, conversation: Conversation, within: float) -> None:
-        """Gives the conversation to the server that has asked for it: when the running turn has
-        ended, or after so many seconds. Clients find it there."""
+        """Gives the conversation to the server that has asked for it, when the running turn has
+        ended, or after `within` seconds at the latest. Clients find it there."""
         session_id, record = conversation.session_id, conversation.record
         why = "another server takes the conversation over"
         log.info("%s: another server has asked for it", session_id)
@@ -462,7 +465,7 @@ class SessionManager:
             await conversation.activity.quiet()
         is_running = patience.cancelled_caught and conversation.queue.running is not None
         if is_running and (record.lease is None or record.lease.wanted_within is None):
-            conversation.queue.release()  # it is wanted no more: the turn goes on
+            conversation.queue.release()  # no longer wanted there: the turn continues
             return
         async with self.alone_with(session_id):
             is_ours = (
@@ -474,7 +477,7 @@ class SessionManager:
             await conversation.activity.quiet()
             record.mark_stale()
             try:
-                await conversation.activity.quiet()  # what was let in before
+                await conversation.activity.quiet()  # requests accepted before
                 await conversation.queue.note_shutdown()
             except StorageError as error:
                 log.warning("%s: what waits could not be noted: %s", session_id, error)
@@ -482,13 +485,14 @@ class SessionManager:
             await conversation.record.close()
 
     async def ask_for(self, held: ConversationHeld, user: str) -> None:
-        """Asks the server that has it, and can't be reached, to hand it over."""
+        """Asks a conversation's owner, which can't be reached directly, to hand it over."""
         found = await self.find(held.session_id, user)
         if found is not None and isinstance(found.profile.store, Shared):
             await found.profile.store.ask_for(held)
 
     async def close_all(self) -> None:
-        """Side by side: one that is slow keeps nobody else waiting."""
+        """Closes all conversations at the same time, so that a slow one does not delay the
+        others."""
         async with anyio.create_task_group() as tasks:
             for conversation in self:
                 tasks.start_soon(conversation.record.close)
@@ -518,9 +522,9 @@ class SessionManager:
             await self.close_unused()
 
     def _open_fresh(self, session_id: str, reserved: _Reservation) -> FreshConversation:
-        known = self._open.get(session_id)
-        if isinstance(known, FreshConversation):
-            return known
+        existing = self._open.get(session_id)
+        if isinstance(existing, FreshConversation):
+            return existing
         fresh = self._open[session_id] = FreshConversation(
             session_id,
             reserved.profile,
@@ -546,7 +550,7 @@ class SessionManager:
 
     @asynccontextmanager
     async def alone_with(self, session_id: str) -> AsyncIterator[None]:
-        """Holds the lock of one conversation: nobody else opens, closes or deletes it."""
+        """Holds the lock of one conversation: no other task opens, closes or deletes it."""
         lock = self._locks.setdefault(session_id, anyio.Lock())
         try:
             async with lock:
@@ -563,7 +567,7 @@ _STORED = re.compile(rf"(.+)-[0-9a-f]{{{_DIGITS}}}")
 
 
 def _stem(wanted: str) -> str:
-    """Returns the beginning of the stored id for a chosen one; a long one is shortened to fit."""
+    """Returns how the stored id for a chosen id begins. A long id is shortened to fit."""
     if len(wanted) <= _STEM_CHARACTERS_MAX:
         return wanted
     digest = hashlib.sha256(wanted.encode()).hexdigest()[:_DIGITS]

@@ -1,8 +1,8 @@
 """Has a model write summaries of older turns, and a name for the conversation.
 
-Runs beside the conversation; nothing depends on it. One summary at a time. A summary is
-checked again when it is written: what was cleared, rolled back or quarantined meanwhile
-must not come back through it. A name given by a person is never replaced.
+Runs in the background; nothing depends on it. One summary at a time. A summary is checked again
+when it is written, because entries that were cleared, rolled back or quarantined meanwhile must
+not come back through it. A name given by a person is never replaced.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SUMMARY_TASK = (
 )
 _LEFT_OUT = "[… what came before this is left out …]"
 _WORDS_PER_TOKEN = 0.5
-"""Fewer than there are in most languages: nobody who writes counts well."""
+"""Fewer than most languages have, because models count their words badly."""
 
 SUMMARY_BYTES_MAX = 64 * 1024
 """The limit counts the model's reasoning too."""
@@ -104,7 +104,7 @@ class _BackgroundCall:
         return self._scope is not None
 
     def stop(self) -> None:
-        """Cancels the call; those who wait for it continue without it."""
+        """Cancels the call. Tasks that wait for it continue without its result."""
         if self._scope is not None:
             self._scope.cancel()
 
@@ -116,7 +116,7 @@ class _BackgroundCall:
         answer_tokens_max: int,
         output: ModelOutputAccumulator,
     ) -> ModelInvocationDescriptor:
-        """Raises `ProviderError` or `TimeoutError`; `output` then holds what was billed."""
+        """Raises `ProviderError` or `TimeoutError`; `output` then holds the billed tokens."""
         services = self._services
         route = services.router.route_of(model)
         invocation = route.invocation
@@ -136,21 +136,21 @@ class Summarizer(_BackgroundCall):
         super().__init__(context.record, services)
         self._context = context
         self._settled: anyio.Event | None = None
-        """Set when the summary is made or given up."""
+        """Set when the summary has been made or given up."""
 
     async def begin_epoch(self, draft: EpochEntry) -> EpochEntry:
         return await self._context.begin_epoch(draft)
 
     def start_summary(self, prompt_ref: PromptReference, epoch: EpochEntry) -> None:
-        """Starts a summary in a separate task, unless one is being made. The next turn after
-        it is finished begins an epoch that shows it."""
+        """Starts a summary in a separate task, unless one is being made. When it is finished, the
+        next turn begins an epoch that shows it."""
         if self._model is not None and not self.is_running:
             scope = self._scope = anyio.CancelScope()
             self._services.spawn(partial(self._run, prompt_ref, epoch, scope))
 
     async def finish(self, epoch: EpochEntry) -> CompactionEntry | None:
-        """Makes a summary and returns it; `None` if that failed. A summary that is being made in
-        the background is cancelled, because it covers less."""
+        """Makes a summary and returns it, or `None` if that failed. A summary being made in the
+        background is cancelled, because it covers less."""
         while self._scope is not None:
             self._scope.cancel()
             self._settled = self._settled or anyio.Event()
@@ -162,7 +162,7 @@ class Summarizer(_BackgroundCall):
 
     @property
     def _model(self) -> str | None:
-        """The model that writes summaries; `None` if none are made."""
+        """The model that writes summaries, or `None` if there are none."""
         return None if self._services.draining else self._services.context.summarizer
 
     async def _run(
@@ -194,7 +194,7 @@ class Summarizer(_BackgroundCall):
     async def _make(
         self, prompt_ref: PromptReference, epoch: EpochEntry, output: ModelOutputAccumulator
     ) -> tuple[CompactionEntry | None, str | None]:
-        """Returns the summary, or the reason why there is none; neither if there is nothing to
+        """Returns the summary, or the reason why there is none, or neither if there is nothing to
         summarize."""
         context, services, model = self._context, self._services.context, self._model
         if model is None:
@@ -250,7 +250,7 @@ class Summarizer(_BackgroundCall):
     def _out_of_date(
         self, task: SummaryTask, asked_of: ConversationHistory, head_seq: int
     ) -> str | None:
-        """Returns why a summary that was begun at this head must not be written now."""
+        """Returns why a summary that was begun at this head must not be written, or `None`."""
         if self._services.draining:
             return "the server is shutting down"
         history = self._record.history
@@ -269,7 +269,7 @@ class Summarizer(_BackgroundCall):
 
 NAME_CHARACTERS_MAX: Final = 60
 _SHOWN_CHARACTERS_MAX: Final = 2_000
-"""The model that names a conversation is shown so much of the prompt and of the answer."""
+"""The model that names a conversation is shown this much of the prompt and of the answer."""
 _NAME_BYTES_MAX: Final = 8 * 1024
 """The limit counts the model's reasoning too."""
 _ANSWER_TOKENS_MAX: Final = 1_000
@@ -282,10 +282,10 @@ _AROUND: Final = " \t\"'`*#_.:“”„‘’«»"
 
 
 class ConversationNamer(_BackgroundCall):
-    """Asks for a name once the first answer is there. A name given by a person stays."""
+    """Asks a model for a name after the first answer. A name given by a person stays."""
 
     def turn_ended(self) -> None:
-        """Begins to find a name if the turn that ended gave the first answer."""
+        """Starts naming the conversation if the turn that ended gave the first answer."""
         model = self._services.context.namer
         if model is None or self.is_running or self._services.draining:
             return
@@ -299,7 +299,7 @@ class ConversationNamer(_BackgroundCall):
             self._services.spawn(partial(self._give_name, model, shown[0], self._scope))
 
     def _has_name(self) -> bool:
-        """Whether it has a name other than its first words."""
+        """Whether the conversation has a name other than its first words."""
         return any(isinstance(entry, RenamedEntry) for entry in self._record.history.entries)
 
     async def _give_name(self, model: str, turn: Turn, scope: anyio.CancelScope) -> None:
@@ -311,7 +311,7 @@ class ConversationNamer(_BackgroundCall):
         through = turn.end.seq if turn.end else turn.number
         try:
             with scope:
-                # More may have been said meanwhile.
+                # Newer messages may have come meanwhile.
                 shown = [each for each in record.history.recent(sys.maxsize) if each.seq <= through]
                 asked, answer = (
                     each.content[:_SHOWN_CHARACTERS_MAX] for each in (shown[0], shown[-1])
@@ -323,7 +323,7 @@ class ConversationNamer(_BackgroundCall):
                     return
                 async with record.exclusive():
                     if self._services.draining or self._has_name():
-                        return  # somebody was quicker
+                        return  # it was named meanwhile
                     made = {"automatic": True, "from_seq": turn.number, "through_seq": through}
                     await record.append(RenamedEntry(name=name, metadata=made))
                 record.broadcast.announce("renamed", {"name": name, "automatic": True})
@@ -336,7 +336,7 @@ class ConversationNamer(_BackgroundCall):
 
 
 def clean_name(text: str) -> str:
-    """Returns one short line without decoration; empty if there is none."""
+    """Returns one short line without decoration, or "" if nothing is left."""
     printable = "".join(c if c.isprintable() else " " for c in text.strip().partition("\n")[0])
     line = " ".join(printable.split()).strip(_AROUND)
     if len(line) <= NAME_CHARACTERS_MAX:

@@ -5,7 +5,7 @@
     context → model → deltas → one output entry → tools → one results entry → again
 
 Every turn ends with one entry on disk: an answer, a partial answer, or a fault with the
-reason. Cancelling closes the provider's stream at once; the output so far is kept as
+reason. Cancelling closes the provider's stream at once; the output so far is stored as
 interrupted. A turn that waits for an approval can be suspended, and resumed after a restart
 of the server.
 
@@ -72,12 +72,12 @@ class RunState(Enum):
     """The turn is in the queue."""
     RUNNING = "running"
     PAUSED = "paused"
-    """Waiting for an approval, or for a slot after one; the clock is stopped."""
+    """Waiting for an approval, or for a slot after one. The clock is stopped."""
     SUSPENDED = "suspended"
     """Stopped without an end, to be resumed after the next start of the server."""
     OVER = "over"
 
-    __hash__ = object.__hash__  # the one of Enum is written in Python, and slow
+    __hash__ = object.__hash__  # Enum's own is written in Python, and slow
 
 
 class RunStep(Enum):
@@ -113,7 +113,8 @@ class TurnClock:
         self._seconds_left = math.inf
 
     def start(self, seconds: float) -> anyio.CancelScope:
-        """A cancel scope that ends after so many seconds, not counting stops."""
+        """Returns a cancel scope that ends after that many seconds, not counting the time while the
+        clock is stopped."""
         self._scope = anyio.CancelScope(deadline=monotonic() + seconds)
         return self._scope
 
@@ -137,9 +138,8 @@ class TurnSuspended(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterruptedStep:
-    """The point at which a turn is resumed that waited for an approval when the server stopped.
-    The output of this call is in the record, and these are the results of its tool calls so
-    far."""
+    """The state of a turn that was waiting for an approval when the server stopped. The output of
+    `call` is in the record; `results` are those of its tool calls so far."""
 
     model: str
     call: int
@@ -165,8 +165,7 @@ class TurnRun:
     cancel_reason: str = field(init=False, default="cancelled")
     _clock: TurnClock = field(init=False, default_factory=TurnClock)
     _pauses: int = field(init=False, default=0)
-    """The number of waits in progress: tool calls that wait for approvals, or the turn that
-    waits for a slot."""
+    """The number of waits in progress: of tool calls for approvals, or of the turn for a slot."""
     caller: ModelCaller | None = field(init=False, default=None)
     """Set by `begin`. It has the model that answers."""
     tool_host: TurnToolHost = field(init=False)
@@ -188,8 +187,8 @@ class TurnRun:
 
     @property
     def model(self) -> str | None:
-        """The model that is called. Before a resumed turn begins again, it is the model that the
-        turn had before the restart."""
+        """The model that this turn calls. For a resumed turn that has not begun again, the model it
+        had before the restart."""
         if self.caller is not None:
             return self.caller.model
         return None if self.resumed is None else self.resumed.model
@@ -213,7 +212,7 @@ class TurnRun:
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
-        """Stops the clock. Pauses may overlap: the clock goes on after the last one."""
+        """Stops the clock. Pauses may overlap: the clock continues after the last one."""
         self._pauses += 1
         if self._pauses == 1 and self.state is RunState.RUNNING:
             self._take(RunStep.PAUSE)
@@ -237,14 +236,14 @@ class TurnRun:
             self._scope.cancel()
 
     def suspend(self, reason: str) -> None:
-        """Stops the turn without an entry or event, if it waits for people and for nothing
-        else. It is resumed after a restart."""
+        """Stops the turn without an entry or event, if it waits for approvals and for nothing else.
+        It is resumed after a restart."""
         if self.state is not RunState.SUSPENDED and self.approvals.suspend(self.turn_id):
             self._take(RunStep.SUSPEND)
             self.cancel(reason)
 
     def _cancellable(self, scope: anyio.CancelScope) -> anyio.CancelScope:
-        """Lets `cancel` cancel this scope; at once if `cancel` was called before."""
+        """Lets `cancel` cancel this scope, at once if `cancel` has been called already."""
         self._scope = scope
         if self.cancel_called:
             scope.cancel()
@@ -289,7 +288,7 @@ class TurnRun:
         await self.services.slots.take(
             self.record.user,
             self.turn_id,
-            on_wait=lambda why: self.events.thought("waiting", f"waits for a slot: {why}"),
+            on_wait=lambda why: self.events.send_status("waiting", f"waits for a slot: {why}"),
         )
         self._has_slot = True
 
@@ -318,7 +317,7 @@ class TurnRun:
         return await self._end_early("interrupted", cancelled)
 
     async def _run_calls(self) -> TurnFinished:
-        """The loop: a call, then its tools, until a call gives an answer."""
+        """The loop: a call, then its tools, until a call returns an answer."""
         calls_max, first = self.services.limits.calls_max, self.call
         for call in range(first, calls_max):
             self.call = call
@@ -341,21 +340,21 @@ class TurnRun:
     async def _call_model(self) -> ModelOutputEntry:
         """Makes one model call and writes its output."""
         assert self.caller is not None
-        if not self._take_slot_now():  # given back while an approval was waited for
+        if not self._take_slot_now():  # it was given back during the wait for an approval
             with self._paused():
                 await self._take_slot()
         try:
             made = await self.caller.call(self.call, answer_only=self._has_rejected)
         finally:
             self._update_token_usage()
-        await self.events.settled()
+        await self.events.wait_until_sent()
         draft = made.entry(self.turn_id, self.call, self.services.new_entry_id)
         if "schema" in self.prompt.options and not draft.tool_calls:
             draft = replace(draft, rejected=await self._why_rejected(draft))
         entry = await self.context.state.append_model_output(draft)
         self.caller.forget()
         if entry.rejected is not None:
-            self.events.thought(
+            self.events.send_status(
                 "retrying",
                 f"the answer does not fit the schema ({entry.rejected}); the model is asked "
                 "once to mend it",
@@ -363,7 +362,7 @@ class TurnRun:
         return entry
 
     def _update_token_usage(self) -> None:
-        """Adds the usage of the last call, answered or not."""
+        """Adds the usage of the last call, even if the call failed."""
         made = None if self.caller is None else self.caller.so_far
         if made is None or made.output.usage is None:
             return
@@ -374,7 +373,7 @@ class TurnRun:
 
     @property
     def _has_rejected(self) -> bool:
-        """Whether an answer of the turn did not fit the schema of the prompt."""
+        """Whether an answer in this turn did not fit the prompt's schema."""
         if "schema" not in self.prompt.options:
             return False
         turn = self.record.history.turn(self.turn_id)
@@ -402,17 +401,17 @@ class TurnRun:
     # Its tools
 
     async def _execute_tools(self) -> None:
-        """Runs the tool calls of the last output concurrently; a failure is a result. Tool
-        calls for which a resumed turn has results are not run again. A turn that is suspended
-        before a call was approved has no result of it."""
+        """Runs the tool calls of the last output concurrently; a failure is a result. A resumed
+        turn does not repeat tool calls that have results. A tool call that was not approved
+        before the turn was suspended gets no result."""
         waiting = self.record.history.open_tool_calls(self.turn_id)
         await self.services.tools.run_all(
             tuple(each for each in waiting if each.tool_call_id not in self._results), self
         )
 
     async def ask(self, tool_call: ToolCallRequest) -> str | None:
-        """Asks people whether the tool call may run, and gives why not. Meanwhile the turn's
-        clock is stopped and its slot is free for other turns."""
+        """Asks people whether the tool call may run. Returns the reason if it may not. Meanwhile
+        the turn's clock is stopped and its slot is free for other turns."""
         self._asks_people = True
         with self._paused():
             self._give_back_slot()
@@ -437,7 +436,7 @@ class TurnRun:
 
     def tool_finished(self, result: ToolCallResult) -> None:
         if self.state is RunState.SUSPENDED:
-            return  # the tool was not run; the approval is asked for again after the restart
+            return  # the tool was not run; the approval is requested again after the restart
         if logs.tools.on:
             logs.tools(
                 "ran",
@@ -452,7 +451,7 @@ class TurnRun:
 
     async def _write_results(self, *, why_skipped: str, execute_error: str | None = None) -> None:
         """Writes one entry with the results of all open tool calls. A call without a result
-        counts as skipped. `execute_error`: why the turn ends while they are executed."""
+        counts as skipped. `execute_error`: why the turn ends before they have all run."""
         tool_calls = self.record.history.open_tool_calls(self.turn_id)
         if not tool_calls:
             return
@@ -461,9 +460,9 @@ class TurnRun:
             self._results.get(tool_call.tool_call_id) or tools.skipped(tool_call, why_skipped)
             for tool_call in tool_calls
         ]
-        kept = tuple([await self._keep_whole(result) for result in results])
+        stored = tuple([await self._keep_whole(result) for result in results])
         draft = ToolResultsEntry(
-            turn_id=self.turn_id, call=self.call, results=kept, execute_error=execute_error
+            turn_id=self.turn_id, call=self.call, results=stored, execute_error=execute_error
         )
         await self.context.state.append_tool_results(draft)
 
@@ -493,7 +492,7 @@ class TurnRun:
         then the partial answer or a fault."""
         code, reason = str(error["code"]), str(error["message"])
         with anyio.CancelScope(shield=True):
-            await self.events.settled()
+            await self.events.wait_until_sent()
         await self._write_results(why_skipped=reason, execute_error=reason)
         made = None if self.caller is None else self.caller.forget()
         entry: Entry
@@ -553,7 +552,8 @@ class TurnRun:
         )
 
     def close(self) -> None:
-        """The turn is over, or suspended: sends what is held, and lets go of all it had."""
+        """Called when the turn is over or suspended. Sends the held events and releases the slot
+        and the approvals."""
         if self.state is not RunState.SUSPENDED:
             self._take(RunStep.END)
         self._give_back_slot()
@@ -569,8 +569,8 @@ _Changed = TypeVar("_Changed")
 class TurnToolHost:
     """The tools' access to the conversation of one turn.
 
-    A tool that could not be stopped may still run when the turn is over; its changes are
-    then refused.
+    A tool that could not be stopped may still run when the turn is over. Its changes are then
+    refused.
     """
 
     __slots__ = (

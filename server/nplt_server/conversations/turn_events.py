@@ -1,14 +1,13 @@
-"""Sends the events of a running turn to the subscribers, in order.
+"""The events of a running turn: merged, journaled, and sent in order.
 
-`TurnEvents` merges the deltas of a call, writes them to the live journal and then sends them.
-It holds the output of the running call, so that a client that attaches now is sent what it
-missed (`replay`).
+`TurnEvents` holds the running call's output so that `replay` can send a newly attached client
+what it missed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TypeAlias
+from dataclasses import dataclass
 
 from nplt_protocol.messages import AgentThought, Event, TextDelta, ToolFinished, ToolStarted
 from nplt_server.conversations.record import ConversationRecord
@@ -17,11 +16,21 @@ from nplt_storage.entries import ToolCallRequest, ToolCallResult
 from nplt_storage.store import DeltaKind
 
 _DELTA_CHARACTERS_MAX = 64 * 1024
-_RESULT_CHARACTERS_MAX = 32 * 1024
+_TOOL_TEXT_CHARACTERS_MAX = 32 * 1024
+"""Longer results of a tool are cut, longer arguments left out. Both are whole in the record."""
+_TOOL_NAME_CHARACTERS_MAX = 200
 
-_HeldEvents: TypeAlias = tuple[asyncio.Future[None] | None, list[Event], DeltaKind, int]
-"""Events that wait for the live journal (the future), or behind such events; of which kind
-and length their text is. Only a store that takes time to write its journal makes them wait."""
+
+@dataclass(slots=True)
+class _HeldEvents:
+    """Events waiting for their journal write, or for events ahead of them. Only stores that
+    journal asynchronously cause this."""
+
+    journaled: asyncio.Future[None] | None
+    events: list[Event]
+    kind: DeltaKind
+    length: int
+    """The length of the events' text."""
 
 
 class TurnEvents:
@@ -30,7 +39,7 @@ class TurnEvents:
     Pieces of text that arrive within one tick of the event loop are sent as one event, so
     that a fast provider does not cause many tiny frames, and the text of a slow one is still
     sent word by word. Text is written to the live journal before it is sent, so that it
-    survives a crash; where that takes time, it is held until then, and so is what comes after.
+    survives a crash. Events after it wait too. `send_held` is the exception: it does not wait.
     """
 
     def __init__(self, record: ConversationRecord, turn_id: str) -> None:
@@ -41,7 +50,7 @@ class TurnEvents:
         self._kind: DeltaKind = "text"
         self._pieces: list[str] = []
         self._held: list[_HeldEvents] = []
-        self._flush_scheduled: asyncio.Handle | None = None
+        self._flush_handle: asyncio.Handle | None = None
         self.begin_call(0)
 
     def begin_call(self, call: int) -> None:
@@ -51,125 +60,140 @@ class TurnEvents:
         self.call = call
         self._output: ModelOutputAccumulator | None = None
         self._sent_offsets: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
-        self._queued_offsets: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
-        """The offsets after what is held."""
+        self._offsets_after_held: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
+        """The length of each kind of text once everything held has been sent."""
 
     def begin_output(self, output: ModelOutputAccumulator) -> None:
-        """Replays to a client that attaches now send this output."""
+        """From now on, replays include this output."""
         self._output = output
 
     def end_output(self) -> None:
-        """The output is an entry of the record now, or is dropped."""
+        """The output has become an entry, or was discarded."""
         self._output = None
+
+    def add(self, kind: DeltaKind, text: str) -> None:
+        """Adds text. It is sent at the end of this tick of the event loop."""
+        if not text:
+            return
+        if kind != self._kind:
+            self.flush()
+            self._kind = kind
+        self._pieces.append(text)
+        if self._flush_handle is None:
+            self._flush_handle = asyncio.get_running_loop().call_soon(self.flush)
 
     @property
     def has_output(self) -> bool:
         return self._output is not None
 
     def offset(self, kind: DeltaKind) -> int:
-        """How many code points of the current call were sent so far."""
+        """How many code points of this kind have been sent in the current call."""
         return self._sent_offsets[kind]
 
     def sent_text(self, kind: DeltaKind) -> str:
-        """The part of the current call's output that was sent."""
+        """The text of this kind that has been sent in the current call."""
         if self._output is None:
             return ""
         whole = self._output.text if kind == "text" else self._output.reasoning
         return whole[: self._sent_offsets[kind]]
 
-    def thought(self, what: str, content: str) -> None:
+    def send_status(self, status: str, content: str) -> None:
         self._emit(
             AgentThought(
-                session_id=self._session_id, turn_id=self.turn_id, type=what, content=content
+                session_id=self._session_id, turn_id=self.turn_id, type=status, content=content
             )
         )
 
     def tool_started(self, tool_call: ToolCallRequest) -> None:
-        short = len(tool_call.raw_arguments) <= _RESULT_CHARACTERS_MAX
+        short = len(tool_call.raw_arguments) <= _TOOL_TEXT_CHARACTERS_MAX
         self._emit(
             ToolStarted(
                 session_id=self._session_id,
                 turn_id=self.turn_id,
                 call=self.call,
                 tool_call_id=tool_call.tool_call_id,
-                tool_name=tool_call.tool_name[:200],
+                tool_name=tool_call.tool_name[:_TOOL_NAME_CHARACTERS_MAX],
                 arguments=dict(tool_call.arguments) if tool_call.arguments and short else {},
             )
         )
 
     def tool_finished(self, result: ToolCallResult) -> None:
-        cut = len(result.result) > _RESULT_CHARACTERS_MAX
+        is_cut = len(result.result) > _TOOL_TEXT_CHARACTERS_MAX
         self._emit(
             ToolFinished(
                 session_id=self._session_id,
                 turn_id=self.turn_id,
                 call=self.call,
                 tool_call_id=result.tool_call_id,
-                tool_name=result.tool_name[:200],
+                tool_name=result.tool_name[:_TOOL_NAME_CHARACTERS_MAX],
                 status=result.status,
                 duration=result.duration,
-                result=result.result[:_RESULT_CHARACTERS_MAX],
-                truncated=True if cut else None,
-                size=len(result.result) if cut else None,
+                result=result.result[:_TOOL_TEXT_CHARACTERS_MAX],
+                truncated=True if is_cut else None,
+                size=len(result.result) if is_cut else None,
             )
         )
 
     def flush(self) -> None:
-        if self._flush_scheduled is not None:
-            self._flush_scheduled.cancel()
-            self._flush_scheduled = None
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+            self._flush_handle = None
         if not self._pieces:
             return
         text, kind = "".join(self._pieces), self._kind
         self._pieces.clear()
         journaled = self._record.journal_delta(self.turn_id, self.call, kind, text)
-        events = self.deltas(kind, text, self._queued_offsets[kind])
-        self._queued_offsets[kind] += len(text)
+        events = self.deltas(kind, text, self._offsets_after_held[kind])
+        self._offsets_after_held[kind] += len(text)
         if journaled is None and not self._held:
-            self._send(events, kind, len(text))
+            self._send(_HeldEvents(None, events, kind, len(text)))
             return
-        self._held.append((journaled, events, kind, len(text)))
+        self._held.append(_HeldEvents(journaled, events, kind, len(text)))
         if journaled is not None:
             journaled.add_done_callback(lambda _: self._send_ready())
 
     def _emit(self, event: Event) -> None:
-        """Emits the event after the text so far and after what is held."""
+        """Emits the event after all text so far and after the held events."""
         self.flush()
         if self._held:
-            self._held.append((None, [event], "text", 0))
+            self._held.append(_HeldEvents(None, [event], "text", 0))
         else:
             self._broadcast.emit(event)
 
-    def _send(self, events: list[Event], kind: DeltaKind, length: int) -> None:
-        for event in events:
+    def _send(self, ready: _HeldEvents) -> None:
+        for event in ready.events:
             self._broadcast.emit(event)
-        self._sent_offsets[kind] += length
+        self._sent_offsets[ready.kind] += ready.length
 
     def _send_ready(self) -> None:
-        while self._held and ((first := self._held[0][0]) is None or first.done()):
-            self._send(*self._held.pop(0)[1:])
-
-    async def settled(self) -> None:
-        """Returns when all that was flushed is sent."""
         while self._held:
-            if (journaled := self._held[0][0]) is not None:
+            journaled = self._held[0].journaled
+            if journaled is not None and not journaled.done():
+                return
+            self._send(self._held.pop(0))
+
+    async def wait_until_sent(self) -> None:
+        """Waits until everything flushed has been sent."""
+        while self._held:
+            if (journaled := self._held[0].journaled) is not None:
                 await asyncio.wait([journaled])
             self._send_ready()
 
     def send_held(self) -> None:
-        """Sends what is held at once, journaled or not, because something else is to be told."""
+        """Sends the held events at once, journaled or not, for example because the turn is
+        closing and its end must come after them."""
         held, self._held = self._held, []
         for ready in held:
-            self._send(*ready[1:])
+            self._send(ready)
 
     def deltas(self, kind: DeltaKind, text: str, offset: int) -> list[Event]:
         """One event, or several if the text does not fit in one message."""
         return [
-            self.piece(kind, text[start : start + _DELTA_CHARACTERS_MAX], offset + start)
+            self.delta(kind, text[start : start + _DELTA_CHARACTERS_MAX], offset + start)
             for start in range(0, len(text), _DELTA_CHARACTERS_MAX)
         ]
 
-    def piece(self, kind: DeltaKind, text: str, offset: int) -> Event:
+    def delta(self, kind: DeltaKind, text: str, offset: int) -> Event:
         if kind == "text":
             return TextDelta(
                 session_id=self._session_id,
@@ -186,13 +210,3 @@ class TurnEvents:
             offset=offset,
             text=text,
         )
-
-    def add(self, kind: DeltaKind, text: str) -> None:
-        if not text:
-            return
-        if kind != self._kind:
-            self.flush()
-            self._kind = kind
-        self._pieces.append(text)
-        if self._flush_scheduled is None:
-            self._flush_scheduled = asyncio.get_running_loop().call_soon(self.flush)

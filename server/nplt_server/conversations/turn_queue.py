@@ -1,12 +1,12 @@
 """Runs a conversation's turns and jobs one at a time, in order of acceptance.
 
-A job (a clear, a compaction) takes its place among the turns. Every accepted turn ends with
-exactly one TURN_FINISHED, after its end is on disk. A prompt cancelled while it waits ends
-without running; what follows begins when that end is on disk.
+A job (a clear, a compaction) is queued among the turns. Every accepted turn ends with exactly
+one TURN_FINISHED, sent when its end is on disk. A prompt cancelled while it waits ends without
+running; the next turn or job begins when that end is on disk.
 
-If the end of a turn can't be written (a full disk), TURN_FINISHED is sent all the same. The end
-is written later: as soon as there is room, and before anything else is. When a conversation is
-opened, what a stopped server left unfinished is resumed or ended (`recovery`).
+If the end of a turn can't be written (a full disk), TURN_FINISHED is sent anyway. The end is
+written later, as soon as there is room and before any other entry. When a conversation is opened,
+the turns that a stopped server left unfinished are resumed or ended (`recovery`).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _Given = TypeVar("_Given")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class QueuedJob(Generic[_Given]):
-    """Work that waits in the turn queue. Exactly one of `done` and `failed` is called, also
-    if the job is dropped before it began or stopped half way."""
+    """Work that waits in the turn queue. Exactly one of `done` and `failed` is called, even if
+    the job is dropped before it begins or stopped halfway."""
 
     work: Callable[[], Awaitable[_Given]]
     done: Callable[[_Given], None]
@@ -97,15 +97,15 @@ class TurnQueue:
     services: Services
     running: TurnRun | None = field(init=False, default=None)
     is_held: bool = field(init=False, default=False)
-    """Another server is to have the conversation: no further turn begins here."""
+    """Another server will get the conversation: no further turn begins here."""
     _waiting: list[QueueItem] = field(init=False, default_factory=list)
     _working_on: QueueItem | None = field(init=False, default=None)
-    """The running turn, until its end is sent; or a job."""
+    """The running turn, until its end has been sent, or the running job."""
     _unwritten_ends: list[FaultEntry] = field(init=False, default_factory=list)
-    """Ends of turns that were sent but could not be written."""
+    """Ends of turns that have been sent but could not be written."""
     _ending: Activity = field(init=False, default_factory=Activity)
-    """Ends that are being written beside what runs: of prompts that were cancelled while they
-    waited, and of earlier turns."""
+    """Counts the ends being written while another turn or job may run: of prompts cancelled while
+    they waited, and of earlier turns."""
 
     _is_retrying: bool = field(init=False, default=False)
     """Whether a task tries to write the unwritten ends."""
@@ -117,7 +117,7 @@ class TurnQueue:
     def state(self) -> TurnQueueState:
         if self.running is not None and self.running.state is not RunState.PAUSED:
             return "running"
-        # For those before it, or for people.
+        # A queued turn waits for those before it, a paused one for people.
         return "waiting" if self.running or self._waiting else "idle"
 
     @property
@@ -160,21 +160,21 @@ class TurnQueue:
         )
 
     def add_job(self, job: QueuedJob[Any]) -> None:
-        """Queues the job. It is refused if people are asked for an approval while it waits."""
+        """Queues the job. It is refused if an approval is requested while it waits."""
         self.add(job)
         question = self.approvals.next_question
-        question.remove_done_callback(self._refuse_waiting_jobs)  # that of a job before it
+        question.remove_done_callback(self._refuse_waiting_jobs)  # added for an earlier job
         question.add_done_callback(self._refuse_waiting_jobs)
 
     def add(self, item: QueueItem) -> int:
-        """Queues the item and gives how many are before it. Call `advance` after."""
+        """Queues the item and returns how many are before it. Call `advance` afterwards."""
         self._waiting.append(item)
         return len(self._waiting) - 1 + (self._working_on is not None)
 
     def advance(self) -> None:
         is_ending = self.services.draining or self.is_held
         if self._working_on is not None or not self._waiting or is_ending:
-            return  # what waits runs after the next start, or at the next owner
+            return  # the queue is run after the next start, or by the next owner
         item = self._working_on = self._waiting.pop(0)
         if isinstance(item, TurnRun):
             before = None if item.resumed is None else item.resumed.model
@@ -218,19 +218,19 @@ class TurnQueue:
             self.running.cancel(stale.result())
 
     def interrupt(self, reason: str) -> None:
-        """The server stops: what runs ends now, unless it can be suspended."""
+        """The server stops: the running turn ends now, unless it can be suspended."""
         self.suspend(reason)
         if self.running is not None and self.running.state is not RunState.SUSPENDED:
             self.running.cancel(reason)
 
     def suspend(self, reason: str) -> None:
-        """A turn that waits for people, and for nothing else, goes on waiting after the next
-        start of the server."""
+        """Suspends the running turn if it waits for approvals and for nothing else. It keeps
+        waiting for them after the next start of the server."""
         if self.running is not None:
             self.running.suspend(reason)
 
     def drop_jobs(self, why: RequestError) -> None:
-        """Drops the job that runs, and those that wait."""
+        """Drops the running job and the waiting ones."""
         items = (self._working_on, *self._waiting)
         self._waiting = [item for item in self._waiting if isinstance(item, TurnRun)]
         for item in items:
@@ -238,7 +238,7 @@ class TurnQueue:
                 item.drop(why)
 
     def _refuse_waiting_jobs(self, _: asyncio.Future[None]) -> None:
-        """Refuses the jobs that wait: people are asked now, and may take long."""
+        """Refuses the waiting jobs, because an approval was requested, which may take long."""
         waiting = [item for item in self._waiting if isinstance(item, QueuedJob)]
         self._waiting = [item for item in self._waiting if isinstance(item, TurnRun)]
         for job in waiting:
@@ -312,8 +312,8 @@ class TurnQueue:
     # Ends that could not be written
 
     def _unwritten(self, turn: TurnRun, error: Exception) -> TurnFinished:
-        """The event of a turn whose end could not be written (a full disk, a bug). It is sent
-        all the same, so that no client waits for ever; the entry is written later."""
+        """The event for a turn whose end could not be written (a full disk, a bug). It is sent
+        anyway, so that no client waits for ever; the entry is written later."""
         known = error_to_tell(error, log, f"a turn of {self.record.session_id} failed")
         code, reason = known.code, known.message
         self._write_later(
@@ -330,10 +330,10 @@ class TurnQueue:
         return bool(self._unwritten_ends) or not self._ending.is_quiet
 
     async def write_ends(self) -> None:
-        """Writes the ends that were sent and could not be written, before anything else is
-        written: a turn that is over must never be resumed."""
+        """Writes the ends that were sent but could not be written. This comes before any other
+        write, because a turn that is over must never be resumed."""
         if not self._ending.is_quiet:
-            await self._ending.quiet()  # what is being written just now is not written twice
+            await self._ending.quiet()  # so that no end is written twice
         while self._unwritten_ends:
             fault = self._unwritten_ends[0]
             self._ending.begin()
@@ -344,8 +344,8 @@ class TurnQueue:
             self._unwritten_ends.remove(fault)
 
     async def settle(self) -> None:
-        """Writes the missing ends of turns, for an operation that needs them; raises `busy` if that
-        is not possible."""
+        """Writes the missing ends of turns, for an operation that needs them; raises `busy` if
+        that is not possible."""
         if not self.has_unwritten_ends:
             return
         try:
@@ -376,10 +376,10 @@ class TurnQueue:
         finally:
             self._is_retrying = False
 
-    # Before the server stops, and after it was started again
+    # Before the server stops, and after its next start
 
     async def note_shutdown(self) -> None:
-        """Writes the ends that are missing, and a note of the prompts that only wait."""
+        """Writes the missing ends, and a note of the prompts that are only waiting."""
         await self.write_ends()
         if waiting := self.waiting:
             await self.record.append(recovery.shutdown_note(len(waiting)))
@@ -401,6 +401,6 @@ class TurnQueue:
                 log.warning("%s: the end of a turn is missing: %s", record.session_id, error)
                 self._write_later(recovery.interruption(turn_id))
         if has_note and self._waiting:
-            with suppress(StorageError):  # then its prompts may be run once more
+            with suppress(StorageError):  # if it fails, the prompts may be run a second time
                 await record.append(recovery.shutdown_note_used())
         self.advance()

@@ -338,7 +338,7 @@ class EdgeRelay:
                 if channel is self._channel:
                     self._channel = None  # the owner has left the other conversation already
                 session.depart()
-                self._channel, self.cursor = channel, Cursor("").moved(reply, request)
+                self._channel, self.cursor = channel, Cursor("").after_attach(reply, request)
             case messages.Receipt():
                 current_id = None if self.cursor is None else self.cursor.session_id
                 is_current = channel is self._channel and reply.session_id == current_id
@@ -392,7 +392,7 @@ class EdgeRelay:
                 if entered is not None:
                     entered(reply.session_id, reply.model)
                 self._channel = channel
-                self.cursor = (self.cursor or Cursor("")).moved(reply, attach)
+                self.cursor = (self.cursor or Cursor("")).after_attach(reply, attach)
 
         reply = await channel.ask(attach, receive)
         if isinstance(reply, RequestError):
@@ -410,7 +410,7 @@ class EdgeRelay:
         for message in split_messages(frames):
             event = RelayedEvent(message)
             if message.type == MessageType.TEXT_DELTA:
-                cursor.pass_on_delta(event)
+                cursor.note_delta(event)
             session.deliver(event)
         return attached
 
@@ -427,9 +427,9 @@ class EdgeRelay:
         send = self._session.send_event
         match event.message.type:
             case MessageType.TEXT_DELTA:
-                self.cursor.pass_on_delta(event)
+                self.cursor.note_delta(event)
             case MessageType.ENTRY:
-                self.cursor.pass_on_entry(event)
+                self.cursor.note_entry(event)
             case MessageType.ERROR:
                 return  # the owner's reason for closing the channel
             case MessageType.SESSION_EVENT:
@@ -508,7 +508,7 @@ class EdgeRelay:
                     call=getattr(entry, "call", None),
                     entry=entry_as_json(entry),
                 )
-                progress[turn_id].take(event)
+                progress[turn_id].apply(event)
                 if (text := cursor.take_stored_text(event)) is not None:
                     self._deliver(text)
                 if (end := progress[turn_id].end) is not None:

@@ -1,8 +1,7 @@
 """The request handlers, one function for each request, and the table of them.
 
-A handler takes its place in the order of the connection's requests, has its effect and
-returns. What must wait (a turn, a clear) is queued with the conversation, which answers
-later.
+Handlers run in the order of the connection's requests; each takes effect before it returns. Work
+that must wait (a turn, a clear) is queued in the conversation, and its reply is sent later.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ async def _welcome(session: Session, request: Hello, pending: PendingReply, user
             session_id=session_id,
             model=model,
             models=session.server.services.router.models,
-            limits={  # those a client can do something about
+            limits={  # only those that a client can respect
                 "frame_bytes_max": FRAME_PAYLOAD_BYTES_MAX,
                 "message_bytes_max": limits.message_bytes_max,
                 "file_bytes_max": limits.file_bytes_max,
@@ -134,11 +134,12 @@ async def ping(session: Session, request: Ping, pending: PendingReply) -> None:
 
 
 async def client_note(session: Session, request: ClientNote, pending: PendingReply) -> None:
-    """A version 2 client tells its UDP port. There is nothing to say to that."""
+    """Ignores the UDP port that a version 2 client sends. The request has no reply."""
 
 
 def _storage(histories: Histories) -> JsonObject:
-    """The promise that holds where fresh conversations go, and of the others."""
+    """Describes the storage of each history: of the default one first, then `histories` with the
+    others."""
     described: list[JsonObject] = []
     for profile in histories:
         store = profile.store
@@ -157,7 +158,7 @@ def _storage(histories: Histories) -> JsonObject:
 def _providers(
     router: ProviderRouter, context: ContextServices, *, with_models: bool
 ) -> JsonObject:
-    """How each is, and what became of the calls of those models that were called."""
+    """The breaker of each provider, and the metrics of its models that have been called."""
     described: JsonObject = {}
     for provider, breaker in router.breakers.items():
         models: JsonObject = {
@@ -177,8 +178,9 @@ def _breaker(breaker: Breaker) -> JsonObject:
 
 
 async def _stored(histories: Histories, user: str) -> JsonObject:
-    """How many there are, how many are damaged, and how many were replaced by an older copy;
-    none is not said. Nothing while a store can't be asked: `storage` says why."""
+    """Counts the user's stored conversations, the damaged ones and those replaced by an older copy.
+    The latter two are left out if they are 0. Empty while a store is unavailable; `storage` says
+    why."""
     try:
         stored = await histories.count(user)
         rows = await histories.all_rows(user, RowQuery(troubled=True))
@@ -192,8 +194,8 @@ async def _stored(histories: Histories, user: str) -> JsonObject:
 
 
 async def _cluster(histories: Histories) -> JsonObject | None:
-    """The servers that share a history, the oldest first. Nothing where none is shared, or
-    while it can't be asked."""
+    """The servers that share a history, the oldest first. `None` if no history is shared, or
+    while the shared store is unavailable."""
     shared = histories.shared
     if shared is None:
         return None
@@ -219,8 +221,8 @@ async def _cluster(histories: Histories) -> JsonObject | None:
 
 
 async def status(session: Session, request: StatusRequest, pending: PendingReply) -> None:
-    """An operator is told about all users' connections, turns and calls, others about their
-    own. Conversations are always those of who asks."""
+    """Reports to an operator on all users' connections, turns and calls, and to other users on
+    their own. The conversations are always those of the requesting user."""
     services, admission = session.server.services, session.server.admission
     is_operator = admission.is_operator(session.user)
     counted = [services.counters[session.user]]

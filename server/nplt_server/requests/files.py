@@ -1,6 +1,6 @@
 """Handles requests about attachments: FILE_METADATA, FILE_DATA, FILE_GET.
 
-A user reads only the files of conversations that user may see.
+A user may read only files of conversations that this user may see.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from nplt_server.tools import ToolFailed
 from nplt_server.tools.mcp.results import McpFile
 
 _PIECE_BYTES_MAX = 1024 * 1024
-"""The most of a file that one reply carries."""
+"""The largest part of a file in one reply."""
 
 
 async def file_metadata(
     session: Session, request: messages.FileMetadata, pending: PendingReply
 ) -> None:
     session_id = ""
-    if request.purpose != "import":  # that belongs nowhere yet
+    if request.purpose != "import":  # an import belongs to no conversation yet
         try:
             session.check_may_speak()
             session_id = session.here().session_id

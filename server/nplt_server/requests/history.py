@@ -18,9 +18,9 @@ from nplt_storage.rows import NEW_NAME
 
 _PAGE_MESSAGES_MAX = 200
 _PAGE_BYTES_MIN = 4_096
-"""A smaller page could hold no message, however it is cut."""
+"""A smaller page could not hold a message, even a cut one."""
 _ENVELOPE_BYTES = 2_048
-"""Room for what stands around the messages of a page: id, name, edges."""
+"""Reserved for the other fields of a page: id, name, edges."""
 _RANGE_CHARACTERS_MAX = 10_000
 """A range of this length fits one frame, whatever its characters."""
 

@@ -1,4 +1,4 @@
-"""Handles requests that make the current conversation go on, or take it back.
+"""Handles requests that continue the current conversation, or roll it back.
 
 PROMPT, CANCEL, MODEL_SWITCH, CLEAR_REQUEST, ROLLBACK, COMPACT, APPROVAL.
 """
@@ -27,7 +27,7 @@ async def prompt(session: Session, request: messages.Prompt, pending: PendingRep
     is_foreign = not session.is_in(conversation)
 
     admission, services = session.server.admission, session.server.services
-    if admission.need_tokens:  # else the one user may do as it likes
+    if admission.need_tokens:  # a server without tokens has one user, who is not limited
         if wait := admission.prompts[session.user].take():
             raise RequestError(
                 ErrorCode.RATE_LIMITED,
@@ -39,13 +39,13 @@ async def prompt(session: Session, request: messages.Prompt, pending: PendingRep
 
         await services.quotas.check_conversations(session.user)
 
-    def receipt(given: messages.Receipt) -> None:
+    def send_receipt(receipt: messages.Receipt) -> None:
         # A plain client has no message_id: if its prompt is a duplicate, the relay sent it twice.
-        if not is_foreign and not (given.duplicate and session.can_attach):
-            session.own_turns[given.turn_id] = given.seq
-        pending.send(given)
+        if not is_foreign and not (receipt.duplicate and session.can_attach):
+            session.own_turns[receipt.turn_id] = receipt.seq
+        pending.send(receipt)
 
-    await conversation.accept(request, receipt=receipt)
+    await conversation.accept(request, receipt=send_receipt)
 
 
 async def cancel(session: Session, request: messages.Cancel, pending: PendingReply) -> None:
@@ -74,7 +74,7 @@ async def model_switch(
         await operations.set_options(conversation, request.options)
     if request.listed:
         await router.lists.load()
-        # Beside this: nobody waits for a provider that is slow or gone.
+        # In the background, because a provider may be slow or unreachable.
         session.server.services.spawn(router.begin_lists())
     pending.send(
         messages.ModelChoice(
@@ -132,7 +132,8 @@ async def compact_context(
 
 
 async def approval(session: Session, request: messages.Approval, pending: PendingReply) -> None:
-    """Asked in the conversation of this session, or in another one of the user's."""
+    """Decides an approval that was requested in this session's conversation, or in another one of
+    the user."""
     here, approval_id = session.conversation, request.approval_id
     if isinstance(here, Conversation) and here.approvals.knows(approval_id):
         session.check_may_speak()
@@ -140,7 +141,7 @@ async def approval(session: Session, request: messages.Approval, pending: Pendin
         return
     mine = [each for each in session.server.session_manager if each.user == session.user]
     asked_in = next((each for each in mine if each.approvals.holds(approval_id)), None)
-    if asked_in is None:  # it may be decided already
+    if asked_in is None:  # it may have been decided already
         asked_in = next((each for each in mine if each.approvals.knows(approval_id)), None)
     if asked_in is None:
         raise no_such_question(approval_id)

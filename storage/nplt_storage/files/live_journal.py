@@ -1,16 +1,16 @@
-"""The live journal: the text of a running answer, kept in case the process ends.
+"""The live journal: the text of a running answer, stored in case the process dies.
 
     {"turn_id":"…","call":0,"kind":"text","text":"Hel","crc":"9ae0daaf"}
 
-One line per piece, written before the piece is shown, without a sync. Once the record
-holds the call, or the turn has ended, the pieces are stale: the next answer is written
-over them, and closing the conversation removes the file. A failure here is only logged,
-because the entry at the end of the call is what counts.
+It has one line per piece, written without a sync before the piece is sent. Once the record
+contains the call's entry, or the turn has ended, the pieces are stale: the next answer overwrites
+them, and closing the conversation removes the file. A failure here is only logged, because the
+entry at the end of the call is authoritative.
 
-Every write ends with an empty line, which the next one overwrites: what follows it is
-stale. So the file need not be truncated for each answer, which costs ext4 more than all
-else that a short answer writes here. It stays open for the next answer: opening it
-takes longer than the write.
+Every write ends with an empty line, which the next write overwrites; anything after the empty
+line is stale. So the file need not be truncated for each answer, which on ext4 costs more than
+all other writes of a short answer. It stays open for the next answer, because opening it takes
+longer than the write.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class LiveJournal:
             self._call, self._is_whole, self._end = piece[:2], True, 0
             if self._descriptor is None:
                 self._descriptor = self._files.open(self._path, os.O_WRONLY | os.O_CREAT)
-        if self._is_whole:  # else a piece is missing: the next would be joined wrongly
+        if self._is_whole:  # else a piece is missing, and the next would be joined wrongly
             line = encode_piece(piece)
             written = self._files.write(self._descriptor, line + b"\n", self._end)
             self._is_whole = written == len(line) + 1
@@ -133,7 +133,7 @@ def sound_pieces(data: bytes) -> Iterator[Piece]:
 
 
 def read_journal(files: FileOperations, path: Path) -> bytes:
-    """The journal's bytes; empty if there is none or it can't be read."""
+    """The journal's bytes, or b"" if there is no journal or it can't be read."""
     try:
         with opened(files, path, os.O_RDONLY) as descriptor:
             return read_all(files, descriptor, min(files.size(descriptor), _READ_BYTES_MAX), 0)

@@ -1,11 +1,11 @@
 """The writer of one conversation's file.
 
-Appends go through the committer, the text of a running answer to the live journal.
-Blobs are written before the lines that refer to them. Every append updates the
-conversation's row and hands it to the index and to the caller. If the first append to a new
-file fails, the file is removed; the next append creates it again.
+Entries are written through the committer, and the text of a running answer to the live journal.
+Blobs are written before the lines that refer to them. Every append updates the conversation's
+row, passes it to the index and returns it. If the first append to a new file fails, the file is
+removed; the next append creates it again.
 
-A redaction is the only change of a line: it replaces the whole file.
+Only a redaction changes lines that have been written. It replaces the whole file.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ class FileRecord:
         finally:
             # The file was replaced: the next append opens the new one and checks its end.
             self._committer = self._new_committer(None)
-        kept = {"last_accessed": self.row.last_accessed, "lost": self.row.lost}
-        self.row = replace(redaction.row, **kept)
+        unchanged = {"last_accessed": self.row.last_accessed, "lost": self.row.lost}
+        self.row = replace(redaction.row, **unchanged)
         with anyio.CancelScope(shield=True):  # stopped halfway, traces of the text would stay
             stamp = await self._directory.threads.write(lambda: self._clean_up(redaction))
             await self._directory.index.redact(self.row, stamp, seq)
@@ -160,10 +160,12 @@ class FileRecord:
 
     def _clean_up(self, redaction: Redaction) -> FileStamp:
         disk, path = self._directory.disk, self.file.path
-        attachments, kept = self._directory.paths.files / self.session_id, self._blobs_to_name
+        attachments = self._directory.paths.files / self.session_id
         with plain_errors(self.session_id):
             self._journal.drop_stale()
-            remove_traces(disk, path, redaction, attachments=attachments, blobs_kept=kept)
+            remove_traces(
+                disk, path, redaction, attachments=attachments, blobs_kept=self._blobs_to_name
+            )
             self._found = disk.found(path)
             return self._stamp_of_all(self._found)
 
@@ -223,7 +225,7 @@ class FileRecord:
 
     async def _discard_new(self) -> None:
         if self.file.writing.locked():
-            return  # a write hangs, and its outcome is not known
+            return  # a write hangs, and its outcome is unknown
         await self._committer.close()
         try:
             await self._directory.threads.write(self.file.remove_unused)
@@ -242,7 +244,7 @@ class Redaction(Struct, frozen=True, kw_only=True):
     erased: Entry
     tombstone: Entry
     row: ConversationRow
-    """The row after the redaction: its name or preview may have contained the erased words."""
+    """The row after the redaction. The old name or preview may have contained the erased text."""
     blobs_named: frozenset[str]
 
 

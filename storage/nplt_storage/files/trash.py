@@ -1,15 +1,14 @@
 """Moves deleted conversations to the trash, and back.
 
-    trash/days.json                 how long each has been there, in days of service
-    trash/YYYYMMDDTHHMMSS_<id>/     when it was deleted (UTC), and all of it:
-        session_YYYYMMDD_<id>.json  and the files beside it
+    trash/days.json                 since which day of service each has been there
+    trash/YYYYMMDDTHHMMSS_<id>/     the time of deletion (UTC); the conversation's files:
+        session_YYYYMMDD_<id>.json  its own file, and those next to it
         files/                      its attachments
 
-The conversation's file is moved first: with that the conversation is deleted. It
-comes back last. What a crash leaves in between stands in the directory of
-conversations without its file, and is moved at the next start. Nothing is
-overwritten: a file whose name is taken gets another one, and folders are merged,
-since equal names in them hold equal bytes. Everything here blocks.
+The conversation's own file is moved first, which deletes the conversation, and restored last. If
+a crash interrupts a deletion, the other files stay behind without it, and are moved at the next
+start. Nothing is overwritten: a file whose name is taken gets another name, and folders are
+merged, because files with equal names in them have equal bytes. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -142,7 +141,7 @@ class Trash:
         for name in reversed(self._folders()):
             session_id = deleted_id(name)
             folder = self._directory.trash / name
-            with suppress(ValueError):  # there is no such day: somebody made it by hand
+            with suppress(ValueError):  # not a date, so the folder was made by hand
                 at = datetime.strptime(name[:15], _TIME).replace(tzinfo=UTC)
                 for file in self._disk.names_in(folder):
                     if session_id is not None and session_id_of(file) == session_id:
@@ -256,7 +255,7 @@ class Trash:
 
 @contextmanager
 def _left_if_it_fails(name: str) -> Iterator[None]:
-    """Logs a failure and goes on: one leftover must not prevent the start."""
+    """Logs a failure and continues, because one leftover must not prevent the start."""
     try:
         yield
     except OSError as error:

@@ -1,10 +1,10 @@
 """Reads the address of a Redis. Needs no Redis client.
 
     redis://[user:password@]host:port/db                            one Redis; also unix://
-    redis+sentinel://[user:password@]host:port,host:port/service/db the primary Sentinels name
-    redis+cluster://[user:password@]host:port,host:port             a cluster, by some nodes
+    redis+sentinel://[user:password@]host:port,host:port/service/db the primary that Sentinel names
+    redis+cluster://[user:password@]host:port,host:port             a cluster; some of its nodes
 
-With `rediss`, TLS. Options of the client follow as ?name=value.
+`rediss` stands for TLS. Options of the client follow as ?name=value.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _checked(url: str) -> str:
     try:
         _ = urlsplit(url).port
     except ValueError:
-        # In words of our own: a slash in a password makes a port of its beginning.
+        # Not the original message: after a slash in a password, it quotes part of the password.
         raise ValueError(
             "has a host or port that can't be read (in a password, / ? and # "
             "are written %2F, %3F and %23)"

@@ -1,22 +1,23 @@
 """Which server owns a conversation, and for how long.
 
-Acquiring counts up the conversation's generation and stores a token, `generation:nonce`,
-with the record and under a key that expires with the lease. Every script that writes
-compares the token (`scripts`), so a server that was overtaken is refused, whatever it
-believes. The owner counts the lease from before it asked, so that its own deadline never
-comes later than Redis's; past it, it writes nothing before it has acquired anew, which works
-only if nobody else had the conversation meanwhile.
+Acquiring a conversation increments its generation and stores a token, `generation:nonce`, with
+the record and under a key that expires with the lease. Every script that writes compares the
+token (`scripts`), so a server that was overtaken is refused, even if it does not know that. The
+owner counts the lease from before its request, so that its own deadline is never later than
+Redis's. After the deadline it writes nothing until it has reclaimed the lease, which fails if
+another server has owned the conversation meanwhile.
 
-A thread renews the leases of open conversations; closing returns them. Those of a process
-that died expire, unless a server of the same machine sees that it is dead.
+A thread renews the leases of open conversations; closing a conversation returns its lease. The
+leases of a dead process expire, or are taken earlier by a server on the same machine that sees
+that the process is dead.
 
-Another server that can't reach the owner asks for a conversation by a note beside the token.
-The owner reads it when it renews the lease; when it closes the conversation, the lease goes
-to the one that asked. Who has just got a conversation keeps it for the length of a lease, so
-that two servers that can't reach each other don't take it from each other all the time.
+A server that can't reach the owner asks for a conversation by a note stored with the token. The
+owner reads it when it renews the lease; when it closes the conversation, the lease goes to the
+server that asked. A new owner ignores such notes for the length of one lease, so that two servers
+that can't reach each other don't keep taking a conversation from each other.
 
-The same thread notes that this server is there and which turns run in it, for the others:
-these notes too expire with the lease.
+The same thread announces this server and its running turns to the others. These notes, too,
+expire with the lease.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ _RENEWALS_PER_LEASE: Final = 3
 _RENEWED_AT_ONCE: Final = 500
 _RENEWALS_AT_ONCE: Final = 16
 _HANDED_OVER_WITHIN: Final = 2 / 3
-"""The share of the lease for which a running answer may go on after another server has asked."""
+"""The part of the lease for which a running answer may continue after another server has asked for
+the conversation."""
 _SAFE_PART: Final = 0.9
-"""The share of the lease that is relied on, because clocks differ in speed."""
+"""The part of the lease that the owner relies on, because clocks differ in speed."""
 
 
 class Process(Struct, frozen=True):
@@ -87,9 +89,9 @@ class Server(Struct, frozen=True, kw_only=True):
 
 
 def _process(pid: int) -> Process | None:
-    """`None` if the process does not exist or has ended, or if the system does not tell."""
+    """`None` if the process does not exist or has ended, or if it can't be looked up."""
     with suppress(OSError, ValueError, IndexError):
-        # The name of the program is in parentheses, and may hold anything.
+        # The program's name is in parentheses, and may contain any character.
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         if stat[0] not in "ZX":
             return Process(
@@ -135,7 +137,7 @@ class Leases:
         self._keyspace = connection.keyspace
         self._seconds = seconds
         self.handed_over_within = seconds * _HANDED_OVER_WITHIN
-        self._kept: dict[str, Ownership] = {}
+        self._owned: dict[str, Ownership] = {}
         self._turns: dict[str, set[str]] = {}
         """The running turns of this server, by the key of their user."""
         self._announces = False
@@ -144,7 +146,7 @@ class Leases:
         self._thread: Thread | None = None
 
     def keep(self, owned: Ownership) -> None:
-        self._kept[owned.keys.owner] = owned
+        self._owned[owned.keys.owner] = owned
         self.start()
 
     def start(self, *, announces: bool = False) -> None:
@@ -154,8 +156,8 @@ class Leases:
             self._thread.start()
 
     def forget(self, owned: Ownership) -> None:
-        if self._kept.get(owned.keys.owner) is owned:
-            del self._kept[owned.keys.owner]
+        if self._owned.get(owned.keys.owner) is owned:
+            del self._owned[owned.keys.owner]
 
     def is_over(self, owned: Ownership) -> bool:
         """Whether the lease has ended by this server's clock, so that it must not write."""
@@ -179,7 +181,7 @@ class Leases:
             token = reply[1].decode()
             try:
                 server = msgspec.json.decode(reply[2], type=Server)
-            except msgspec.DecodeError:  # a later version says it differently: it is alive
+            except msgspec.DecodeError:  # of a later version, which counts as alive
                 server = Server(id="")
             if not server.is_dead:
                 raise ConversationHeld(session_id, server.address, token)
@@ -206,24 +208,24 @@ class Leases:
         owned.until = self.until(asked_at)
 
     def give_back(self, owned: Ownership) -> None:
-        """Gives up the lease, in favour of the server that has asked for it, if any."""
+        """Returns the lease, or passes it to the server that has asked for it, if there is one."""
         self.forget(owned)
         heir = (owned.wanted_by or b"", self.milliseconds)
         self._connection.run(scripts.RELEASE, [owned.keys.owner], owned.token, *heir)
 
     def ask_for(self, session_id: str, token: str) -> None:
-        """Asks the owner with this token for the conversation; the request is kept for the length
+        """Asks the owner with this token for the conversation. The request expires after the length
         of a lease."""
         key = self._keyspace.of(session_id).owner
         self._connection.run(scripts.ASK_FOR, [key], token, self.server, self.milliseconds)
 
     def renew(self) -> None:
-        """Renews the leases on all nodes in parallel, so that one that hangs does not delay the
+        """Renews the leases on all nodes in parallel, so that a node that hangs does not delay the
         others."""
-        kept = self._kept.copy()
+        all_owned = self._owned.copy()
         groups = [
-            [kept[key] for key in group[start : start + _RENEWED_AT_ONCE]]
-            for group in self._connection.by_node(kept)
+            [all_owned[key] for key in group[start : start + _RENEWED_AT_ONCE]]
+            for group in self._connection.by_node(all_owned)
             for start in range(0, len(group), _RENEWED_AT_ONCE)
         ]
         if len(groups) == 1:
@@ -247,26 +249,26 @@ class Leases:
                 may_ask = asked_at - owned.since >= self._seconds
                 owned.wanted_by = reply if may_ask and isinstance(reply, bytes) else None
             elif owned.token == token:
-                owned.until = asked_at  # it is not ours any more
+                owned.until = asked_at  # another server owns it now
 
-    # What the other servers read
+    # Notes for the other servers
 
     def members(self, *, announces: bool = False) -> list[Member]:
-        """The servers with a current lease; one that has just died is listed until its lease
-        ends."""
+        """The servers with a current announcement. A server that has died is listed until its
+        announcement expires."""
         own = Member(
             id=self.own.id,
             address=self.own.address,
             host=socket.gethostname(),
             pid=os.getpid(),
-            owned=len(self._kept),
+            owned=len(self._owned),
             started_at=self._started_at,
         )
         note = (own.id if announces else "", msgspec.json.encode(own), self.milliseconds)
         noted = self._connection.run(scripts.MEMBERS, [self._keyspace.members], *note)
         members = {own.id: own}
         for each in noted:
-            with suppress(msgspec.DecodeError):  # a later version says it differently
+            with suppress(msgspec.DecodeError):  # of a later version
                 member = msgspec.json.decode(each, type=Member)
                 members.setdefault(member.id, member)
         return sorted(members.values(), key=lambda member: member.started_at)
@@ -289,8 +291,10 @@ class Leases:
         if self._announces:
             self.members(announces=True)
         for key, turns in list(self._turns.items()):
-            if kept := list(turns):
-                self._connection.call("EVAL", scripts.KEEP_TURNS, 1, key, self.milliseconds, *kept)
+            if running := list(turns):
+                self._connection.call(
+                    "EVAL", scripts.KEEP_TURNS, 1, key, self.milliseconds, *running
+                )
 
     def close(self) -> None:
         self._stopped.set()

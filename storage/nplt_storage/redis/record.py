@@ -1,9 +1,9 @@
 """The writer of one conversation in Redis.
 
 Redis decides whether an entry follows the last one, so two servers can't both succeed. When a
-reply is lost, it is unknown whether the entry arrived: the record remembers it as doubtful,
-and the next step (another append, a close) first removes it if it did. An entry that was
-reported as failed therefore does not appear later, as long as this process lives.
+reply is lost, it is unknown whether the entry arrived. The record remembers it as doubtful, and
+the next step (another append, a close) first removes it if it did arrive. So an entry that was
+reported as failed does not appear later, as long as this process lives.
 
 Redaction is the one rewrite of a stream. Redis can't change an entry of a stream, and a deleted
 one stays in memory for a while, so the stream is copied and replaced in one step. Redis is then
@@ -51,8 +51,8 @@ from nplt_storage.redis.connection import (
     in_worker_thread,
 )
 from nplt_storage.redis.ownership import Leases, Ownership
-from nplt_storage.redis.streams import NewStream, StreamSource, decode_checkpoint, name_of
-from nplt_storage.redis.trimming import TurnSpans, checkpoint_after, ends_turn, what_is_left
+from nplt_storage.redis.streams import NewStream, StreamSource, decode_checkpoint, message_id_of
+from nplt_storage.redis.trimming import TurnSpans, checkpoint_after, ends_turn, trimmed_prompts
 from nplt_storage.redis.user_lists import UserLists
 from nplt_storage.rows import (
     Checkpoint,
@@ -70,11 +70,11 @@ _ASKED_SECONDS_MAX: Final = 10.0
 _ASKED_AGAIN_SECONDS: Final = 0.02
 
 _WaitingPiece: TypeAlias = tuple[tuple[str, int], bytes, Future[None]]
-"""The turn and call, the encoded piece, and a future that ends when it was sent."""
+"""The turn and call, the encoded piece, and a future that is done when it has been sent."""
 
 
 def _settle(pieces: Sequence[_WaitingPiece]) -> None:
-    """Releases the callers that wait for these pieces; may be called from any thread."""
+    """Releases the callers that wait for these pieces. It may be called from any thread."""
 
     def settle() -> None:
         for _, _, sent in pieces:
@@ -82,7 +82,7 @@ def _settle(pieces: Sequence[_WaitingPiece]) -> None:
                 sent.set_result(None)
 
     if pieces:
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+        with suppress(RuntimeError):  # the loop has ended, so no caller waits
             pieces[0][2].get_loop().call_soon_threadsafe(settle)
 
 
@@ -265,11 +265,11 @@ class RedisRecord:
 
         def attempt() -> None:
             doubts = orjson.dumps(self._doubts)
-            self._doubts[digest] = name_of(entry)
+            self._doubts[digest] = message_id_of(entry)
             self._write(
                 scripts.APPEND,
                 *(entry.seq, line, row_as_bytes(row), self._parts.ttl_milliseconds),
-                *(int(forget), doubts, row.first_seq, name_of(entry)),
+                *(int(forget), doubts, row.first_seq, message_id_of(entry)),
             )
             self._doubts.clear()
 
@@ -349,7 +349,7 @@ class RedisRecord:
                 scripts.TRIM,
                 *(row.head_seq, first, encode_line(checkpoint), row_as_bytes(trimmed)),
                 self._parts.ttl_milliseconds,
-                *what_is_left(gone, hidden=row.hidden),
+                *trimmed_prompts(gone, hidden=row.hidden),
             )
         except Exception as error:  # whatever it is, the entry is stored, and its writer must know
             log.warning("%s: can't be trimmed: %r", self.session_id, error)

@@ -44,7 +44,7 @@ from nplt_storage.redis.streams import (
     NewStream,
     StreamSource,
     decode_checkpoint,
-    name_of,
+    message_id_of,
     place_in_stream,
 )
 from nplt_storage.redis.user_lists import UserLists, place_as_bytes, read_place
@@ -366,9 +366,9 @@ class RedisStore:
         noted, is_all = ask()
         if not is_all:
             self._connection.call_many(
-                ("HSETNX", keys.prompts, name, place_in_stream(entry))
+                ("HSETNX", keys.prompts, prompt_id, place_in_stream(entry))
                 for entry in self._source(row).after(0)
-                if (name := name_of(entry))
+                if (prompt_id := message_id_of(entry))
             )
             self._connection.run(scripts.COUNT_PROMPTS, keys)
             noted, _ = ask()

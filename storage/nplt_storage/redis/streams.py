@@ -1,7 +1,7 @@
-"""The stream of one conversation in Redis: reading its lines, and writing a new one.
+"""Reads the Redis stream of one conversation, and builds a new stream.
 
 A new stream is built under temporary keys and then replaces the conversation's keys in one
-script. It expires an hour after its last line, in case the process dies.
+script. The temporary keys expire an hour after the last write, in case the process dies.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from nplt_storage.ids import new_entry_id
 from nplt_storage.redis.connection import Argument, RedisConnection, in_worker_thread
 from nplt_storage.rows import ConversationRow, fold, read_checkpoint
 
+_LINES_AT_FIRST: Final = 24
+_LINES_MAX: Final = 1000
+_BYTES_AT_ONCE: Final = 1024 * 1024
+_EXPIRES_SECONDS: Final = 3600
 
-def name_of(entry: Entry) -> str:
-    """The message_id of a prompt; empty for every other entry."""
+
+def message_id_of(entry: Entry) -> str:
+    """The message id of a prompt, or "" for any other entry."""
     return (entry.message_id or "") if isinstance(entry, ModelInputEntry) else ""
 
 
 def place_in_stream(entry: Entry) -> bytes:
-    """The value noted under a prompt's message id while its line is kept."""
+    """The JSON value of a prompt's message id in the `prompts` hash: `[seq]`, or
+    `[seq, turn_id, state]` once the line is trimmed."""
     return b"[%d]" % entry.seq
-
-
-_LINES_AT_FIRST: Final = 24
-_LINES_MAX: Final = 1000
-_BYTES_AT_ONCE: Final = 1024 * 1024
-_KEPT_SECONDS: Final = 3600
 
 
 class StreamSource:
@@ -55,8 +55,8 @@ class StreamSource:
     def at(self, seq: int) -> Entry | None:
         if not 1 <= seq <= self.head_seq:
             return None
-        found = self._read("XRANGE", seq, seq, 1)
-        return self._decoded(found[0][1]) if found else None
+        lines = self._read("XRANGE", seq, seq, 1)
+        return self._decoded(lines[0][1]) if lines else None
 
     def lines_after(self, seq: int) -> Iterator[bytes]:
         return self._walk("XRANGE", max(seq, 0) + 1, 1)
@@ -66,22 +66,22 @@ class StreamSource:
         expected: int | None = None
         count = _LINES_AT_FIRST
         while (last - start) * step >= 0:
-            found = self._read(command, start, last, count)
-            for seq, line in found:
+            lines = self._read(command, start, last, count)
+            for seq, line in lines:
                 if expected is not None and seq != expected:
                     raise self._damaged(f"entry {expected} is missing")
                 yield line
                 expected = seq + step
-            if len(found) < count or expected is None:
+            if len(lines) < count or expected is None:
                 return
             start = expected
-            mean = sum(len(line) for _, line in found) // len(found)
+            mean = sum(len(line) for _, line in lines) // len(lines)
             count = max(1, min(_LINES_MAX, _BYTES_AT_ONCE // max(mean, 1)))
 
     def _read(self, command: str, start: int, last: int, count: int) -> list[tuple[int, bytes]]:
-        found = self._connection.ask(command, self._log, start, last, "COUNT", count)
+        replies = self._connection.ask(command, self._log, start, last, "COUNT", count)
         lines: list[tuple[int, bytes]] = []
-        for entry_id, fields in found:
+        for entry_id, fields in replies:
             seq, line = int(entry_id.partition(b"-")[0]), bytes(fields.get(b"line", b""))
             try:
                 numbered = verify_line(line)
@@ -111,30 +111,35 @@ def decode_checkpoint(session_id: str, line: bytes | None) -> CheckpointEntry | 
     except BadLine as error:
         raise ConversationDamaged(session_id, f"its checkpoint: {error}") from error
     if not isinstance(entry, CheckpointEntry):
-        raise ConversationDamaged(session_id, "its checkpoint is something else")
+        raise ConversationDamaged(session_id, "its checkpoint is an entry of another kind")
     return entry
 
 
 class NewStream:
     def __init__(self, connection: RedisConnection, row: ConversationRow) -> None:
         self.row = row
-        """The row after the entries so far."""
+        """The row after the entries written so far."""
         self.checkpoint_line = b""
-        """The state before the first entry, if earlier ones were trimmed."""
+        """The encoded checkpoint, if earlier entries were trimmed."""
         self.keys = connection.keyspace.of(row.session_id, f"@new:{new_entry_id()}:")
         self._connection = connection
 
     @in_worker_thread
     def add(self, entries: Sequence[Entry]) -> None:
-        own, first = self.row, entries[0] if entries else None
-        if own.head_seq == 0 and isinstance(first, CheckpointEntry) and first.seq > 1:
-            # A copy of a conversation that was trimmed begins with what is left of the rest.
-            found = read_checkpoint(first)
-            if found is None:
+        row, first = self.row, entries[0] if entries else None
+        if row.head_seq == 0 and isinstance(first, CheckpointEntry) and first.seq > 1:
+            # A copy of a trimmed conversation begins with a checkpoint that stands for the trimmed
+            # entries.
+            state = read_checkpoint(first)
+            if state is None:
                 raise BadEntry(f"entry {first.seq} can't be the first: its state can't be read")
             self.checkpoint_line = encode_line(first)
-            named = {"session_id": own.session_id, "user": own.user, "created_at": own.created_at}
-            self.row = replace(fold(found.row, first), first_seq=first.seq + 1, **named)
+            identity = {
+                "session_id": row.session_id,
+                "user": row.user,
+                "created_at": row.created_at,
+            }
+            self.row = replace(fold(state.row, first), first_seq=first.seq + 1, **identity)
             entries = entries[1:]
         self.write(entries)
 
@@ -144,7 +149,7 @@ class NewStream:
         self._send(("HSET", self.keys.blobs, blob.blob_id, data))
         return blob
 
-    # In a worker thread
+    # The caller must be in a worker thread
 
     def write(self, entries: Iterable[Entry]) -> None:
         commands: list[tuple[Argument, ...]] = []
@@ -154,8 +159,8 @@ class NewStream:
                 raise BadEntry(f"entry {entry.seq} can't follow entry {self.row.head_seq}")
             line = encode_line(entry)
             commands.append(("XADD", self.keys.log, f"{entry.seq}-0", "line", line))
-            if name := name_of(entry):
-                commands.append(("HSETNX", self.keys.prompts, name, place_in_stream(entry)))
+            if message_id := message_id_of(entry):
+                commands.append(("HSETNX", self.keys.prompts, message_id, place_in_stream(entry)))
             self.row = fold(self.row, entry)
             size += len(line)
             if size > _BYTES_AT_ONCE:
@@ -167,5 +172,5 @@ class NewStream:
         self._connection.call("DEL", *self.keys)
 
     def _send(self, *commands: tuple[Argument, ...]) -> None:
-        expiring = [("EXPIRE", key, _KEPT_SECONDS) for key in self.keys]
+        expiring = [("EXPIRE", key, _EXPIRES_SECONDS) for key in self.keys]
         self._connection.call_many([*commands, *expiring])

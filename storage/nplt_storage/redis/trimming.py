@@ -1,11 +1,11 @@
 """Trimming a conversation in Redis to its newest turns.
 
-Turns can overlap, so a cut is only made where no turn lies on both sides of it:
-sometimes more turns are kept than asked for, never fewer and never a part of one.
-Turns that a rollback hid do not count, but are not split either.
+Turns can overlap, so a cut is made only where no turn lies on both sides of it. So sometimes
+more turns remain than were requested, but never fewer and never a part of one. Turns hidden by a
+rollback do not count, but are not split either.
 
-A checkpoint holds the state at the cut. It is stored beside the stream under the number
-of the last entry that was removed, and changes in the same step.
+A checkpoint holds the state at the cut. It is stored next to the stream with the seq of the last
+removed entry, and is replaced in the same step as the cut.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nplt_storage.entries import (
 )
 from nplt_storage.history import Ranges
 from nplt_storage.redis.connection import Argument
-from nplt_storage.redis.streams import name_of
+from nplt_storage.redis.streams import message_id_of
 from nplt_storage.rows import (
     Checkpoint,
     StateEntry,
@@ -43,14 +43,15 @@ class _Span(Struct):
     first: int
     last: int
     end: int
-    """The last entry of the turn; `last` may be a rollback that left a part of it."""
+    """The seq of the turn's last entry. `last` may be that of a rollback that left part of the
+    turn."""
     is_ended: bool = False
     is_hidden: bool = False
     counts: bool = True
 
 
 class TurnSpans:
-    """The first and last entries of each turn that is kept."""
+    """The first and last entry of each turn in the stream."""
 
     def __init__(self) -> None:
         self._turns: dict[str, _Span] = {}
@@ -68,13 +69,13 @@ class TurnSpans:
             turn.is_ended = turn.is_ended or ends_turn(entry)
 
     def first_to_keep(self, turns_max: int) -> int:
-        """The number of the first entry to keep; 0 if all are kept."""
+        """The seq of the first entry to keep, or 0 to keep all."""
         spans = sorted(self._turns.values(), key=lambda turn: turn.first, reverse=True)
-        kept = 0
+        counted = 0
         for place, turn in enumerate(spans):
-            kept += turn.is_ended and turn.counts
+            counted += turn.is_ended and turn.counts
             older = spans[place + 1 :]
-            may_begin = kept >= turns_max and not turn.is_hidden
+            may_begin = counted >= turns_max and not turn.is_hidden
             if may_begin and all(o.is_ended and o.last < turn.first for o in older):
                 return turn.first if older else 0
         return 0
@@ -87,7 +88,7 @@ class TurnSpans:
         for turn in self._turns.values():
             begins, ends = is_in(self._hidden, turn.first), is_in(self._hidden, turn.end)
             turn.is_ended, turn.is_hidden, turn.counts = True, begins, not (begins or ends)
-            # What is left of a turn must stay with the rollback.
+            # The remaining part of a turn must not be separated from the rollback.
             turn.last = rollback.seq if ends and not begins else max(turn.last, turn.end)
 
 
@@ -100,15 +101,15 @@ def ends_turn(entry: Entry) -> bool:
 def checkpoint_after(
     before: Checkpoint, gone: Sequence[Entry], *, entry_id: str
 ) -> CheckpointEntry:
-    """The state after these entries have been trimmed too."""
+    """The checkpoint after these entries have been trimmed too."""
     last = gone[-1]
     row = replace(fold_all(before.row, gone), first_seq=last.seq + 1)
-    there = {
+    by_seq = {
         entry.seq: entry
         for entry in (*before.state_entries, *gone)
         if isinstance(entry, StateEntry)
     }
-    state_entries = tuple(there[seq] for seq in state_seqs_of(row).values() if seq in there)
+    state_entries = tuple(by_seq[seq] for seq in state_seqs_of(row).values() if seq in by_seq)
     return CheckpointEntry(
         seq=last.seq,
         id=entry_id,
@@ -117,12 +118,12 @@ def checkpoint_after(
     )
 
 
-def what_is_left(gone: Sequence[Entry], *, hidden: Ranges) -> list[Argument]:
-    """The message ids of trimmed prompts, each with the facts that are kept about it."""
-    left: list[Argument] = []
-    for place, entry in enumerate(gone):  # a turn is trimmed whole: its end is among them
-        name = name_of(entry)
-        known = sent_before(gone[place:], hidden=hidden) if name else None
+def trimmed_prompts(gone: Sequence[Entry], *, hidden: Ranges) -> list[Argument]:
+    """The message ids of trimmed prompts, each followed by its value in the `prompts` hash."""
+    prompts: list[Argument] = []
+    for place, entry in enumerate(gone):  # turns are trimmed as a whole, so the end of each is here
+        prompt_id = message_id_of(entry)
+        known = sent_before(gone[place:], hidden=hidden) if prompt_id else None
         if known is not None:
-            left += name, orjson.dumps([known.seq, known.turn_id, known.state])
-    return left
+            prompts += prompt_id, orjson.dumps([known.seq, known.turn_id, known.state])
+    return prompts

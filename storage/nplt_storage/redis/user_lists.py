@@ -1,6 +1,6 @@
 """The sorted list of each user's conversations.
 
-Its members sort as pages of a list do: pinned conversations first, then by time.
+Its members sort like the pages of a list: pinned conversations first, then by time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class UserLists(Sender):
         self._connection.call("ZREM", key, place_as_bytes(place_of(row)))
 
     def moved(self, before: ConversationRow, after: ConversationRow) -> None:
-        """Queues the move; readers of this store wait until it is written."""
+        """Queues the move. Readers of this store wait until it has been written."""
         place, gone = place_as_bytes(place_of(after)), {place_as_bytes(place_of(before))}
         with self._lock:
             _, _, earlier = self._waiting.get(after.session_id, ("", b"", set()))
@@ -75,7 +75,7 @@ class UserLists(Sender):
             try:
                 self.replace(user, gone, place)
             except BaseException:
-                with self._lock:  # with the next one, unless a reader puts it right before
+                with self._lock:  # written with the next move, unless a reader corrects it first
                     later = self._waiting.get(session_id, (user, place, set()))
                     self._waiting[session_id] = (*later[:2], later[2] | gone)
                 raise

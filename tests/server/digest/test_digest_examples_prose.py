@@ -1,6 +1,6 @@
-"""What becomes of what people and models say: texts beside their summary and gist.
+"""How prose is digested: whole prompts and answers with their expected summary and gist.
 
-Written out, so that a reader can judge as a model would: is it enough to go on?
+Each is written out, so that a reader can judge whether a model could work with it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ open, and it is the town's own groups, not its critics, who will have to answer 
 """
 
 
-def test_a_prompt_keeps_what_is_the_matter_and_what_is_asked() -> None:
+def test_a_prompt_keeps_the_problem_and_the_question() -> None:
     summary, gist = _summary_and_gist(PROMPT)
     assert summary == PROMPT_SUMMARY
     assert gist == PROMPT_GIST
@@ -197,7 +197,9 @@ ANSWER_GIST = """\
 so `2026-03-06` and `2026-03-06 ` are two groups, and each group prints its own label."""
 
 
-def test_an_essay_keeps_the_thread_of_its_paragraphs() -> None:
+def test_an_essay_keeps_the_opening_sentence_of_each_paragraph() -> None:
+    # This pins what the cutter does, not what would be best: paragraph two, on the carnival, is
+    # the subject of the essay, yet only its opening sentence is left.
     summary, gist = _summary_and_gist(ESSAY)
     assert summary == ESSAY_SUMMARY
     assert gist == ESSAY_GIST

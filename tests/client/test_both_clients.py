@@ -1,10 +1,11 @@
-"""A session against a scripted server, through the asynchronous and the blocking shell."""
+"""Client scenarios against a scripted server, run with the asynchronous and the blocking client."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
+from tests.client.clients_under_test import OpenClient, open_asynchronous, open_blocking
 from tests.client.scripted_peer import (
     MODEL,
     SESSION,
@@ -17,7 +18,6 @@ from tests.client.scripted_peer import (
     scripted_peer,
     started,
 )
-from tests.client.session_shells import OpenShell, open_asynchronous, open_blocking
 from tests.support.faulty_network import FaultyNetwork, open_road
 from tests.support.ports import free_port
 
@@ -73,8 +73,8 @@ WELCOME = encode_reply(
 
 
 @pytest.fixture(params=[open_asynchronous, open_blocking], ids=["asynchronous", "blocking"])
-def open_shell(request: pytest.FixtureRequest) -> OpenShell:
-    chosen: OpenShell = request.param
+def open_client(request: pytest.FixtureRequest) -> OpenClient:
+    chosen: OpenClient = request.param
     return chosen
 
 
@@ -124,24 +124,24 @@ def dies_inside_welcome(talk: Talk) -> None:
 
 @pytest.mark.parametrize("script", [says_nothing, greets_and_goes, dies_inside_welcome])
 def test_a_server_that_closes_before_welcome_is_cannot_connect(
-    open_shell: OpenShell, script: Callable[[Talk], None]
+    open_client: OpenClient, script: Callable[[Talk], None]
 ) -> None:
-    with scripted_peer(script) as peer, pytest.raises(CannotConnect), open_shell(peer.url):
+    with scripted_peer(script) as peer, pytest.raises(CannotConnect), open_client(peer.url):
         pass
 
 
-def test_the_last_text_before_the_close_is_the_reason_of_the_error(open_shell: OpenShell) -> None:
+def test_the_last_text_before_the_close_is_the_reason_of_the_error(open_client: OpenClient) -> None:
     with (
         scripted_peer(greets_and_goes) as peer,
         pytest.raises(CannotConnect, match="too many connections"),
-        open_shell(peer.url),
+        open_client(peer.url),
     ):
         pass
 
 
-def test_a_closed_port_is_cannot_connect(open_shell: OpenShell) -> None:
+def test_a_closed_port_is_cannot_connect(open_client: OpenClient) -> None:
     url = f"nplt://127.0.0.1:{free_port()}"
-    with pytest.raises(CannotConnect) as caught, open_shell(url):
+    with pytest.raises(CannotConnect) as caught, open_client(url):
         pass
     assert caught.value.nothing_listens
 
@@ -150,16 +150,18 @@ def test_a_closed_port_is_cannot_connect(open_shell: OpenShell) -> None:
     "reply_json",
     [b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"." * 70_000, b"220 mail ESMTP\r\n" * 5_000],
 )
-def test_a_server_of_another_protocol_is_refused(open_shell: OpenShell, reply_json: bytes) -> None:
+def test_a_server_of_another_protocol_is_refused(
+    open_client: OpenClient, reply_json: bytes
+) -> None:
     with (
         scripted_peer(lambda talk: talk.send(reply_json)) as peer,
         pytest.raises((CannotConnect, ProtocolViolation)),
-        open_shell(peer.url),
+        open_client(peer.url),
     ):
         pass
 
 
-def test_a_version_that_was_not_offered_is_a_protocol_violation(open_shell: OpenShell) -> None:
+def test_a_version_that_was_not_offered_is_a_protocol_violation(open_client: OpenClient) -> None:
     def speaks_another_version(talk: Talk) -> None:
         talk.welcome(version=9)
         talk.wait_until_gone()
@@ -167,12 +169,12 @@ def test_a_version_that_was_not_offered_is_a_protocol_violation(open_shell: Open
     with (
         scripted_peer(speaks_another_version) as peer,
         pytest.raises(ProtocolViolation, match="version 9"),
-        open_shell(peer.url),
+        open_client(peer.url),
     ):
         pass
 
 
-def test_a_missing_welcome_is_a_timeout(open_shell: OpenShell) -> None:
+def test_a_missing_welcome_is_a_timeout(open_client: OpenClient) -> None:
     def script(talk: Talk) -> None:
         talk.greet()
         talk.wait_until_gone()
@@ -180,7 +182,7 @@ def test_a_missing_welcome_is_a_timeout(open_shell: OpenShell) -> None:
     with (
         scripted_peer(script) as peer,
         pytest.raises(TimedOut, match="within 1 s"),
-        open_shell(peer.url, timeout=1.0),
+        open_client(peer.url, timeout=1.0),
     ):
         pass
 
@@ -194,7 +196,7 @@ def test_a_missing_welcome_is_a_timeout(open_shell: OpenShell) -> None:
     ],
 )
 def test_a_refused_hello_raises_the_error_of_its_code(
-    open_shell: OpenShell, code: ErrorCode, error: type[NpltError]
+    open_client: OpenClient, code: ErrorCode, error: type[NpltError]
 ) -> None:
     def script(talk: Talk) -> None:
         talk.greet()
@@ -203,7 +205,7 @@ def test_a_refused_hello_raises_the_error_of_its_code(
     with (
         scripted_peer(script) as peer,
         pytest.raises(error, match="not you"),
-        open_shell(peer.url),
+        open_client(peer.url),
     ):
         pass
 
@@ -213,7 +215,7 @@ def test_a_refused_hello_raises_the_error_of_its_code(
 
 @pytest.mark.parametrize("piece_bytes", [None, 1])
 def test_events_that_arrive_with_the_receipt_belong_to_the_turn(
-    open_shell: OpenShell, piece_bytes: int | None
+    open_client: OpenClient, piece_bytes: int | None
 ) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
@@ -222,13 +224,13 @@ def test_events_that_arrive_with_the_receipt_belong_to_the_turn(
 
     with (
         scripted_peer(script, piece_bytes=piece_bytes) as peer,
-        open_shell(peer.url) as shell,
+        open_client(peer.url) as client,
     ):
-        answer = shell.ask("go")
+        answer = client.ask("go")
     assert (answer.pieces, answer.text) == (["one ", "two"], "one two")
 
 
-def test_a_long_prompt_goes_out_in_fragments_and_arrives_whole(open_shell: OpenShell) -> None:
+def test_a_long_prompt_goes_out_in_fragments_and_arrives_whole(open_client: OpenClient) -> None:
     text = "long " * 100_000
 
     def script(talk: Talk) -> None:
@@ -236,24 +238,24 @@ def test_a_long_prompt_goes_out_in_fragments_and_arrives_whole(open_shell: OpenS
         assert talk.answer("got it").text == text
         talk.wait_until_gone()
 
-    with scripted_peer(script) as peer, open_shell(peer.url) as shell:
-        assert shell.ask(text).text == "got it"
+    with scripted_peer(script) as peer, open_client(peer.url) as client:
+        assert client.ask(text).text == "got it"
 
 
-def test_a_prompt_over_the_servers_limit_is_not_sent(open_shell: OpenShell) -> None:
+def test_a_prompt_over_the_servers_limit_is_not_sent(open_client: OpenClient) -> None:
     def script(talk: Talk) -> None:
         talk.welcome(limits={"message_bytes_max": 100_000})
         talk.answer("fine")
         talk.wait_until_gone()
 
-    with scripted_peer(script) as peer, open_shell(peer.url) as shell:
+    with scripted_peer(script) as peer, open_client(peer.url) as client:
         with pytest.raises(LimitExceeded):
-            shell.ask("x" * 100_001)
-        assert shell.ask("x" * 90_000).text == "fine"
+            client.ask("x" * 100_001)
+        assert client.ask("x" * 90_000).text == "fine"
 
 
 def test_a_prompt_that_cannot_be_encoded_is_refused_before_it_is_sent(
-    open_shell: OpenShell,
+    open_client: OpenClient,
 ) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
@@ -261,25 +263,25 @@ def test_a_prompt_that_cannot_be_encoded_is_refused_before_it_is_sent(
 
     with (
         scripted_peer(script) as peer,
-        open_shell(peer.url) as shell,
+        open_client(peer.url) as client,
         pytest.raises(RequestRefused),
     ):
-        shell.ask("lone \ud800 surrogate")
+        client.ask("lone \ud800 surrogate")
 
 
-def test_a_refused_prompt_raises_its_reason_and_field(open_shell: OpenShell) -> None:
+def test_a_refused_prompt_raises_its_reason_and_field(open_client: OpenClient) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.refuse(talk.expect(Prompt)[0], ErrorCode.NOT_FOUND, "no such model", field="model")
         talk.wait_until_gone()
 
-    with scripted_peer(script) as peer, open_shell(peer.url) as shell:
+    with scripted_peer(script) as peer, open_client(peer.url) as client:
         with pytest.raises(RequestRefused, match="no such model") as caught:
-            shell.ask("go")
+            client.ask("go")
         assert (caught.value.code, caught.value.field) == ("not_found", "model")
 
 
-def test_a_servers_ping_gets_a_pong(open_shell: OpenShell) -> None:
+def test_a_servers_ping_gets_a_pong(open_client: OpenClient) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.expect(StatusRequest)
@@ -288,15 +290,15 @@ def test_a_servers_ping_gets_a_pong(open_shell: OpenShell) -> None:
 
     with (
         scripted_peer(script) as peer,
-        open_shell(peer.url) as shell,
+        open_client(peer.url) as client,
         pytest.raises(ConnectionLost),
     ):
-        shell.status()
+        client.status()
 
 
 @pytest.mark.parametrize("reply_json", [b"not json", b"{}"])
 def test_a_malformed_reply_is_a_protocol_violation(
-    open_shell: OpenShell, reply_json: bytes
+    open_client: OpenClient, reply_json: bytes
 ) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
@@ -305,28 +307,28 @@ def test_a_malformed_reply_is_a_protocol_violation(
 
     with (
         scripted_peer(script) as peer,
-        open_shell(peer.url) as shell,
+        open_client(peer.url) as client,
         pytest.raises(ProtocolViolation),
     ):
-        shell.status()
+        client.status()
 
 
 @pytest.mark.slow
-def test_a_missing_reply_is_a_timeout(open_shell: OpenShell) -> None:
+def test_a_missing_reply_is_a_timeout(open_client: OpenClient) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.wait_until_gone()
 
     with (
         scripted_peer(script) as peer,
-        open_shell(peer.url, timeout=5.0) as shell,
+        open_client(peer.url, timeout=5.0) as client,
         pytest.raises(TimedOut, match="within 5 s"),
     ):
-        shell.status()
+        client.status()
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 1, 4, 5, 20])
-def test_a_truncated_reply_is_connection_lost(open_shell: OpenShell, kept_bytes: int) -> None:
+def test_a_truncated_reply_is_connection_lost(open_client: OpenClient, kept_bytes: int) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         seq, _ = talk.expect(Cancel)
@@ -335,13 +337,13 @@ def test_a_truncated_reply_is_connection_lost(open_shell: OpenShell, kept_bytes:
 
     with (
         scripted_peer(script) as peer,
-        open_shell(peer.url) as shell,
+        open_client(peer.url) as client,
         pytest.raises(ConnectionLost),
     ):
-        shell.cancel()
+        client.cancel()
 
 
-def test_a_connection_reset_is_connection_lost(open_shell: OpenShell) -> None:
+def test_a_connection_reset_is_connection_lost(open_client: OpenClient) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.next_request()
@@ -349,13 +351,13 @@ def test_a_connection_reset_is_connection_lost(open_shell: OpenShell) -> None:
 
     with (
         scripted_peer(script) as peer,
-        open_shell(peer.url) as shell,
+        open_client(peer.url) as client,
         pytest.raises(ConnectionLost),
     ):
-        shell.status()
+        client.status()
 
 
-def test_a_silent_server_is_sent_a_ping_and_then_connection_lost(open_shell: OpenShell) -> None:
+def test_a_silent_server_is_sent_a_ping_and_then_connection_lost(open_client: OpenClient) -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.take_prompt(events=(started(),))
@@ -366,13 +368,13 @@ def test_a_silent_server_is_sent_a_ping_and_then_connection_lost(open_shell: Ope
     with (
         scripted_peer(script) as peer,
         # Not the deadline ends it, which would come long after the limit of any test.
-        open_shell(peer.url, silence_seconds=0.5, timeout=10_000) as shell,
+        open_client(peer.url, silence_seconds=0.5, timeout=10_000) as client,
         pytest.raises(ConnectionLost, match="does not reply"),
     ):
-        shell.ask("hello?")
+        client.ask("hello?")
 
 
-def test_a_truncated_entry_is_completed_from_the_record(open_shell: OpenShell) -> None:
+def test_a_truncated_entry_is_completed_from_the_record(open_client: OpenClient) -> None:
     cut = stored_answer("a lo")
     cut.entry.update(truncated=True, size=13)
     whole = stored_answer("a long answer")
@@ -384,12 +386,12 @@ def test_a_truncated_entry_is_completed_from_the_record(open_shell: OpenShell) -
         talk.reply(MessageType.HISTORY_REQUEST, seq, history({**whole.entry, "turn_id": "turn-1"}))
         talk.wait_until_gone()
 
-    with scripted_peer(script) as peer, open_shell(peer.url) as shell:
-        assert shell.ask("go").text == "a long answer"
+    with scripted_peer(script) as peer, open_client(peer.url) as client:
+        assert client.ask("go").text == "a long answer"
 
 
 def test_a_duplicate_prompt_whose_turn_is_over_is_replayed_from_the_record(
-    open_shell: OpenShell,
+    open_client: OpenClient,
 ) -> None:
     stored = {**stored_answer("as before", seq=8).entry, "turn_id": "turn-1"}
 
@@ -403,8 +405,8 @@ def test_a_duplicate_prompt_whose_turn_is_over_is_replayed_from_the_record(
         talk.reply(MessageType.HISTORY_REQUEST, seq, history(stored, after=8))
         talk.wait_until_gone()
 
-    with scripted_peer(script) as peer, open_shell(peer.url) as shell:
-        answer = shell.ask("hi", message_id="known")
+    with scripted_peer(script) as peer, open_client(peer.url) as client:
+        answer = client.ask("hi", message_id="known")
     assert answer.text == "as before"
     assert answer.finished is not None
     assert answer.finished.state == "completed"
@@ -413,26 +415,26 @@ def test_a_duplicate_prompt_whose_turn_is_over_is_replayed_from_the_record(
 # Over several connections
 
 
-def test_a_running_answer_resumes_at_the_cursor(open_shell: OpenShell) -> None:
+def test_a_running_answer_resumes_at_the_cursor(open_client: OpenClient) -> None:
     with (
         scripted_peer(goes_in_mid_answer, goes_on) as peer,
-        open_shell(peer.url, patience=SOON) as shell,
+        open_client(peer.url, patience=SOON) as client,
     ):
-        answer = shell.ask("go")
+        answer = client.ask("go")
     assert (answer.pieces, answer.text) == (["half an ", "answer"], "half an answer")
 
 
-def test_without_reconnecting_a_lost_connection_ends_the_turn(open_shell: OpenShell) -> None:
+def test_without_reconnecting_a_lost_connection_ends_the_turn(open_client: OpenClient) -> None:
     with (
         scripted_peer(goes_in_mid_answer) as peer,
-        open_shell(peer.url) as shell,
+        open_client(peer.url) as client,
         pytest.raises(ConnectionLost),
     ):
-        shell.ask("go")
+        client.ask("go")
 
 
 def test_a_turn_that_ended_during_a_reconnect_is_finished_by_its_entry(
-    open_shell: OpenShell,
+    open_client: OpenClient,
 ) -> None:
     def has_it_all(talk: Talk) -> None:
         talk.welcome()
@@ -442,16 +444,16 @@ def test_a_turn_that_ended_during_a_reconnect_is_finished_by_its_entry(
 
     with (
         scripted_peer(goes_in_mid_answer, has_it_all) as peer,
-        open_shell(peer.url, patience=SOON) as shell,
+        open_client(peer.url, patience=SOON) as client,
     ):
-        answer = shell.ask("go")
+        answer = client.ask("go")
     assert answer.text == "half an answer was"
     assert answer.finished is not None
     assert answer.finished.state == "interrupted"
     assert answer.finished.usage == {"output_tokens": 3}
 
 
-def test_an_answer_that_is_not_replayed_is_read_from_the_record(open_shell: OpenShell) -> None:
+def test_an_answer_that_is_not_replayed_is_read_from_the_record(open_client: OpenClient) -> None:
     stored = {**stored_answer("half an answer").entry, "turn_id": "turn-1"}
 
     def was_restored(talk: Talk) -> None:
@@ -463,12 +465,12 @@ def test_an_answer_that_is_not_replayed_is_read_from_the_record(open_shell: Open
 
     with (
         scripted_peer(goes_in_mid_answer, was_restored) as peer,
-        open_shell(peer.url, patience=SOON) as shell,
+        open_client(peer.url, patience=SOON) as client,
     ):
-        assert shell.ask("go").text == "half an answer"
+        assert client.ask("go").text == "half an answer"
 
 
-def test_text_replayed_from_the_start_replaces_the_held_text(open_shell: OpenShell) -> None:
+def test_text_replayed_from_the_start_replaces_the_held_text(open_client: OpenClient) -> None:
     def starts_again(talk: Talk) -> None:
         talk.welcome()
         attaches(talk, running=RUNNING)
@@ -478,14 +480,14 @@ def test_text_replayed_from_the_start_replaces_the_held_text(open_shell: OpenShe
 
     with (
         scripted_peer(goes_in_mid_answer, starts_again) as peer,
-        open_shell(peer.url, patience=SOON) as shell,
+        open_client(peer.url, patience=SOON) as client,
     ):
-        answer = shell.ask("go")
+        answer = client.ask("go")
     assert answer.text == "HALF AN ANSWER"
 
 
 def test_a_prompt_without_a_receipt_is_sent_again_with_the_same_message_id(
-    open_shell: OpenShell,
+    open_client: OpenClient,
 ) -> None:
     prompts: list[Prompt] = []
 
@@ -510,16 +512,16 @@ def test_a_prompt_without_a_receipt_is_sent_again_with_the_same_message_id(
 
     with (
         scripted_peer(takes_it_and_goes, knew_it) as peer,
-        open_shell(peer.url, patience=SOON) as shell,
+        open_client(peer.url, patience=SOON) as client,
     ):
-        answer = shell.ask("go")
+        answer = client.ask("go")
     assert answer.pieces == ["an ", "answer"], "also what was sent before the receipt"
     assert prompts[0].message_id
     assert prompts[0] == prompts[1]
 
 
 def test_a_prompt_stored_just_after_attach_does_not_count_as_ended(
-    open_shell: OpenShell,
+    open_client: OpenClient,
 ) -> None:
     prompts: list[Prompt] = []
 
@@ -542,13 +544,13 @@ def test_a_prompt_stored_just_after_attach_does_not_count_as_ended(
 
     with (
         scripted_peer(takes_it_and_goes, stores_it_now) as peer,
-        open_shell(peer.url, patience=SOON) as shell,
+        open_client(peer.url, patience=SOON) as client,
     ):
-        assert shell.ask("go").text == "an answer"
+        assert client.ask("go").text == "an answer"
 
 
 def test_a_prompt_for_a_never_stored_conversation_moves_to_the_new_one(
-    open_shell: OpenShell,
+    open_client: OpenClient,
 ) -> None:
     def takes_it_and_goes(talk: Talk) -> None:
         talk.welcome()
@@ -564,10 +566,10 @@ def test_a_prompt_for_a_never_stored_conversation_moves_to_the_new_one(
 
     with (
         scripted_peer(takes_it_and_goes, knows_nothing) as peer,
-        open_shell(peer.url, patience=SOON) as shell,
+        open_client(peer.url, patience=SOON) as client,
     ):
-        assert shell.ask("go").finished is not None
-        assert shell.session_id == "f" * 32
+        assert client.ask("go").finished is not None
+        assert client.session_id == "f" * 32
 
 
 def replies_to_status(talk: Talk) -> None:
@@ -577,33 +579,33 @@ def replies_to_status(talk: Talk) -> None:
     talk.wait_until_gone()
 
 
-def test_an_idempotent_request_is_repeated_after_a_reconnect(open_shell: OpenShell) -> None:
+def test_an_idempotent_request_is_repeated_after_a_reconnect(open_client: OpenClient) -> None:
     def goes(talk: Talk) -> None:
         talk.welcome()
         talk.expect(StatusRequest)
 
     with (
         scripted_peer(goes, replies_to_status) as peer,
-        open_shell(peer.url, patience=SOON) as shell,
+        open_client(peer.url, patience=SOON) as client,
     ):
-        assert shell.status() == STATUS
+        assert client.status() == STATUS
 
 
-def test_a_request_that_is_not_idempotent_is_not_repeated(open_shell: OpenShell) -> None:
+def test_a_request_that_is_not_idempotent_is_not_repeated(open_client: OpenClient) -> None:
     def goes(talk: Talk) -> None:
         talk.welcome()
         talk.expect(SessionNew)
 
     with (
         scripted_peer(goes) as peer,
-        open_shell(peer.url, patience=SOON) as shell,
+        open_client(peer.url, patience=SOON) as client,
         pytest.raises(ConnectionLost, match="not known"),
     ):
-        shell.new()
+        client.new()
 
 
 def test_a_request_refused_with_shutting_down_is_repeated_at_the_next_server(
-    open_shell: OpenShell,
+    open_client: OpenClient,
 ) -> None:
     def shuts_down(talk: Talk) -> None:
         talk.welcome()
@@ -611,12 +613,12 @@ def test_a_request_refused_with_shutting_down_is_repeated_at_the_next_server(
 
     with (
         scripted_peer(shuts_down, replies_to_status) as peer,
-        open_shell(peer.url, patience=SOON) as shell,
+        open_client(peer.url, patience=SOON) as client,
     ):
-        assert shell.status() == STATUS
+        assert client.status() == STATUS
 
 
-def test_a_client_that_lagged_attaches_again_and_resumes(open_shell: OpenShell) -> None:
+def test_a_client_that_lagged_attaches_again_and_resumes(open_client: OpenClient) -> None:
     def script(talk: Talk) -> None:
         goes_in_mid_answer(talk)
         talk.say(SessionEvent(session_id=SESSION, event="lagged", details={"head_seq": 1}))
@@ -624,11 +626,11 @@ def test_a_client_that_lagged_attaches_again_and_resumes(open_shell: OpenShell) 
         talk.say(delta("answer", 8), entry("half an answer"), finished())
         talk.wait_until_gone()
 
-    with scripted_peer(script) as peer, open_shell(peer.url) as shell:
-        assert shell.ask("go").pieces == ["half an ", "answer"]
+    with scripted_peer(script) as peer, open_client(peer.url) as client:
+        assert client.ask("go").pieces == ["half an ", "answer"]
 
 
-def test_a_deleted_conversation_ends_its_turn(open_shell: OpenShell) -> None:
+def test_a_deleted_conversation_ends_its_turn(open_client: OpenClient) -> None:
     def has_deleted_it(talk: Talk) -> None:
         talk.welcome(session_id="f" * 32)
         talk.refuse(talk.expect(Attach)[0], ErrorCode.NOT_FOUND, "no such conversation")
@@ -636,31 +638,31 @@ def test_a_deleted_conversation_ends_its_turn(open_shell: OpenShell) -> None:
 
     with (
         scripted_peer(goes_in_mid_answer, has_deleted_it) as peer,
-        open_shell(peer.url, patience=SOON) as shell,
+        open_client(peer.url, patience=SOON) as client,
     ):
         with pytest.raises(RequestRefused, match="no such conversation"):
-            shell.ask("go")
-        assert shell.session_id == "f" * 32
+            client.ask("go")
+        assert client.session_id == "f" * 32
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNAUTHORIZED, ErrorCode.UNSUPPORTED])
-def test_a_refused_hello_at_a_reconnect_is_final(open_shell: OpenShell, code: ErrorCode) -> None:
+def test_a_refused_hello_at_a_reconnect_is_final(open_client: OpenClient, code: ErrorCode) -> None:
     def refuses(talk: Talk) -> None:
         talk.greet()
         talk.refuse(talk.expect(Hello)[0], code, "not you")
 
     with (
         scripted_peer(goes_in_mid_answer, refuses) as peer,
-        open_shell(peer.url, patience=SOON) as shell,
+        open_client(peer.url, patience=SOON) as client,
     ):
         with pytest.raises(NpltError, match="not you") as caught:
-            shell.ask("go")
+            client.ask("go")
         with pytest.raises(NpltError, match="not you"):
-            shell.status()
+            client.status()
     assert isinstance(caught.value, AuthenticationFailed) is (code is ErrorCode.UNAUTHORIZED)
 
 
-def test_a_silent_connection_is_dropped_and_reconnected(open_shell: OpenShell) -> None:
+def test_a_silent_connection_is_dropped_and_reconnected(open_client: OpenClient) -> None:
     def falls_silent(talk: Talk) -> None:
         goes_in_mid_answer(talk)
         while talk.wire.recv(65_536):
@@ -668,12 +670,12 @@ def test_a_silent_connection_is_dropped_and_reconnected(open_shell: OpenShell) -
 
     with (
         scripted_peer(falls_silent, goes_on) as peer,
-        open_shell(peer.url, patience=SOON, silence_seconds=0.5) as shell,
+        open_client(peer.url, patience=SOON, silence_seconds=0.5) as client,
     ):
-        assert shell.ask("go").text == "half an answer"
+        assert client.ask("go").text == "half an answer"
 
 
-def test_reconnecting_gives_up_after_give_up_seconds(open_shell: OpenShell) -> None:
+def test_reconnecting_gives_up_after_give_up_seconds(open_client: OpenClient) -> None:
     roads: list[FaultyNetwork] = []
 
     def goes_for_good(talk: Talk) -> None:
@@ -684,7 +686,7 @@ def test_reconnecting_gives_up_after_give_up_seconds(open_shell: OpenShell) -> N
     with scripted_peer(goes_for_good) as peer, open_road(peer.port) as road:
         roads.append(road)
         with (
-            open_shell(road.url, patience=patience) as shell,
+            open_client(road.url, patience=patience) as client,
             pytest.raises(ConnectionLost, match="given up"),
         ):
-            shell.ask("go")
+            client.ask("go")

@@ -1,7 +1,7 @@
-"""The two shells of a client's session behind one interface.
+"""Two clients behind one interface.
 
-What holds for the session holds for both, so its scenarios run against each: the
-asynchronous client (in a thread of its own) and the blocking one of the commands.
+Both clients run the same `WireSession`, so each scenario runs against both: the asynchronous
+client (in a thread of its own) and the blocking client of the commands.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from nplt_protocol.messages import (
     TurnFinished,
 )
 
-SECONDS_MAX = 40.0
+TIMEOUT_SECONDS = 40.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class AskResult:
     events: list[Event]
     text: str
     finished: TurnFinished | None
@@ -48,27 +48,27 @@ class Answer:
         return [event.text for event in self.events if isinstance(event, TextDelta)]
 
 
-class Shell(Protocol):
+class ClientUnderTest(Protocol):
     @property
     def session_id(self) -> str: ...
-    def ask(self, text: str, *, message_id: str = "m-1") -> Answer: ...
+    def ask(self, text: str, *, message_id: str = "m-1") -> AskResult: ...
     def cancel(self) -> bool: ...
     def status(self) -> Status: ...
     def new(self) -> SessionCreated: ...
 
 
-class OpenShell(Protocol):
+class OpenClient(Protocol):
     def __call__(
         self,
         url: str,
         *,
         patience: Patience | None = None,
         silence_seconds: float = 30.0,
-        timeout: float = SECONDS_MAX,
-    ) -> AbstractContextManager[Shell]: ...
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> AbstractContextManager[ClientUnderTest]: ...
 
 
-class AsynchronousShell:
+class AsynchronousClient:
     def __init__(self, client: sync.Client) -> None:
         self._client = client
         self.cancel = client.cancel
@@ -79,39 +79,39 @@ class AsynchronousShell:
     def session_id(self) -> str:
         return self._client.session_id
 
-    def ask(self, text: str, *, message_id: str = "m-1") -> Answer:
+    def ask(self, text: str, *, message_id: str = "m-1") -> AskResult:
         with self._client.ask(text, message_id=message_id) as turn:
             events = list(turn)
-            return Answer(events=events, text=turn.text, finished=turn.finished)
+            return AskResult(events=events, text=turn.text, finished=turn.finished)
 
 
-class BlockingShell:
-    def __init__(self, session: BlockingConnection) -> None:
-        self._session = session
+class BlockingClient:
+    def __init__(self, connection: BlockingConnection) -> None:
+        self._connection = connection
 
     @property
     def session_id(self) -> str:
-        return self._session.session.session_id
+        return self._connection.session.session_id
 
-    def ask(self, text: str, *, message_id: str = "m-1") -> Answer:
-        session, record = self._session, ReceivedTurn()
-        turn = session.ask(Prompt(text=text, message_id=message_id))
-        receipt = session.result(turn)
-        events = list(session.events(turn))
+    def ask(self, text: str, *, message_id: str = "m-1") -> AskResult:
+        connection, received = self._connection, ReceivedTurn()
+        turn = connection.ask(Prompt(text=text, message_id=message_id))
+        receipt = connection.result(turn)
+        events = list(connection.events(turn))
         for event in events:
-            record.apply(event)
-        for event in session.read_turn(receipt) if record.lacks_text else ():
-            record.apply(event)
-        return Answer(events=events, text=record.text, finished=record.finished)
+            received.apply(event)
+        for event in connection.read_turn(receipt) if received.lacks_text else ():
+            received.apply(event)
+        return AskResult(events=events, text=received.text, finished=received.finished)
 
     def cancel(self) -> bool:
-        return self._session.request(Cancel(), Cancelled).cancelled
+        return self._connection.request(Cancel(), Cancelled).cancelled
 
     def status(self) -> Status:
-        return self._session.request(StatusRequest(), Status)
+        return self._connection.request(StatusRequest(), Status)
 
     def new(self) -> SessionCreated:
-        return self._session.request(SessionNew(), SessionCreated)
+        return self._connection.request(SessionNew(), SessionCreated)
 
 
 @contextmanager
@@ -120,8 +120,8 @@ def open_asynchronous(
     *,
     patience: Patience | None = None,
     silence_seconds: float = 30.0,
-    timeout: float = SECONDS_MAX,
-) -> Iterator[Shell]:
+    timeout: float = TIMEOUT_SECONDS,
+) -> Iterator[ClientUnderTest]:
     address = parse_url(url)
     session = WireSession(
         address, Hello(), patience=patience, timeout=timeout, silence_seconds=silence_seconds
@@ -131,7 +131,7 @@ def open_asynchronous(
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(context) as client,
     ):
-        yield AsynchronousShell(sync.Client(portal, client))
+        yield AsynchronousClient(sync.Client(portal, client))
 
 
 @contextmanager
@@ -140,14 +140,14 @@ def open_blocking(
     *,
     patience: Patience | None = None,
     silence_seconds: float = 30.0,
-    timeout: float = SECONDS_MAX,
-) -> Iterator[Shell]:
+    timeout: float = TIMEOUT_SECONDS,
+) -> Iterator[ClientUnderTest]:
     with BlockingConnection(
         parse_url(url),
         Hello(),
         deadline=Deadline(timeout),
         patience=patience,
         silence_seconds=silence_seconds,
-    ) as session:
-        session.open()
-        yield BlockingShell(session)
+    ) as connection:
+        connection.open()
+        yield BlockingClient(connection)
