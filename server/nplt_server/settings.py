@@ -463,8 +463,8 @@ FALLBACK_ON: tuple[FallbackReason, ...] = ("unavailable", "overloaded", "rate_li
 
 
 OnTooLong = Literal["ask", "fail", "cut"]
-"""What happens to a prompt that does not fit its model's window: a chat asks, and anybody else is
-refused; everybody is refused; or it is cut in the middle."""
+"""The handling of a prompt that does not fit its model's window. `ask`: a chat asks, and other
+clients are refused; `fail`: it is refused; `cut`: its middle is left out."""
 
 
 class Limits(Part):

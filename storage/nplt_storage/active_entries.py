@@ -115,7 +115,7 @@ class ActiveEntries:
         self._cleared_count = 0
         """How many of them came before the last clear."""
         self._spared: list[ModelInputEntry | ModelOutputEntry] = []
-        """Those of turns that had not ended by then: models still see them."""
+        """Messages before the clear whose turns had not ended by then: models still see them."""
         self.results: ResultsByCall = {}
         self.state_entries: dict[StateKey, list[StateEntry]] = {}
         self.quarantined: dict[int, tuple[QuarantineEntry, ...]] = {}

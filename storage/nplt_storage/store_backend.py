@@ -96,7 +96,7 @@ class StoreBackend:
                 self._store = None
 
     async def _whole(self, history: ConversationHistory) -> ConversationHistory:
-        """Of a long conversation only the end is in memory."""
+        """Loads all entries; only the end of a long conversation is in memory."""
         if history.first_seq == 1 or self._store is None:
             return history
         batches = self._store.entries(history.session_id)
