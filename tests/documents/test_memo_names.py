@@ -1,4 +1,4 @@
-"""The table of the design memos' names in docs/architecture.md."""
+"""The table of the design memos' names in docs/memos.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "memos.md").read_text()
 TABLE = PAGE.split("<!-- names of the memos -->")[1].split("<!-- end of names -->")[0]
 ROWS = [
     tuple(cell.strip() for cell in line.strip("|").split("|"))
