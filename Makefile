@@ -76,7 +76,7 @@ dist: install-dev  ## build the wheel and the sdist into dist/
 
 lock: install-dev  ## write config/requirements.lock anew, with today's versions
 	$(BIN)/uv pip compile --quiet --no-header --universal --python-version 3.11 \
-		--generate-hashes $(foreach extra,dev redis tokens local mcp pdf speed,--extra $(extra)) \
+		--generate-hashes $(foreach extra,dev redis tokens local mcp pdf,--extra $(extra)) \
 		pyproject.toml -o config/requirements.lock
 
 install-dev: $(VENV)/.installed-dev

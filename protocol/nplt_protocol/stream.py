@@ -67,16 +67,20 @@ async def open_stream(
     stream = FrameStream(connection, limits=limits)
     stream.lingers = False
     # A host name may have several addresses, so the next one is tried soon. This is not done
-    # for an address: asyncio's happy eyeballs leak a connected socket when cancelled.
+    # for an address: asyncio's happy eyeballs leak a connected socket when cancelled. uvloop
+    # does not know the argument.
     delay = None
     try:
         socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
     except OSError:
-        delay = 0.25
+        delay = 0.25 if isinstance(loop, asyncio.BaseEventLoop) else None
     async with asyncio.timeout(timeout):
-        await loop.create_connection(
-            lambda: stream, host, port, ssl=ssl, happy_eyeballs_delay=delay
-        )
+        if delay is None:
+            await loop.create_connection(lambda: stream, host, port, ssl=ssl)
+        else:
+            await loop.create_connection(
+                lambda: stream, host, port, ssl=ssl, happy_eyeballs_delay=delay
+            )
     return stream
 
 
