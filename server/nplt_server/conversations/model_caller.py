@@ -312,6 +312,8 @@ class ModelCaller:
             raise ProviderRefused(_why_empty(output))
         if room is not None:
             self._context.learn_ceiling(self.model, room)
+        if self.route.is_listed:  # the call may have taught something
+            self._router.lists.refresh(self.model)
         return made
 
     def _note_cut(self, view: ContextView) -> None:

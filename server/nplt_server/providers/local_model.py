@@ -88,9 +88,12 @@ _ONE_CALL = {"Connection": "close"}
 class Engine:
     """The child process that holds the model, and the provider that calls it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, file: Path, name: str) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, file: Path, name: str, *, takes_tools: bool
+    ) -> None:
         self.pid = process.pid
         self._name = name
+        self._form = RequestForm(without_tools=not takes_tools)
         self._file = file
         self.chat: VendorProvider | None = None
         """Set when the engine is ready."""
@@ -136,7 +139,7 @@ class Engine:
             client,
             apis=(_VENDOR_API,),
             models=(self._name,),
-            form=RequestForm(without_tools=self._name == MODEL),
+            form=self._form,
         )
 
     @property
@@ -282,7 +285,7 @@ class LocalProvider:
             )
         except OSError as error:
             raise ProviderUnavailable("the local model's process can't be started") from error
-        engine = Engine(process, self._file, self._name)
+        engine = Engine(process, self._file, self._name, takes_tools=self._takes_tools)
         try:
             await engine.become_ready(self.id, self.patience)
         except BaseException:

@@ -271,6 +271,11 @@ class ModelLists:
         if lister is not None:
             self._by_address.pop(lister.address, None)
 
+    def refresh(self, name: str) -> None:
+        """Applies what refusals of the model have shown to the facts about it."""
+        if self._known is not None:
+            self._known.refresh(name)
+
     async def before_call(self, provider_id: str, model: str, *, is_window_known: bool) -> None:
         """Finds out the window of a model that is about to be called. A server that holds its
         models itself is asked each time what is loaded, if the answer is older than a few
@@ -282,8 +287,7 @@ class ModelLists:
         await self.load()
         found = self._model(provider_id, model)
         key = f"{provider_id}/{model}"
-        if self._known is not None:
-            self._known.refresh(key)
+        self.refresh(key)
         is_new = key not in self._unlisted
         if found is None and is_new and not is_window_known and self._may_ask(provider_id, 0.0):
             if len(self._unlisted) >= _LISTED_MAX:
