@@ -20,11 +20,9 @@ from tests.client.nplt_process import SECONDS_MAX, private_environment, run_nplt
 from nplt_client import sync
 from nplt_client.render.html_page import (
     BARS_MAX,
-    MARKDOWN_CHARACTERS_MAX,
     TurnTokens,
     chart,
     page,
-    prose,
     short,
 )
 from nplt_protocol.json_text import JsonObject, JsonValue
@@ -140,16 +138,6 @@ def test_the_html_page_loads_nothing_remote_and_runs_no_script() -> None:
     made = whole(message(1, "assistant", "![a](https://e.example/a.png) <https://e.example>"))
     assert "default-src 'none'" in made
     assert not re.search(r"\b(src|srcset|style|on\w+)=|url\(|@import", made)
-
-
-def test_a_giant_text_in_the_html_page_is_not_parsed_as_markdown() -> None:
-    giant = "*a* " * (MARKDOWN_CHARACTERS_MAX // 4 + 1)
-    assert giant in prose(giant)
-    assert "<em>" in prose("*a*")
-
-
-def test_invisible_characters_are_made_visible_in_html() -> None:
-    assert prose("a\u202eb\x00c\ud83d") == "<p>a⟨U+202E⟩b⟨U+0000⟩c⟨U+D83D⟩</p>\n"
 
 
 def test_the_token_chart_has_a_bar_per_turn_and_groups_thousands() -> None:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("protocol", "storage", "server", "gateway", "client")
+PACKAGES = ("markdown", "protocol", "storage", "server", "gateway", "client")
 FRAGMENTS_MAX = 20
 BANNERS_MAX = 5
 BANNERS_PER_MODULE_MAX = 3

@@ -1,41 +1,31 @@
 """A conversation as one HTML page that loads nothing else.
 
 The page is written piece by piece, so that a long conversation is never held in memory.
-Untrusted text is escaped, and Markdown is parsed with HTML switched off. Images become links,
-since a page must not report that it was opened; links have harmless schemes only; invisible
-characters are made visible. A content security policy forbids scripts and remote content.
+Untrusted text is escaped, and `nplt_markdown` renders the Markdown. A content security policy
+forbids scripts and remote content.
 The chart of tokens per turn needs the end of the conversation, so it is written last and
 placed on top by the style sheet.
 """
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import cache
 from hashlib import sha256
-from html import escape
-from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from nplt_client.render.reports import end_words, format_time
 from nplt_client.render.text import attachment_words, dump_json, number_in, objects_in
+from nplt_markdown import plain, preformatted, prose
 from nplt_protocol.json_text import JsonObject, JsonValue
-
-if TYPE_CHECKING:  # slow to load, and needed for Markdown only
-    from markdown_it import MarkdownIt
-    from markdown_it.renderer import RendererHTML
-    from markdown_it.token import Token
-
 
 SHEET = """
 :root{color-scheme:light dark;--back:#fbfaf7;--card:#fff;--ink:#1f2328;--dim:#6a6f76;
---line:#e3e1da;--user:#eef3fb;--code:#f4f2ed;--accent:#2f6fd0;--sent:#b9c9e6;--bad:#b3261e}
+--line:#e3e1da;--user:#eef3fb;--code:#f4f2ed;--accent:#2f6fd0;--sent:#b9c9e6;--bad:#b3261e;--string:#2d6a3e}
 @media(prefers-color-scheme:dark){:root{--back:#16181c;--card:#1d2025;--ink:#e4e6e9;--dim:#979da6;
---line:#31353c;--user:#222b3a;--code:#14161a;--accent:#7fb0ff;--sent:#3d4f70;--bad:#ff8a80}}
+--line:#31353c;--user:#222b3a;--code:#14161a;--accent:#7fb0ff;--sent:#3d4f70;--bad:#ff8a80;--string:#8fd19e}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--back);color:var(--ink);
 font:16px/1.6 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif}
@@ -85,6 +75,8 @@ pre{background:var(--code);border:1px solid var(--line);border-radius:8px;paddin
 overflow-x:auto;font-size:.86rem;line-height:1.5;margin:.6em 0}
 code,pre{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 :not(pre)>code{background:var(--code);border-radius:4px;padding:.1em .35em;font-size:.9em}
+.k,.kd,.kn,.kr,.kt,.kc,.ow,.nt{color:var(--accent)}.c,.c1,.cm,.cp,.ch,.cs,.sd{color:var(--dim)}
+.s,.s1,.s2,.sb,.sc,.se,.sh,.si,.sr,.sx,.ss,.gi{color:var(--string)}.gd,.gr,.err{color:var(--bad)}
 details{margin:.5rem 0;border:1px solid var(--line);border-radius:8px;background:var(--code)}
 summary{cursor:pointer;padding:.35rem .8rem;font-size:.88rem;overflow-wrap:anywhere}
 details[open]>summary{border-bottom:1px solid var(--line)}
@@ -95,64 +87,6 @@ footer{margin-top:2.5rem;padding-top:.8rem;border-top:1px solid var(--line)}
 @media print{body{background:none}.page{max-width:none;padding:0}
 .message,.tokens{break-inside:avoid-page}details pre{max-height:none}}
 """
-
-
-MARKDOWN_CHARACTERS_MAX = 400_000
-"""Longer text is not parsed as Markdown."""
-_NESTING_MAX = 60
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
-)
-_SCHEMES = ("http://", "https://", "mailto:")
-
-
-def visible(text: str) -> str:
-    text = text.replace("\r\n", "\n")
-    return _UNSEEN.sub(lambda found: f"⟨U+{ord(found.group()):04X}⟩", text)
-
-
-def plain(text: str) -> str:
-    """Escapes text for one line or an attribute."""
-    return escape(visible(text))
-
-
-def preformatted(text: str) -> str:
-    return f"<pre>\n{plain(text)}</pre>"  # HTML drops a newline right after <pre>
-
-
-def prose(text: str) -> str:
-    if len(text) > MARKDOWN_CHARACTERS_MAX:
-        return preformatted(text)
-    return str(_markdown().render(visible(text)))
-
-
-@cache
-def _markdown() -> MarkdownIt:
-    from markdown_it import MarkdownIt
-
-    reader = MarkdownIt("commonmark", {"html": False, "breaks": True, "maxNesting": _NESTING_MAX})
-    reader.enable(["table", "strikethrough"])
-    reader.validateLink = lambda url: url.lower().startswith(_SCHEMES)  # type: ignore[method-assign]
-    for kind in ("image", "link_open", "th_open", "td_open"):
-        reader.add_render_rule(kind, _render)
-    return reader
-
-
-def _render(
-    renderer: RendererHTML, tokens: Sequence[Token], at: int, options: Any, env: Any
-) -> str:
-    token = tokens[at]
-    url = str(token.attrs.get("src") or token.attrs.get("href") or "")
-    link = f'<a href="{escape(url)}" rel="noopener noreferrer">'
-    if token.type == "link_open":
-        return link
-    if token.type == "image":
-        alt = renderer.renderInlineAsText(token.children, options, env) or url
-        return f"{link}picture: {escape(alt)}</a>"
-    # Columns are aligned by a class, since the policy forbids inline styles.
-    side = str(token.attrs.get("style", "")).removeprefix("text-align:")
-    aligned = f' class="{side}"' if side in ("right", "center") else ""
-    return f"<{token.tag}{aligned}>"
 
 
 WIDTH, HEIGHT, ROOM_ABOVE, ROOM_BELOW, ROOM_LEFT = 720, 132, 16, 20, 48
