@@ -42,10 +42,9 @@ async def hold(url: str, session_id: str, lease_seconds: float) -> None:
             case "append":
                 await record.append(_prompt(2))
             case "partial answer":
-                record.journal_delta("t1", 0, "text", "too late")
-                store._sender.flush()
+                may_be_shown = await record.journal_delta("t1", 0, "text", "too late")
                 live = store._connection.call("GET", record.owned.keys.live)
-                return bool(live and b"too late" in live)
+                return bool(may_be_shown or (live and b"too late" in live))
             case "blob":
                 await record.keep_blob(b"too late")
             case "redact":

@@ -86,11 +86,13 @@ class Record(Protocol):
 
     def journal_delta(
         self, turn_id: str, call: int, kind: DeltaKind, text: str
-    ) -> Future[None] | None:
+    ) -> Future[bool] | None:
         """Stores a piece of a running answer before it is shown, so that it outlives this process.
         It is quick, unsynced and never an error; the entry that holds the whole call, or ends its
-        turn, replaces it. The piece may be shown when the returned awaitable ends, or at once if
-        that is `None`."""
+        turn, replaces it. The piece may be shown at once if this returns `None`; otherwise when the
+        future is done, and only if its result is true. While the store is away that takes as long
+        as it is away; the result is false if another writer has the conversation, or it was
+        closed."""
         ...
 
     async def keep_blob(self, data: bytes) -> BlobReference:

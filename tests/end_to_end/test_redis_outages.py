@@ -1,20 +1,25 @@
-"""Redis is down, hangs, is read-only or full: turns fail, clients stay, and all goes on."""
+"""Redis is down, hangs, is read-only or full: turns wait, clients stay, and all goes on."""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.ports import free_port
 from tests.support.raw_client import (
+    AGENT_THOUGHT,
+    ATTACH,
     ERROR,
     HISTORY_REQUEST,
     PING,
     PONG,
     PROMPT,
+    SESSION_EVENT,
     SESSION_LIST,
     STATUS,
     TEXT_DELTA,
@@ -116,22 +121,132 @@ def test_a_prompt_is_refused_as_unavailable_and_accepted_when_redis_is_back(
         assert len(client.request(SESSION_LIST).json["sessions"]) == 1
 
 
+def messages_of(port: int, session_id: str) -> list[dict[str, Any]]:
+    with RawClient(port) as reader:
+        reader.hello()
+        query = {"session_id": session_id, "limit": 50}
+        deadline = time.monotonic() + 60
+        while (reply := reader.request(HISTORY_REQUEST, query)).type == ERROR:
+            assert time.monotonic() < deadline, reply.json
+            time.sleep(0.05)
+        messages: list[dict[str, Any]] = reply.json["messages"]
+        return messages
+
+
+def wait_for_storage(client: RawClient) -> str:
+    """The text shown until the server says that a turn waits for Redis."""
+    shown = ""
+    for event in client.events():
+        if event.type == TEXT_DELTA:
+            shown += event.json["text"]
+        if event.type == AGENT_THOUGHT and event.json.get("type") == "waiting":
+            assert "storage" in event.json["content"]
+            return shown
+        assert event.type != TURN_FINISHED, event.json
+    raise AssertionError("unreachable")
+
+
+WORDS = "word " * 40
+
+
 @pytest.mark.parametrize("outage", OUTAGES)
-def test_a_turn_whose_answer_redis_can_not_store_fails_and_the_next_one_runs(
+def test_an_answer_that_ends_while_redis_is_away_is_stored_and_the_prompt_behind_it_runs(
     server: ServerProcess, redis: RedisServer, outage: Outage
 ) -> None:
     with RawClient(server.port) as client:
         client.hello()
-        receipt = client.request(PROMPT, {"text": "word " * 40, "model": "slow/echo"}).json
+        first = client.request(PROMPT, {"text": WORDS, "model": "slow/echo"}).json
+        second = client.request(PROMPT, {"text": "behind it"}).json
         client.event(TEXT_DELTA)
         with outage(redis):
-            finished = client.event(TURN_FINISHED).json
-            assert finished["turn_id"] == receipt["turn_id"]
-            assert finished["state"] == "failed", finished
-            assert finished["error"]["code"] == "unavailable"
+            wait_for_storage(client)
+            time.sleep(2.5)  # longer than the lease, too
             assert client.request(PING).type == PONG
-        ask_until_it_is_taken(client, "after")
-        assert prompts_of(client)[-1] == "after"
+        for receipt in (first, second):
+            finished = client.event(TURN_FINISHED).json
+            assert (finished["turn_id"], finished["state"]) == (receipt["turn_id"], "completed")
+    stored = messages_of(server.port, first["session_id"])
+    assert [each["role"] for each in stored] == ["user", "assistant"] * 2
+    assert WORDS.strip() in stored[1]["content"]
+
+
+def test_what_was_not_sent_as_finished_before_a_kill_is_told_once_and_truly_after_it(
+    server: ServerProcess, redis: RedisServer
+) -> None:
+    with RawClient(server.port) as client:
+        client.hello()
+        first = client.request(PROMPT, {"text": WORDS, "model": "slow/echo"}).json
+        second = client.request(PROMPT, {"text": "behind it"}).json
+        client.event(TEXT_DELTA)
+        with down(redis):
+            wait_for_storage(client)
+            time.sleep(2)
+            server.kill()
+            told = [each.json for each in client.until_closed() if each.type == TURN_FINISHED]
+            assert told == []
+    server.start()
+    deadline = time.monotonic() + 60
+    while len(stored := messages_of(server.port, first["session_id"])) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    by_turn = {each["turn_id"]: each for each in stored if each["role"] == "assistant"}
+    assert by_turn[first["turn_id"]]["state"] == "interrupted"
+    assert by_turn[second["turn_id"]]["state"] == "completed"
+
+
+def test_the_text_shown_after_an_outage_survives_a_kill(
+    server: ServerProcess, redis: RedisServer
+) -> None:
+    with RawClient(server.port) as client:
+        client.hello()
+        receipt = client.request(PROMPT, {"text": "word " * 600, "model": "slow/echo"}).json
+        shown = client.event(TEXT_DELTA).json["text"]
+        with down(redis):
+            time.sleep(1)
+        for event in client.events():
+            if event.type == TEXT_DELTA:
+                shown += event.json["text"]
+                if len(shown) > 600:
+                    break
+        server.kill()
+        shown += "".join(e.json["text"] for e in client.until_closed() if e.type == TEXT_DELTA)
+    server.start()
+    stored = taken_over(server.port, receipt["session_id"])
+    assert stored["state"] == "interrupted"
+    assert stored["content"].startswith(shown)
+
+
+def test_an_owner_that_was_stopped_and_overtaken_shows_nothing_that_is_in_no_record(
+    tmp_path: Path, server: ServerProcess, redis: RedisServer
+) -> None:
+    other = ServerProcess(tmp_path / "other", settings=server.settings).start()
+    try:
+        with RawClient(server.port) as client:
+            client.hello()
+            receipt = client.request(PROMPT, {"text": "word " * 600, "model": "slow/echo"}).json
+            shown = client.event(TEXT_DELTA).json["text"]
+            server.signal(signal.SIGSTOP)
+            redis.pass_time(60, prefix="nplt:")
+            stored = taken_over(other.port, receipt["session_id"])
+            server.signal(signal.SIGCONT)
+            for event in client.events():
+                if event.type == TEXT_DELTA:
+                    shown += event.json["text"]
+                assert event.type != TURN_FINISHED, event.json
+                if event.type == SESSION_EVENT and event.json["event"] == "lagged":
+                    break
+        assert stored["state"] == "interrupted"
+        assert stored["content"].startswith(shown)
+    finally:
+        other.kill()
+
+
+def taken_over(port: int, session_id: str) -> dict[str, Any]:
+    """The last message of the conversation, after the server at this port has opened it."""
+    with RawClient(port) as client:
+        client.hello()
+        assert client.request(ATTACH, {"session_id": session_id}).type != ERROR
+    return messages_of(port, session_id)[-1]
 
 
 @pytest.mark.slow

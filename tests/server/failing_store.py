@@ -1,4 +1,5 @@
-"""A store on a disk that can be slow, or full for some kinds of entries."""
+"""A store that can be slow, or full for some kinds of entries; leased, as if several servers
+shared it, or on a disk."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ class FailingStore:
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
+        self.is_leased = False
         self.append_seconds = 0.0
         self.close_seconds = 0.0
         self.full_for: tuple[str, ...] = ()
@@ -35,11 +37,15 @@ class FailingStore:
         return getattr(self.store, name)
 
     async def create(self, session_id: str, *, user: str) -> Record:
-        return cast(Record, FailingRecord(self, await self.store.create(session_id, user=user)))
+        return self._failing(await self.store.create(session_id, user=user))
 
     async def open(self, session_id: str) -> Opened:
         opened = await self.store.open(session_id)
-        return replace(opened, record=cast(Record, FailingRecord(self, opened.record)))
+        return replace(opened, record=self._failing(opened.record))
+
+    def _failing(self, record: Record) -> Record:
+        kind = LeasedFailingRecord if self.is_leased else FailingRecord
+        return cast(Record, kind(self, record))
 
     async def list(self, user: str, query: RowQuery) -> RowPage:
         if self.is_down:
@@ -70,11 +76,20 @@ class FailingRecord:
             raise StorageUnavailable("no space left on device")
         if self._store.written_elsewhere:
             raise WrittenElsewhere("another server has written to it")
-        if self._store.is_lapsed:
-            await self.reclaim()
         row = await self._record.append(entry)
         self._store.is_lapsed = entry.kind == self._store.lapses_after
         return row
+
+    async def close(self) -> None:
+        await anyio.sleep(self._store.close_seconds)
+        await self._record.close()
+
+
+class LeasedFailingRecord(FailingRecord):
+    async def append(self, entry: Entry) -> ConversationRow:
+        if self._store.is_lapsed:
+            await self.reclaim()
+        return await super().append(entry)
 
     @property
     def is_lapsed(self) -> bool:
@@ -88,7 +103,3 @@ class FailingRecord:
         if self._store.is_overtaken:
             raise WrittenElsewhere("another server has taken it over")
         self._store.is_lapsed = False
-
-    async def close(self) -> None:
-        await anyio.sleep(self._store.close_seconds)
-        await self._record.close()

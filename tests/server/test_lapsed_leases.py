@@ -58,6 +58,7 @@ class Counted:
 
 @asynccontextmanager
 async def played(counted: Counted, store: FailingStore) -> AsyncIterator[Stage]:
+    store.is_leased = True
     async with anyio.create_task_group() as tasks:
         services = make_services(
             tasks,

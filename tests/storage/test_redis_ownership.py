@@ -25,7 +25,7 @@ from nplt_storage import (
     WrittenElsewhere,
 )
 from nplt_storage.redis import ownership, scripts
-from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Server
+from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Server, boot_time
 from nplt_storage.testing.rules import (
     START,
     Writer,
@@ -115,7 +115,7 @@ async def test_who_slept_through_its_lease_is_refused_though_nothing_was_written
     heir = Writer.of(MAKE, await two.open("s1"))
     with pytest.raises(WrittenElsewhere):
         await sleeper.write(answer("t1", "from one who slept"))
-    sleeper.record.journal_delta("t1", 0, "text", "from one who slept")
+    assert not await sleeper.record.journal_delta("t1", 0, "text", "from one who slept")
     await sleeper.record.close()
     with redis_server.client() as client:
         assert not client.exists(f"{prefix}{{s1}}:live")
@@ -215,8 +215,7 @@ async def test_a_fenced_owner_changes_nothing_any_more(
             await frozen.record.keep_blob(b"too late")
         with pytest.raises(WrittenElsewhere):
             await frozen.record.redact(1, at=START)
-        frozen.record.journal_delta("t2", 0, "text", "too late")
-        one._sender.flush()
+        assert not await frozen.record.journal_delta("t2", 0, "text", "too late")
         with pytest.raises(ConversationHeld):
             await one.delete("s1")
         left = client.pttl(f"{prefix}{{s1}}:owner")
@@ -234,11 +233,8 @@ async def test_past_its_lease_an_owner_acquires_again_before_it_writes(
     """By its own clock, whatever Redis says."""
     writer = await Writer.create(MAKE, one)
     await writer.write(prompt("t1"))
-    monkeypatch.setattr(one._leases, "clock", lambda: time.monotonic() + 60)
-    writer.record.journal_delta("t1", 0, "text", "so far")
-    one._sender.flush()
+    monkeypatch.setattr(one._leases, "clock", lambda: boot_time() + 60)
     with redis_server.client() as client:
-        assert not client.exists(f"{prefix}{{s1}}:live")
         ran: list[str] = []
         run = one._connection.run
 
@@ -249,6 +245,18 @@ async def test_past_its_lease_an_owner_acquires_again_before_it_writes(
         monkeypatch.setattr(one._connection, "run", noted)
         await writer.write(answer("t1"))
         assert ran == [scripts.RECLAIM, scripts.APPEND]
+        assert generation(client, prefix) == 2
+
+
+async def test_past_its_lease_an_owner_acquires_again_before_its_answer_may_be_shown(
+    one: RedisStore, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = await Writer.create(MAKE, one)
+    await writer.write(prompt("t1"))
+    monkeypatch.setattr(one._leases, "clock", lambda: boot_time() + 60)
+    assert await writer.record.journal_delta("t1", 0, "text", "so far")
+    with redis_server.client() as client:
+        assert b"so far" in client.get(f"{prefix}{{s1}}:live")
         assert generation(client, prefix) == 2
 
 
@@ -325,7 +333,7 @@ async def test_a_requested_conversation_goes_to_the_requesting_server_when_close
     await two.ask_for(await refusal(two))
     one._leases.renew()
     assert record.wanted_within is None  # it has just got it
-    monkeypatch.setattr(one._leases, "clock", lambda: time.monotonic() + LEASE_SECONDS)
+    monkeypatch.setattr(one._leases, "clock", lambda: boot_time() + LEASE_SECONDS)
     one._leases.renew()
     within: Any = record.wanted_within
     assert 0 < within < LEASE_SECONDS

@@ -25,7 +25,7 @@ class ServerProcess:
     def __init__(self, data_dir: Path, *flags: str, settings: dict[str, object] | None = None):
         self.data_dir = data_dir
         self._flags = flags
-        self._settings = {**DEFAULTS, **(settings or {})}
+        self.settings = {**DEFAULTS, **(settings or {})}
         self._pid: int | None = None
         self._exit_code = 0
         self.port = 0
@@ -33,7 +33,7 @@ class ServerProcess:
     def start(self) -> ServerProcess:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         config = self.data_dir.parent / f"{self.data_dir.name}.yaml"
-        config.write_text(yaml.safe_dump(self._settings))
+        config.write_text(yaml.safe_dump(self.settings))
         ready = self.data_dir.parent / f"{self.data_dir.name}.said"
         ready.unlink(missing_ok=True)
         os.mkfifo(ready)

@@ -223,13 +223,10 @@ class Approvals:
     # Asking
 
     async def ask(self, turn_id: str, tool_call: ToolCallRequest) -> str | None:
-        """Asks people whether the tool call may run. Gives why it may not, or `None`."""
-        try:
-            remembered = (await self._remembered()).get(tool_call.tool_name)
-            return why_denied(remembered or await self._decision_on(turn_id, tool_call))
-        except StorageError as error:
-            log.warning("%s: nobody could be asked: %s", self._record.session_id, error)
-            return "not run: nobody could be asked, for nothing can be written down now"
+        """Asks people whether the tool call may run. Gives why it may not, or `None`. Raises
+        `StorageError` if the question or its decision can't be stored."""
+        remembered = (await self._remembered()).get(tool_call.tool_name)
+        return why_denied(remembered or await self._decision_on(turn_id, tool_call))
 
     async def _decision_on(self, turn_id: str, tool_call: ToolCallRequest) -> ApprovalEntry:
         before = last_words_of_step(self._record.history, turn_id).get(tool_call.tool_call_id)

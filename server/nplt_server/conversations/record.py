@@ -328,9 +328,9 @@ class ConversationRecord:
 
     def journal_delta(
         self, turn_id: str, call: int, kind: DeltaKind, text: str
-    ) -> asyncio.Future[None] | None:
+    ) -> asyncio.Future[bool] | None:
         """Writes output of a running call to the live journal, in case this process dies before
-        its entry is written. Returns a future that is done when the output may be sent, or `None`
+        its entry is written. Returns a future that tells whether the output may be sent, or `None`
         if it may be sent now."""
         if self._record is None:
             return None

@@ -75,29 +75,24 @@ def interruption(turn_id: str) -> FaultEntry:
     return FaultEntry(turn_id=turn_id, content=_INCOMPLETE, code="interrupted", state="interrupted")
 
 
-async def end_interrupted(record: ConversationRecord, tools: ToolExecutor, turn_id: str) -> None:
-    """Ends a turn with the text it had sent, or with a fault if it had sent none."""
-    partial = record.partial_answer
-    if partial is None or partial.turn_id != turn_id or not partial.text:
-        await end_turn(record, tools, interruption(turn_id))
-        return
-    await record.append(
-        ModelOutputEntry(
-            turn_id=turn_id,
-            call=partial.call,
-            content=partial.text,
-            reasoning=partial.reasoning,
-            state="interrupted",
-            error={"code": "interrupted", "message": _INCOMPLETE},
-        )
-    )
-
-
 async def end_turn(record: ConversationRecord, tools: ToolExecutor, fault: FaultEntry) -> None:
-    """Ends a turn that can't end by itself: writes results for its open tool calls, then the
-    fault."""
+    """Ends a turn that can't end by itself: with the text that a stopped server had sent, or else
+    with results for its open tool calls and the fault."""
     history, turn_id, why = record.history, fault.turn_id or "", fault.content
     if history.end_of_turn(turn_id) is not None:
+        return
+    partial = record.partial_answer
+    if partial is not None and partial.turn_id == turn_id and partial.text:
+        await record.append(
+            ModelOutputEntry(
+                turn_id=turn_id,
+                call=partial.call,
+                content=partial.text,
+                reasoning=partial.reasoning,
+                state=fault.state,
+                error={"code": fault.code, "message": why},
+            )
+        )
         return
     if tool_calls := history.open_tool_calls(turn_id):
         last = last_words_of_step(history, turn_id)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -34,7 +34,7 @@ from nplt_protocol.messages import TurnFinished, TurnStarted, names_tool
 from nplt_server import logs
 from nplt_server.conversations.approvals import Approvals
 from nplt_server.conversations.context_manager import ContextManager
-from nplt_server.conversations.model_caller import ModelCaller
+from nplt_server.conversations.model_caller import CallOutcome, ModelCaller
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.services import Compressible, Services
 from nplt_server.conversations.turn_events import TurnEvents
@@ -48,6 +48,7 @@ from nplt_server.errors import (
 from nplt_server.tools import ToolFailed
 from nplt_storage.entries import (
     AttachmentEntry,
+    BlobReference,
     Entry,
     FaultEntry,
     ModelInputEntry,
@@ -56,7 +57,12 @@ from nplt_storage.entries import (
     ToolCallResult,
     ToolResultsEntry,
 )
-from nplt_storage.errors import BadEntry, StorageError
+from nplt_storage.errors import (
+    BadEntry,
+    ConversationReadOnly,
+    StorageError,
+    StorageUnavailable,
+)
 from nplt_storage.pages import PageQuery
 from nplt_storage.search import SearchHit, SearchQuery
 
@@ -65,6 +71,13 @@ log = logging.getLogger(__name__)
 _OWN_MESSAGES_MAX: Final = 20
 """How many hits may be messages of the running turn, which are not shown to its own search."""
 _AROUND_BYTES_MAX: Final = 64 * 1024
+_STORAGE_RETRY_SECONDS: Final = (0.1, 1.0)
+"""The first and the longest pause before a write to an absent store is tried again."""
+
+_STORAGE_SLOW_SECONDS: Final = 1.0
+"""A wait for the journal that takes longer is announced."""
+
+_Written = TypeVar("_Written")
 
 
 class RunState(Enum):
@@ -72,7 +85,7 @@ class RunState(Enum):
     """The turn is in the queue."""
     RUNNING = "running"
     PAUSED = "paused"
-    """Waiting for an approval, or for a slot after one. The clock is stopped."""
+    """Waiting for an approval, for a slot after one, or for the store. The clock is stopped."""
     SUSPENDED = "suspended"
     """Stopped without an end, to be resumed after the next start of the server."""
     OVER = "over"
@@ -83,8 +96,8 @@ class RunState(Enum):
 class RunStep(Enum):
     BEGIN = "its turn comes"
     CANCEL = "it is cancelled in the queue"
-    PAUSE = "it asks for an approval, or waits for a slot after one"
-    GO_ON = "it has its approval or slot, or is cancelled"
+    PAUSE = "it asks for an approval, or waits for a slot after one or for the store"
+    GO_ON = "it has its approval or slot, the store is back, or it is cancelled"
     SUSPEND = "the server stops while it waits for people and for nothing else"
     END = "it ends"
 
@@ -158,7 +171,6 @@ class TurnRun:
     resumed: InterruptedStep | None = None
     turn_id: str = field(init=False)
     events: TurnEvents = field(init=False)
-    """Set by `begin`."""
     state: RunState = field(init=False, default=RunState.WAITING)
     call: int = field(init=False, default=0)
     cancel_called: bool = field(init=False, default=False)
@@ -179,6 +191,7 @@ class TurnRun:
     def __post_init__(self) -> None:
         assert self.prompt.turn_id is not None
         self.turn_id = self.prompt.turn_id
+        self.events = TurnEvents(self.record, self.turn_id)
         if self.resumed is not None:
             self.call = self.resumed.call
             self._asks_people = True
@@ -197,7 +210,6 @@ class TurnRun:
         """Chooses the model, which is fixed once there is output."""
         self._take(RunStep.BEGIN)
         self.tool_host = TurnToolHost(self)
-        self.events = TurnEvents(self.record, self.turn_id)
         self.caller = ModelCaller(
             self.prompt,
             model,
@@ -224,6 +236,26 @@ class TurnRun:
             if not self._pauses and self.state is RunState.PAUSED:
                 self._take(RunStep.GO_ON)
                 self._clock.go_on()
+
+    async def until_stored(self, write: Callable[[], Awaitable[_Written]]) -> _Written:
+        """Repeats a write as long as the store that several servers share is away. The clients
+        are told. A full disk is an error: it may stay full."""
+        pause, longest = _STORAGE_RETRY_SECONDS
+        is_announced = False
+        while True:
+            try:
+                return await write()
+            except (StorageUnavailable, ConversationReadOnly) as error:
+                record = self.record
+                if record.lease is None or record.is_stale or record.is_closed:
+                    raise
+                if not is_announced:
+                    log.warning("%s: a turn waits for storage: %s", record.session_id, error)
+                    self.events.announce_wait(f"waits for storage: {error}")
+                is_announced = True
+            with self._paused():
+                await anyio.sleep(pause)
+            pause = min(pause * 2, longest)
 
     # Stopping it
 
@@ -344,14 +376,14 @@ class TurnRun:
             with self._paused():
                 await self._take_slot()
         try:
-            made = await self.caller.call(self.call, answer_only=self._has_rejected)
+            made = await self.until_stored(self._make_call)
         finally:
             self._update_token_usage()
-        await self.events.wait_until_sent()
+        await self._wait_until_sent()
         draft = made.entry(self.turn_id, self.call, self.services.new_entry_id)
         if "schema" in self.prompt.options and not draft.tool_calls:
             draft = replace(draft, rejected=await self._why_rejected(draft))
-        entry = await self.context.state.append_model_output(draft)
+        entry = await self.until_stored(lambda: self.context.state.append_model_output(draft))
         self.caller.forget()
         if entry.rejected is not None:
             self.events.send_status(
@@ -360,6 +392,23 @@ class TurnRun:
                 "once to mend it",
             )
         return entry
+
+    async def _make_call(self) -> CallOutcome:
+        """The call fails for want of the store only before the model is called, or before any
+        text was sent, so it may be made again."""
+        assert self.caller is not None
+        return await self.caller.call(self.call, answer_only=self._has_rejected)
+
+    async def _wait_until_sent(self) -> None:
+        """Waits until all text of the call was journaled and sent."""
+        if not self.events.is_held:
+            return
+        with anyio.move_on_after(_STORAGE_SLOW_SECONDS):
+            await self.events.wait_until_sent()
+            return
+        self.events.announce_wait("waits for storage")
+        with self._paused():
+            await self.events.wait_until_sent()
 
     def _update_token_usage(self) -> None:
         """Adds the usage of the last call, even if the call failed."""
@@ -415,7 +464,11 @@ class TurnRun:
         self._asks_people = True
         with self._paused():
             self._give_back_slot()
-            return await self.approvals.ask(self.turn_id, tool_call)
+            try:
+                return await self.until_stored(lambda: self.approvals.ask(self.turn_id, tool_call))
+            except StorageError as error:
+                log.warning("%s: nobody could be asked: %s", self.record.session_id, error)
+                return "not run: nobody could be asked, for nothing can be written down now"
 
     def why_denied(self, tool_name: str) -> str | None:
         denied = self.prompt.options.get("deny_tools")
@@ -426,7 +479,7 @@ class TurnRun:
 
     async def why_not_now(self) -> str | None:
         try:
-            await self.record.check_owned()
+            await self.until_stored(self.record.check_owned)
         except StorageError as error:
             return f"not run: {error}"
         return None
@@ -464,7 +517,7 @@ class TurnRun:
         draft = ToolResultsEntry(
             turn_id=self.turn_id, call=self.call, results=stored, execute_error=execute_error
         )
-        await self.context.state.append_tool_results(draft)
+        await self.until_stored(lambda: self.context.state.append_tool_results(draft))
 
     async def _keep_whole(self, result: ToolCallResult) -> ToolCallResult:
         """Stores a result over the size limit as a blob; the entry holds its beginning."""
@@ -477,8 +530,11 @@ class TurnRun:
         beginning = data[:bytes_max].decode(errors="ignore")
         blob = None
         with anyio.CancelScope(shield=True):
-            blob = await (await self.record.open()).keep_blob(data)
+            blob = await self.until_stored(lambda: self._keep_blob(data))
         return replace(result, result=beginning, blob=blob)
+
+    async def _keep_blob(self, data: bytes) -> BlobReference:
+        return await (await self.record.open()).keep_blob(data)
 
     # Ending it
 
@@ -492,7 +548,7 @@ class TurnRun:
         then the partial answer or a fault."""
         code, reason = str(error["code"]), str(error["message"])
         with anyio.CancelScope(shield=True):
-            await self.events.wait_until_sent()
+            await self._wait_until_sent()
         await self._write_results(why_skipped=reason, execute_error=reason)
         made = None if self.caller is None else self.caller.forget()
         entry: Entry
@@ -503,7 +559,7 @@ class TurnRun:
                 error=error,
                 stop_reason=CANCELLED if state == "interrupted" else made.output.stop_reason,
             )
-            entry = await self.context.state.append_model_output(cut)
+            entry = await self.until_stored(lambda: self.context.state.append_model_output(cut))
         else:
             usage = None if made is None else made.usage
             vendor = error.get("vendor")
@@ -517,7 +573,7 @@ class TurnRun:
                 of_request=isinstance(cause, ProviderRefused) and cause.is_about_content,
                 vendor=vendor if isinstance(vendor, dict) else None,
             )
-            entry = await self.record.append(fault)
+            entry = await self.until_stored(lambda: self.record.append(fault))
         return self.finished(state, entry.seq, error)
 
     def _error_as_json(self, error: Exception) -> JsonObject:
@@ -552,13 +608,11 @@ class TurnRun:
         )
 
     def close(self) -> None:
-        """Called when the turn is over or suspended. Sends the held events and releases the slot
-        and the approvals."""
+        """Called when the turn is over or suspended. Releases the slot and the approvals."""
         if self.state is not RunState.SUSPENDED:
             self._take(RunStep.END)
         self._give_back_slot()
         self.tool_host.is_over = True
-        self.events.send_held()
         if self._asks_people:
             self.approvals.drop(self.turn_id)
 

@@ -26,11 +26,13 @@ class _HeldEvents:
     """Events waiting for their journal write, or for events ahead of them. Only stores that
     journal asynchronously cause this."""
 
-    journaled: asyncio.Future[None] | None
+    journaled: asyncio.Future[bool] | None
     events: list[Event]
     kind: DeltaKind
     length: int
     """The length of the events' text."""
+    offsets: dict[DeltaKind, int]
+    """The offsets of the call that they belong to, as far as it was sent."""
 
 
 class TurnEvents:
@@ -39,7 +41,8 @@ class TurnEvents:
     Pieces of text that arrive within one tick of the event loop are sent as one event, so
     that a fast provider does not cause many tiny frames, and the text of a slow one is still
     sent word by word. Text is written to the live journal before it is sent, so that it
-    survives a crash. Events after it wait too. `send_held` is the exception: it does not wait.
+    survives a crash. Events after it wait too. Text that the journal refuses, because another
+    server has the conversation, is never sent.
     """
 
     def __init__(self, record: ConversationRecord, turn_id: str) -> None:
@@ -54,9 +57,8 @@ class TurnEvents:
         self.begin_call(0)
 
     def begin_call(self, call: int) -> None:
-        if self._pieces or self._held:
+        if self._pieces:
             self.flush()
-            self.send_held()
         self.call = call
         self._output: ModelOutputAccumulator | None = None
         self._sent_offsets: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
@@ -83,6 +85,11 @@ class TurnEvents:
             self._flush_handle = asyncio.get_running_loop().call_soon(self.flush)
 
     @property
+    def is_held(self) -> bool:
+        """Whether events wait for the journal."""
+        return bool(self._held)
+
+    @property
     def has_output(self) -> bool:
         return self._output is not None
 
@@ -98,10 +105,11 @@ class TurnEvents:
         return whole[: self._sent_offsets[kind]]
 
     def send_status(self, status: str, content: str) -> None:
-        self._emit(
-            AgentThought(
-                session_id=self._session_id, turn_id=self.turn_id, type=status, content=content
-            )
+        self._emit(self._status(status, content))
+
+    def _status(self, status: str, content: str) -> AgentThought:
+        return AgentThought(
+            session_id=self._session_id, turn_id=self.turn_id, type=status, content=content
         )
 
     def tool_started(self, tool_call: ToolCallRequest) -> None:
@@ -146,9 +154,9 @@ class TurnEvents:
         events = self.deltas(kind, text, self._offsets_after_held[kind])
         self._offsets_after_held[kind] += len(text)
         if journaled is None and not self._held:
-            self._send(_HeldEvents(None, events, kind, len(text)))
+            self._send(_HeldEvents(None, events, kind, len(text), self._sent_offsets))
             return
-        self._held.append(_HeldEvents(journaled, events, kind, len(text)))
+        self._held.append(_HeldEvents(journaled, events, kind, len(text), self._sent_offsets))
         if journaled is not None:
             journaled.add_done_callback(lambda _: self._send_ready())
 
@@ -156,19 +164,22 @@ class TurnEvents:
         """Emits the event after all text so far and after the held events."""
         self.flush()
         if self._held:
-            self._held.append(_HeldEvents(None, [event], "text", 0))
+            self._held.append(_HeldEvents(None, [event], "text", 0, self._sent_offsets))
         else:
             self._broadcast.emit(event)
 
     def _send(self, ready: _HeldEvents) -> None:
         for event in ready.events:
             self._broadcast.emit(event)
-        self._sent_offsets[ready.kind] += ready.length
+        ready.offsets[ready.kind] += ready.length
 
     def _send_ready(self) -> None:
         while self._held:
             journaled = self._held[0].journaled
             if journaled is not None and not journaled.done():
+                return
+            if journaled is not None and not journaled.result():
+                self._held.clear()
                 return
             self._send(self._held.pop(0))
 
@@ -179,12 +190,9 @@ class TurnEvents:
                 await asyncio.wait([journaled])
             self._send_ready()
 
-    def send_held(self) -> None:
-        """Sends the held events at once, journaled or not, for example because the turn is
-        closing and its end must come after them."""
-        held, self._held = self._held, []
-        for ready in held:
-            self._send(ready)
+    def announce_wait(self, why: str) -> None:
+        """Tells the clients at once that the turn waits, before the text that waits too."""
+        self._broadcast.emit(self._status("waiting", why))
 
     def deltas(self, kind: DeltaKind, text: str, offset: int) -> list[Event]:
         """One event, or several if the text does not fit in one message."""

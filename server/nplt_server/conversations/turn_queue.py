@@ -4,9 +4,12 @@ A job (a clear, a compaction) is queued among the turns. Every accepted turn end
 one TURN_FINISHED, sent when its end is on disk. A prompt cancelled while it waits ends without
 running; the next turn or job begins when that end is on disk.
 
-If the end of a turn can't be written (a full disk), TURN_FINISHED is sent anyway. The end is
-written later, as soon as there is room and before any other entry. When a conversation is opened,
-the turns that a stopped server left unfinished are resumed or ended (`recovery`).
+If the store that several servers share is away, the turn waits for it (`TurnRun.until_stored`),
+and so do those behind it. If the end of a turn can't be written for another reason (a full disk),
+TURN_FINISHED is sent anyway. The end is written later, as soon as there is room and before any
+other entry; no further turn begins before that. A turn whose conversation another server has taken
+over ends without an event: its end is the other server's to write and to send. When a conversation
+is opened, the turns that a stopped server left unfinished are resumed or ended (`recovery`).
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = (0.25, 10.0)
 """The first and the longest pause before an unwritten end is tried again."""
+
+_SETTLE_SECONDS_MAX: Final = 5.0
 
 _Given = TypeVar("_Given")
 
@@ -172,7 +177,7 @@ class TurnQueue:
         return len(self._waiting) - 1 + (self._working_on is not None)
 
     def advance(self) -> None:
-        is_ending = self.services.draining or self.is_held
+        is_ending = self.services.draining or self.is_held or self.record.is_stale
         if self._working_on is not None or not self._waiting or is_ending:
             return  # the queue is run after the next start, or by the next owner
         item = self._working_on = self._waiting.pop(0)
@@ -265,25 +270,27 @@ class TurnQueue:
             await job.run()
 
     async def _run(self, turn: TurnRun) -> None:
+        finished: TurnFinished | None
         stale = self.record.staleness
         if not stale.done():
             stale.add_done_callback(self._cancel_stale)
         try:
+            if self._unwritten_ends or not self._ending.is_quiet:
+                await self._write_ends_first()
             await turn.start()
             self.services.counters[self.record.user].turns_started += 1
-            if self._unwritten_ends or not self._ending.is_quiet:
-                await self.write_ends()
             finished = await turn.run()
         except TurnSuspended:
             return
         except Exception as error:
-            finished = self._unwritten(turn, error)
+            finished = await self._end_failed(turn, error)
         finally:
             stale.remove_done_callback(self._cancel_stale)
             turn.close()
             self.running = None
-        self.namer.turn_ended()
-        self._emit(finished)
+        if finished is not None:
+            self.namer.turn_ended()
+            self._emit(finished)
 
     def _emit(self, finished: TurnFinished) -> None:
         self.services.counters[self.record.user].turns_finished[finished.state] += 1
@@ -298,18 +305,29 @@ class TurnQueue:
             state="interrupted",
             never_began=True,
         )
+        finished: TurnFinished | None
         try:
-            entry = await self.record.append(fault)
+            entry = await turn.until_stored(lambda: self.record.append(fault))
             error: JsonObject = {"code": "cancelled", "message": turn.cancel_reason}
             finished = turn.finished("interrupted", entry.seq, error)
         except Exception as problem:
-            finished = self._unwritten(turn, problem)
+            finished = None if self.record.is_stale else self._unwritten(turn, problem)
         finally:
             self._ending.end()
             self.record.activity.end()
-        self._emit(finished)
+        if finished is not None:
+            self._emit(finished)
 
     # Ends that could not be written
+
+    async def _end_failed(self, turn: TurnRun, error: Exception) -> TurnFinished | None:
+        """Ends a turn that could not end by itself. Returns its event, or `None` if its end is
+        another server's to write."""
+        finished = None if self.record.is_stale else self._unwritten(turn, error)
+        if finished is not None and self.record.lease is not None:
+            with suppress(StorageError):
+                await turn.until_stored(self.write_ends)
+        return None if self.record.is_stale else finished
 
     def _unwritten(self, turn: TurnRun, error: Exception) -> TurnFinished:
         """The event for a turn whose end could not be written (a full disk, a bug). It is sent
@@ -326,8 +344,8 @@ class TurnQueue:
 
     @property
     def has_unwritten_ends(self) -> bool:
-        """Whether `write_ends` has anything to do."""
-        return bool(self._unwritten_ends) or not self._ending.is_quiet
+        """Whether there are ends that were sent and are not written."""
+        return bool(self._unwritten_ends)
 
     async def write_ends(self) -> None:
         """Writes the ends that were sent but could not be written. This comes before any other
@@ -343,18 +361,32 @@ class TurnQueue:
                 self._ending.end()
             self._unwritten_ends.remove(fault)
 
+    async def _write_ends_first(self) -> None:
+        """Writes the missing ends before a turn begins, however long that takes: what was sent
+        must be true when the turn runs."""
+        pause, longest = _RETRY_SECONDS
+        while True:
+            try:
+                return await self.write_ends()
+            except StorageError:
+                if self.record.is_closed or self.record.is_stale:
+                    raise
+            await anyio.sleep(pause)
+            pause = min(pause * 2, longest)
+
     async def settle(self) -> None:
         """Writes the missing ends of turns, for an operation that needs them; raises `busy` if
         that is not possible."""
-        if not self.has_unwritten_ends:
+        if not self._unwritten_ends and self._ending.is_quiet:
             return
         try:
-            await self.write_ends()
-        except StorageError as error:
+            with anyio.fail_after(_SETTLE_SECONDS_MAX):
+                await self.write_ends()
+        except (StorageError, TimeoutError) as error:
             raise RequestError(
                 ErrorCode.BUSY,
-                f"the end of the last turn can't be written yet: {error}. It is tried again; "
-                "then this can be done.",
+                f"the end of the last turn can't be written yet: {error or 'the storage is away'}. "
+                "It is tried again; then this can be done.",
                 retry_after=_RETRY_SECONDS[-1],
             ) from error
 
@@ -381,7 +413,7 @@ class TurnQueue:
     async def note_shutdown(self) -> None:
         """Writes the missing ends, and a note of the prompts that are only waiting."""
         await self.write_ends()
-        if waiting := self.waiting:
+        if (waiting := self.waiting) and self.running is None:
             await self.record.append(recovery.shutdown_note(len(waiting)))
 
     async def resume_unfinished(self) -> None:
@@ -396,7 +428,7 @@ class TurnQueue:
                 self.add_prompt(each.prompt, each.step)
                 continue
             try:
-                await recovery.end_interrupted(record, tools, turn_id)
+                await recovery.end_turn(record, tools, recovery.interruption(turn_id))
             except StorageError as error:
                 log.warning("%s: the end of a turn is missing: %s", record.session_id, error)
                 self._write_later(recovery.interruption(turn_id))

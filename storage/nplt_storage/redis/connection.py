@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial, wraps
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
@@ -139,12 +139,17 @@ class RedisConnection:
             groups.setdefault(id(self._node_of(key)), []).append(key)
         return list(groups.values())
 
-    def run_many(self, script: str, group: Sequence[tuple[str, Sequence[Argument]]]) -> list[Any]:
-        """Runs a short script for many keys of one node. It bypasses the cluster client, which
-        would ask some other node, perhaps one that is down, which keys a script has."""
-        commands = [("EVAL", script, 1, key, *arguments) for key, arguments in group]
+    def run_many(
+        self, script: str, group: Sequence[tuple[Sequence[str], Sequence[Argument]]]
+    ) -> list[Any]:
+        """Runs a script for the keys of many conversations on one node. It bypasses the cluster
+        client, which would ask some other node, perhaps one that is down, which keys a script
+        has."""
+        commands = [
+            ("EVALSHA", _sha1(script), len(keys), *keys, *arguments) for keys, arguments in group
+        ]
         try:
-            with self._node_of(group[0][0]).pipeline(transaction=False) as pipeline:
+            with self._node_of(group[0][0][0]).pipeline(transaction=False) as pipeline:
                 for command in commands:
                     pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
                 replies = pipeline.execute(raise_on_error=False)
@@ -153,9 +158,17 @@ class RedisConnection:
                 self.call(*commands[0])  # which looks for the node that took its place
             raise
         return [
-            self.call(*command) if isinstance(reply, redis.ResponseError) else reply
-            for command, reply in zip(commands, replies, strict=True)  # its slot was moved
+            # Its slot was moved, or Redis has forgotten the script.
+            self.run(script, each[0], *each[1]) if isinstance(reply, redis.ResponseError) else reply
+            for each, reply in zip(group, replies, strict=True)
         ]
+
+    def node_name(self, key: str) -> str:
+        """The name of the cluster node that has the key, as far as is known; else ""."""
+        if isinstance(client := self._connected, redis.RedisCluster):
+            with suppress(RedisClusterException, RedisError):  # nobody has it now
+                return str(_node_from_key(client, key).name)
+        return ""
 
     def _node_of(self, key: str) -> redis.Redis:
         return self.nodes(lambda cluster: [_node_from_key(cluster, key)])[0]

@@ -23,6 +23,7 @@ expire with the lease.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import time
@@ -30,7 +31,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any, Final
 
 import msgspec
@@ -111,11 +112,18 @@ class Ownership(Struct, eq=False):
     token: str
     since: float
     until: float
-    """The end of the lease by the monotonic clock."""
+    """The end of the lease by this machine's clock."""
     wanted_by: bytes | None = None
     """The server that has asked for it."""
     next_nonce: str | None = None
     """The nonce of an acquisition whose reply was lost."""
+    reclaiming: Lock = msgspec.field(default_factory=Lock)
+
+
+def boot_time() -> float:
+    """A clock that goes on while the machine sleeps, where there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class Leases:
@@ -127,7 +135,7 @@ class Leases:
         *,
         seconds: float = LEASE_SECONDS,
         address: str | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = boot_time,
     ) -> None:
         self.own = Server(id=new_entry_id(), address=address, process=_process(os.getpid()))
         self.server = msgspec.json.encode(self.own)
@@ -166,6 +174,11 @@ class Leases:
     def until(self, asked_at: float) -> float:
         return asked_at + self._seconds * _SAFE_PART
 
+    def extend(self, owned: Ownership, token: str, asked_at: float) -> None:
+        """Called when Redis has renewed the lease for this token."""
+        if owned.token == token:
+            owned.until = max(owned.until, self.until(asked_at))
+
     # In a worker thread
 
     def claim(self, script: str, session_id: str, keys: Sequence[str], *arguments: Argument) -> Any:
@@ -191,21 +204,26 @@ class Leases:
         keys = self._keyspace.of(session_id)
         return Ownership(session_id, keys, token.decode(), asked_at, self.until(asked_at))
 
-    def reclaim(self, owned: Ownership) -> None:
-        """Acquires the lease again after it has lapsed. Raises `WrittenElsewhere` if another server
-        has owned the conversation since."""
-        nonce = owned.next_nonce = owned.next_nonce or new_entry_id()
-        asked_at = self.clock()
-        reply = self._connection.run(
-            scripts.RECLAIM, owned.keys, nonce, self.server, self.milliseconds, owned.token
-        )
-        if reply == b"gone":
-            raise ConversationNotFound(owned.session_id)
-        if reply == b"fenced":
-            self.forget(owned)
-            raise WrittenElsewhere("another server has taken it over meanwhile")
-        owned.token, owned.next_nonce = reply.decode(), None
-        owned.until = self.until(asked_at)
+    def reclaim(self, owned: Ownership, token: str | None = None) -> None:
+        """Acquires the lease again after it has lapsed, or after Redis has refused this token.
+        Raises `WrittenElsewhere` if another server has owned the conversation since."""
+        with owned.reclaiming:
+            if not self.is_over(owned) and owned.token != token:
+                return  # another thread has reclaimed it meanwhile
+            nonce = owned.next_nonce = owned.next_nonce or new_entry_id()
+            asked_at = self.clock()
+            reply = self._connection.run(
+                scripts.RECLAIM, owned.keys, nonce, self.server, self.milliseconds, owned.token
+            )
+            if reply in (b"gone", b"fenced"):
+                owned.until = -math.inf
+                self.forget(owned)
+            if reply == b"gone":
+                raise ConversationNotFound(owned.session_id)
+            if reply == b"fenced":
+                raise WrittenElsewhere("another server has taken it over meanwhile")
+            owned.token, owned.next_nonce = reply.decode(), None
+            owned.until = self.until(asked_at)
 
     def give_back(self, owned: Ownership) -> None:
         """Returns the lease, or passes it to the server that has asked for it, if there is one."""
@@ -241,11 +259,11 @@ class Leases:
         asked_at = self.clock()
         replies = self._connection.run_many(
             scripts.RENEW,
-            [(owned.keys.owner, (token, self.milliseconds)) for owned, token in asked],
+            [([owned.keys.owner], (token, self.milliseconds)) for owned, token in asked],
         )
         for (owned, token), reply in zip(asked, replies, strict=True):
             if reply:
-                owned.until = max(owned.until, self.until(asked_at))
+                self.extend(owned, token, asked_at)
                 may_ask = asked_at - owned.since >= self._seconds
                 owned.wanted_by = reply if may_ask and isinstance(reply, bytes) else None
             elif owned.token == token:

@@ -15,15 +15,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from asyncio import Future, get_running_loop
-from collections import deque
+from asyncio import Future
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from threading import Lock
-from typing import Final, TypeAlias
+from typing import Final
 
 import orjson
 import redis
@@ -50,6 +47,7 @@ from nplt_storage.redis.connection import (
     configured,
     in_worker_thread,
 )
+from nplt_storage.redis.live_journal import LiveJournal, LiveText
 from nplt_storage.redis.ownership import Leases, Ownership
 from nplt_storage.redis.streams import NewStream, StreamSource, decode_checkpoint, message_id_of
 from nplt_storage.redis.trimming import TurnSpans, checkpoint_after, ends_turn, trimmed_prompts
@@ -62,28 +60,12 @@ from nplt_storage.rows import (
     read_checkpoint,
     row_as_bytes,
 )
-from nplt_storage.store import DeltaKind, PartialAnswer, outdates
+from nplt_storage.store import DeltaKind, PartialAnswer
 
 log = logging.getLogger(__name__)
 
 _ASKED_SECONDS_MAX: Final = 10.0
 _ASKED_AGAIN_SECONDS: Final = 0.02
-
-_WaitingPiece: TypeAlias = tuple[tuple[str, int], bytes, Future[None]]
-"""The turn and call, the encoded piece, and a future that is done when it has been sent."""
-
-
-def _settle(pieces: Sequence[_WaitingPiece]) -> None:
-    """Releases the callers that wait for these pieces. It may be called from any thread."""
-
-    def settle() -> None:
-        for _, _, sent in pieces:
-            if not sent.done():
-                sent.set_result(None)
-
-    if pieces:
-        with suppress(RuntimeError):  # the loop has ended, so no caller waits
-            pieces[0][2].get_loop().call_soon_threadsafe(settle)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,6 +76,7 @@ class StoreParts:
     leases: Leases
     lists: UserLists
     sender: Sender
+    journal: LiveJournal
     ttl_milliseconds: int
     """0 if conversations do not expire."""
     turns_max: int
@@ -121,13 +104,7 @@ class RedisRecord:
         self._parts = parts
         self._connection = parts.connection
         self._leases = parts.leases
-        self._call = self._sent_call = (
-            (partial_answer.turn_id, partial_answer.call) if partial_answer else None
-        )
-        """The running call, and the call whose text is in Redis, at least in part."""
-        self._pieces: deque[_WaitingPiece] = deque()
-        self._is_broken = False
-        self._sending = Lock()
+        self._live = LiveText(owned, partial_answer)
         self._is_closed = False
         self._lock = Lock()
         self._spans = TurnSpans()
@@ -155,49 +132,12 @@ class RedisRecord:
 
     def journal_delta(
         self, turn_id: str, call: int, kind: DeltaKind, text: str
-    ) -> Future[None] | None:
-        """Ends when Redis has stored the piece, or will not."""
+    ) -> Future[bool] | None:
         if self._is_closed:
             return None
-        self._call = (turn_id, call)
-        try:
-            encoded = orjson.dumps((turn_id, call, kind, text)) + b"\n"
-        except orjson.JSONEncodeError:
-            encoded = b""  # half a surrogate pair: nobody could read it
-        sent: Future[None] = get_running_loop().create_future()
-        self._pieces.append((self._call, encoded, sent))
-        self._parts.sender.post(self._send_pieces)
-        return sent
-
-    def _send_pieces(self) -> None:
-        """Sends the waiting pieces. After a failure nothing more of that call is sent, so that the
-        stored text has no gaps."""
-        with self._sending:
-            pieces = [self._pieces.popleft() for _ in range(len(self._pieces))]
-            try:
-                call = pieces[-1][0] if pieces else self._sent_call
-                spoken = [encoded for of, encoded, _ in pieces if of == call]
-                begins = call != self._sent_call
-                if not pieces or (self._is_broken and not begins):
-                    return
-                self._sent_call, self._is_broken = call, True
-                if all(spoken) and not self._leases.is_over(self.owned):
-                    lease = (self.owned.token, self._leases.milliseconds)
-                    text = (int(begins), b"".join(spoken))
-                    run = partial(self._connection.run, scripts.APPEND_LIVE, self.owned.keys)
-                    self._is_broken = run(*lease, *text) != b"done"
-            finally:
-                _settle(pieces)
-
-    def _outdates_partial(self, entry: Entry) -> bool:
-        """Whether this entry holds the running call's whole answer, or ends its turn. Blocks while
-        a piece is being sent, so that none arrives later."""
-        if self._call is None or not outdates(entry, *self._call):
-            return False
-        with self._sending:
-            _settle([self._pieces.popleft() for _ in range(len(self._pieces))])
-            self._call = self._sent_call = None
-        return True
+        stored = self._live.add(turn_id, call, kind, text)
+        self._parts.journal.post(self._live)
+        return stored
 
     @in_worker_thread
     def keep_blob(self, data: bytes) -> BlobReference:
@@ -217,6 +157,7 @@ class RedisRecord:
 
     def _leave(self) -> None:
         self._parts.sender.flush()
+        self._live.drop()
         try:
             with self._lock:
                 self._settle()
@@ -230,6 +171,7 @@ class RedisRecord:
     def stop_writing(self) -> None:
         """Stops all writes, because the conversation was deleted."""
         self._is_closed = True
+        self._live.drop()
         self._leases.forget(self.owned)
 
     def learn_turns(self, entries: Iterable[Entry]) -> None:
@@ -249,9 +191,11 @@ class RedisRecord:
                 raise BadEntry(f"entry {entry.seq} can't follow entry {before.head_seq}")
             if isinstance(entry, RollbackEntry) and entry.to_seq < before.first_seq - 1:
                 raise BadEntry(f"entry {entry.to_seq} is no longer kept: nothing leads back to it")
-            outdates_partial = self._outdates_partial(entry)
+            outdates_live = self._live.is_outdated_by(entry)
             row = fold(before, entry)
-            self._commit(entry, line, row, forget=outdates_partial)
+            self._commit(entry, line, row, forget=outdates_live)
+            if outdates_live:
+                self._live.forget()
             self._row = row
             self._parts.lists.moved(before, row)
             if self._parts.turns_max:
@@ -290,17 +234,19 @@ class RedisRecord:
 
         def run() -> bytes:
             asked_at = self._leases.clock()
-            lease = (self.owned.token, self._leases.milliseconds)
+            lease = (token, self._leases.milliseconds)
             keys = [*self.owned.keys, *also]
             reply: bytes = self._connection.run(script, keys, *lease, *arguments)
             if reply == b"done":
-                self.owned.until = self._leases.until(asked_at)
+                self._leases.extend(self.owned, token, asked_at)
             return reply
 
+        token = self.owned.token
         reply = b"fenced" if self._leases.is_over(self.owned) else run()
         if reply == b"fenced":
             try:
-                self._leases.reclaim(self.owned)
+                self._leases.reclaim(self.owned, token)
+                token = self.owned.token
             except StorageError:
                 self._doubts.clear()
                 raise

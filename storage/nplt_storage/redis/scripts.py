@@ -12,6 +12,7 @@ returns a word, or what was asked for:
     stale   the head is not what the writer believes: nothing changed
     sent    a prompt with this message_id is there already: nothing changed
     lost    the entry at the head is missing, which is noted: nothing else changed
+    gap     the text of the running call is not as long as the writer believes: nothing changed
 
 Scripts for writers first get the writer's token and the length of its lease, which begins
 again when they are done. All checks come before the first write, so a script does not fail
@@ -280,10 +281,18 @@ used(ttl)
 return done()
 """)
 
+# Appends to the text of the running call, of which that many bytes must be there already; 0: it is
+# written anew.
 APPEND_LIVE: Final = _of_writer("""
-local begins, pieces = unpack(ARGV, 3)
+local at, pieces = unpack(ARGV, 3)
 local left = redis.call('PTTL', meta)
-redis.call(begins == '1' and 'SET' or 'APPEND', live, pieces)
+if at == '0' then
+  redis.call('SET', live, pieces)
+elseif redis.call('STRLEN', live) ~= tonumber(at) then
+  return 'gap'
+else
+  redis.call('APPEND', live, pieces)
+end
 if left > 0 then redis.call('PEXPIRE', live, left) end
 return done()
 """)

@@ -37,6 +37,7 @@ from nplt_storage.redis.connection import (
     how_durable,
     in_worker_thread,
 )
+from nplt_storage.redis.live_journal import LiveJournal
 from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Ownership
 from nplt_storage.redis.record import RedisRecord, StoreParts
 from nplt_storage.redis.scripts import IN_TRASH
@@ -137,11 +138,13 @@ class RedisStore:
         except BaseException:
             connection.close()
             raise
+        leases = Leases(connection, seconds=lease_seconds, address=advertise)
         parts = StoreParts(
             connection=connection,
-            leases=Leases(connection, seconds=lease_seconds, address=advertise),
+            leases=leases,
             lists=UserLists(connection),
             sender=Sender(),
+            journal=LiveJournal(connection, leases),
             ttl_milliseconds=(ttl_seconds or 0) * 1000,
             turns_max=max_turns or 0,
         )
@@ -154,7 +157,7 @@ class RedisStore:
     async def close(self) -> None:
         for writer in [writer for writer in self._writers.values() if writer is not None]:
             await writer.close()
-        for part in (self._leases, self._sender, self._lists):
+        for part in (self._leases, self._sender, self._lists, self._parts.journal):
             await self._connection.in_thread(part.close)
         self._connection.close()
 
