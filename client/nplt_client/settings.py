@@ -144,6 +144,8 @@ class RunningServer(Struct, frozen=True, kw_only=True):
 
     pid: int
     url: str
+    http: str | None = None
+    """Its address for HTTP."""
     instance: str | None = None
 
     @property

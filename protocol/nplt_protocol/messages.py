@@ -479,6 +479,8 @@ class Status(Reply, frozen=True, kw_only=True):
     """The servers that share a store, and which of them sent this reply."""
     conversation: JsonObject | None = None
     """The attached conversation: `session_id`, `model`, and `options` if there are any."""
+    http: str | None = None
+    """The address at which the same server can be reached by HTTP."""
 
 
 class SearchHit(Message, frozen=True, kw_only=True):

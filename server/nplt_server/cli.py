@@ -71,6 +71,11 @@ _data_dir_option = click.option(
 @click.option("--config", type=click.Path(path_type=Path), help="Settings file (YAML).")
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=int, help="Port to listen on; 0 picks a free one.  [default: 9999]")
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65_535),
+    help="Port for HTTP; 0 picks a free one.  [default: 9998, or a free one]",
+)
 @_data_dir_option
 @click.option("--default-model", metavar="PROVIDER/MODEL", help="Who answers new conversations.")
 @click.option("--any-port", is_flag=True, help="Another free port, if that one is taken.")
@@ -109,7 +114,8 @@ def main(
     given = {name: value for name, value in flags.items() if value is not None}
     if not given["insecure"]:
         del given["insecure"]  # a flag that was not given must not override the settings
-    if listen := {name: given.pop(name) for name in ("host", "port") if name in given}:
+    listens = ("host", "port", "http_port")
+    if listen := {name: given.pop(name) for name in listens if name in given}:
         given["listen"] = listen
     try:
         settings = load_settings(given, config_file=config)
@@ -133,11 +139,14 @@ def main(
         fail(error)
 
 
-def _announce(host: str, port: int) -> None:
+def _announce(host: str, port: int, http_url: str | None) -> None:
     try:
         from nplt_server.start import place_of
 
-        print(f"listening on {place_of(host, port)}", flush=True)
+        lines = f"listening on {place_of(host, port)}\n"
+        if http_url is not None:
+            lines += f"http on {http_url}\n"
+        print(lines, end="", flush=True)  # at once: the reader may stop after the first line
     except OSError as error:
         # The server runs even if it cannot announce itself.
         forget_stdout()

@@ -480,7 +480,10 @@ def server_status() -> None:
     ):
         welcome = connection.welcome
     version = welcome.server.removeprefix("nplt/") if welcome else "it does not reply"
-    facts = {"pid": server.pid, "address": server.url, "version": version, "log": log_path()}
+    facts = {"pid": server.pid, "address": server.url}
+    if server.http is not None:
+        facts["http"] = server.http
+    facts |= {"version": version, "log": log_path()}
     print(pairs((name, str(value)) for name, value in facts.items()))
     if welcome is not None:
         compare_versions(welcome.server)

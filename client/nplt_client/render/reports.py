@@ -271,6 +271,8 @@ def status_text(status: messages.Status) -> str:
         ("uptime", _duration(status.uptime)),
         ("connections", str(status.connections)),
     ]
+    if status.http is not None:
+        rows.append(("http", sanitize_line(status.http)))
     for part in ("conversations", "turns", "storage", "versions"):
         rows += _flat(part, getattr(status, part))
     for name, server in (status.mcp_servers or {}).items():

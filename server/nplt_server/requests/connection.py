@@ -58,7 +58,7 @@ async def hello(session: Session, request: Hello, pending: PendingReply) -> None
         await session.server.peers.accept(session, request, pending)
         return
     admission = session.server.admission
-    user = admission.authenticate(request.token)
+    user = session.authenticate(request.token)
     if user is None:
         admission.log_refusal(session.address, "its token is not known")
         await anyio.sleep(admission.penalty_for(session.address))
@@ -263,5 +263,6 @@ async def status(session: Session, request: StatusRequest, pending: PendingReply
             mcp_servers=services.mcp_servers.described,
             cluster=cluster,
             conversation=present,
+            http=session.server.http_url,
         )
     )
