@@ -505,6 +505,18 @@ def completion_command(shell: str) -> None:
     print(SCRIPTS[shell], end="")
 
 
+@click.command("pipe", epilog=help_epilog("ssh box nplt pipe"))
+def pipe_command() -> None:
+    """Carry frames over stdin and stdout, for ssh:// addresses.
+
+    Connects to the server of this user, starting it if none runs. `nplt ssh://host` runs
+    this on the other machine; people have no need to.
+    """
+    from nplt_client.wire.pipe import carry_frames
+
+    carry_frames()
+
+
 @click.group("server", epilog=help_epilog("nplt server status", "nplt server restart"))
 def server_group() -> None:
     """Manage the server that nplt started in the background."""
@@ -657,6 +669,8 @@ def _mistakes() -> Iterator[str]:
     try:
         if config.server:
             parse_url(config.server)
+        for url in config.servers.values():
+            parse_url(url)
     except ConfigurationError as error:
         yield f"{config.path}: server: {error.message}"
         return
@@ -669,4 +683,4 @@ def _mistakes() -> Iterator[str]:
         yield error.message
 
 
-COMMANDS += (completion_command, server_group, config_group)
+COMMANDS += (completion_command, pipe_command, server_group, config_group)
