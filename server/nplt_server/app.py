@@ -56,6 +56,7 @@ from nplt_server.providers.credentials import known_keys
 from nplt_server.providers.models import KnownModels
 from nplt_server.providers.router import ProviderRouter, build_router
 from nplt_server.quotas import Quotas
+from nplt_server.redacted_prompts import RedactedPrompts
 from nplt_server.requests import HANDLERS
 from nplt_server.settings import AnyProviderSettings, LocalSettings, OfflineSettings, Settings
 from nplt_server.tasks import BackgroundTasks, TurnSlots
@@ -505,6 +506,9 @@ async def serve(
                     files=files.directory,
                     need_tokens=admission.need_tokens,
                     free_bytes_min=FREE_BYTES_MIN if reserve is None else reserve,
+                ),
+                redacted_prompts=RedactedPrompts(
+                    settings.data_dir / "redacted.json", shared=histories.shared
                 ),
                 approvals=settings.approvals,
                 sessions=settings.sessions,

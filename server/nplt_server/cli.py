@@ -86,6 +86,11 @@ _data_dir_option = click.option(
     help="debug shows every frame.  [default: info]",
 )
 @click.option(
+    "--log-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Log to this file, which is rotated, instead of stderr.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(1, 64),
     help="Start that many servers behind the port; needs conversations in Redis.",
@@ -129,7 +134,18 @@ def main(
             check_histories(settings)
             click.echo("the settings are fine")
             return
-        configure_logging(settings.log_level, log_format=settings.log_format)
+        if workers is not None and settings.log_file is not None:
+            fail("--workers can't share a log_file; let them log to stderr", exit_code=EXIT_USAGE)
+        try:
+            configure_logging(
+                settings.log_level,
+                log_format=settings.log_format,
+                file=settings.log_file,
+                file_bytes_max=settings.log_file_bytes_max,
+                files_kept=settings.log_files_kept,
+            )
+        except OSError as error:
+            fail(f"log_file: can't write {settings.log_file}: {error.strerror}")
         if workers is not None:
             sys.exit(Workers(settings, workers).run(_announce, any_port=any_port))
         run(settings, _announce, any_port=any_port)

@@ -557,6 +557,9 @@ class Settings(Part):
     insecure: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
+    log_file: HomePath | None = None
+    log_file_bytes_max: Annotated[int, Field(ge=64 * 1024)] = 8 * 1024 * 1024
+    log_files_kept: Annotated[int, Field(ge=1, le=100)] = 4
 
     @model_validator(mode="after")
     def _read_older_form(self) -> "Settings":
