@@ -53,8 +53,9 @@ def connected(server: ServerProcess, **options: Any) -> Iterator[RawClient]:
 
 def open_websocket(server: ServerProcess, **options: Any) -> ClientConnection:
     url = server.http_url.replace("http", "ws", 1)
-    given = {"origin": server.http_url.rstrip("/"), "compression": None, **options}
-    return connect(f"{url}ws", **given)
+    given: dict[str, Any] = {"origin": server.http_url.rstrip("/"), "compression": None}
+    opened: ClientConnection = connect(f"{url}ws", **given | options)
+    return opened
 
 
 def test_a_prompt_over_a_websocket_is_answered(shared_server: ServerProcess) -> None:
