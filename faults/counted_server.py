@@ -2,25 +2,32 @@
 and objects on SIGUSR2 (that takes half a second).
 
 The counts are written beside the data directory, to a file that appears whole. The handlers run
-in the main thread, where the event loop runs.
+in the main thread, where the event loop runs. With each goes who holds the memory: SQLite, the C
+library (SQLite included), or the C library's free lists, which are not given back to the system.
+With PYTHONTRACEMALLOC set, the lines that allocated the most come with the objects.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import os
 import signal
 import sys
 import time
+import tracemalloc
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from nplt_server.cli import main
 
 SECONDS_MAX = 30.0
+_LINES_MAX = 1_000
 
 
 def counts_path(data_dir: Path) -> Path:
@@ -33,6 +40,10 @@ class Counts:
     """By the functions that they are in."""
     objects: Counter[str]
     """By type; only if they were asked for."""
+    memory: Counter[str]
+    """Bytes, by who holds them."""
+    allocations: Counter[str]
+    """Bytes, by the line that allocated them."""
 
 
 def ask_for_counts(pid: int, data_dir: Path, *, objects: bool) -> Counts:
@@ -45,7 +56,7 @@ def ask_for_counts(pid: int, data_dir: Path, *, objects: bool) -> Counts:
             raise TimeoutError("the server does not count its tasks")
         time.sleep(0.01)
     counted = json.loads(path.read_text())
-    return Counts(tasks=Counter(counted["tasks"]), objects=Counter(counted["objects"]))
+    return Counts(**{name: Counter(counts) for name, counts in counted.items()})
 
 
 def _write_counts(path: Path, *, objects: bool) -> None:
@@ -55,9 +66,44 @@ def _write_counts(path: Path, *, objects: bool) -> None:
         every = (type(each) for each in gc.get_objects())
         types.update(f"{each.__module__}.{each.__name__}" for each in every)
     tasks = Counter(map(_place_of, asyncio.all_tasks()))
+    allocations = _allocations() if objects and tracemalloc.is_tracing() else {}
+    counts = {"tasks": tasks, "objects": types, "memory": _memory(), "allocations": allocations}
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps({"tasks": tasks, "objects": types}))
+    unfinished.write_text(json.dumps(counts))
     unfinished.rename(path)
+
+
+_MALLOC_FIELDS = (
+    *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+    *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+)
+
+
+class _MallocInfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`."""
+
+    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in _MALLOC_FIELDS]
+
+
+def _memory() -> dict[str, int]:
+    """Empty where the C library and SQLite do not tell."""
+    held: dict[str, int] = {}
+    with suppress(AttributeError, OSError):
+        ask = ctypes.CDLL(None).mallinfo2
+        ask.restype = _MallocInfo
+        info = ask()
+        held["C library, used"] = info.uordblks + info.hblkhd
+        held["C library, free"] = info.fordblks
+    with suppress(AttributeError, OSError):
+        used = ctypes.CDLL("libsqlite3.so.0").sqlite3_memory_used
+        used.restype = ctypes.c_int64
+        held["SQLite"] = used()
+    return held
+
+
+def _allocations() -> dict[str, int]:
+    found = tracemalloc.take_snapshot().statistics("lineno")
+    return {str(each.traceback): each.size for each in found[:_LINES_MAX]}
 
 
 def _place_of(task: asyncio.Task[object]) -> str:

@@ -16,6 +16,7 @@ The curve is drawn into `soak.svg`, in the directory named by `--plots`.
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import threading
@@ -84,7 +85,9 @@ _CLIENTS = 20
 _QUICK_SECONDS = (15.0, 45.0)
 """Of the warm-up and of the soak."""
 _WHOLE_SECONDS = (120.0, 1_800.0)
-_VISIT_SECONDS = 4.0
+_SECONDS_VARIABLE = "SOAK_SECONDS"
+"""Names other times, such as `15,45`, which show a slope without waiting for half an hour."""
+_VISIT_SECONDS = float(os.environ.get("SOAK_VISIT_SECONDS", "4"))
 """From the start of one visit of a client to that of its next."""
 _IDLE_SECONDS = 2
 _CALM_SECONDS = 12.0
@@ -118,7 +121,7 @@ class State:
     tasks: int
     objects: int = 0
     by_kind: Mapping[str, Counter[str]] = field(default_factory=dict)
-    """Tasks by where they are, objects by type."""
+    """Tasks by where they are, objects by type, memory by who holds it."""
 
     def __str__(self) -> str:
         return (
@@ -133,6 +136,8 @@ MEASURED = ("memory", "descriptors", "threads", "tasks", "objects")
 
 def soak(plan: Plan) -> list[Result]:
     warm_up, seconds = _QUICK_SECONDS if plan.quick else _WHOLE_SECONDS
+    if other := os.environ.get(_SECONDS_VARIABLE):
+        warm_up, seconds = map(float, other.split(","))
     place = plan.new_path("soak")
     key_file = place / "key"
     key_file.write_text(_KEY)
@@ -229,7 +234,11 @@ class Samples:
             threads=sum(1 for _ in Path(f"/proc/{pid}/task").iterdir()),
             tasks=counts.tasks.total(),
             objects=counts.objects.total(),
-            by_kind={"tasks": counts.tasks, "objects": counts.objects},
+            by_kind={
+                "tasks": counts.tasks,
+                "objects": counts.objects,
+                "memory": counts.memory + counts.allocations,
+            },
         )
         self.states.append((int(time.monotonic() - self._begun), state))
         return state

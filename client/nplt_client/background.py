@@ -26,7 +26,6 @@ START_SECONDS_MAX = 15.0
 STOP_SECONDS_MAX = 20.0
 _LOOK_AGAIN_SECONDS = 0.05
 _LOG_LINES_SHOWN = 8
-_LOG_BYTES_MAX = 4 * 1024 * 1024
 
 
 def ensure_running(
@@ -62,10 +61,8 @@ def _start(tell: Callable[[str], None]) -> Address:
         tell("started nplt-server by systemd; stop it with: nplt server stop")
         return address
     log = log_path()
-    if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
-        log.replace(log.with_suffix(".log.1"))
     # -P: modules in the current directory must not be imported.
-    command = [sys.executable, "-P", "-m", "nplt_server", "--any-port"]
+    command = [sys.executable, "-P", "-m", "nplt_server", "--any-port", "--log-file", str(log)]
     with log.open("ab") as output:
         child = subprocess.Popen(
             command,

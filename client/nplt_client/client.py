@@ -189,6 +189,9 @@ class ConnectionFields(TypedDict, total=False):
     history: str | None
     """The history of the server's settings that stores new conversations: the fresh one that
     every connection gets, and the one that `create` makes."""
+    features: tuple[str, ...]
+    """What else the server shall do for this client, as in HELLO: `redacted` lists the redacted
+    prompts in `Client.welcome.redacted`."""
     timeout: float
     """Limits the seconds for connecting and for each reply, not the length of an answer."""
     reconnect: bool | Patience
@@ -392,10 +395,10 @@ class Client:
         """Makes a damaged conversation usable: keeps every entry that can be read."""
         return await self._call(messages.Repair(session_id=session_id), messages.Repaired)
 
-    async def redact(self, seq: int, session_id: str | None = None) -> int:
+    async def redact(self, seq: int, session_id: str | None = None) -> messages.Redacted:
         """Erases the content of that entry for good. Waits for the running turn."""
         request = messages.Redact(seq=seq, session_id=session_id)
-        return (await self._call(request, messages.Redacted, waits=True)).seq
+        return await self._call(request, messages.Redacted, waits=True)
 
     async def import_document(self, source: str | Path | bytes | JsonObject) -> messages.Imported:
         """Imports a path, the bytes of a file, or a small document itself."""
@@ -544,6 +547,7 @@ def connect(
         client=fields.get("client_name", DEFAULT_CLIENT_NAME),
         token=find_token(token, address=address),
         history=fields.get("history"),
+        features=fields.get("features", ()),
     )
     timeout = fields.get("timeout", DEFAULT_TIMEOUT_SECONDS)
     wire_session = WireSession(address, hello, patience=patience, timeout=timeout)

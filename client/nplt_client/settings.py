@@ -19,7 +19,7 @@ import re
 import stat
 import sys
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
@@ -46,7 +46,12 @@ SILENCE_SECONDS_MAX = 30.0
 class Address(Struct, frozen=True, kw_only=True):
     host: str
     port: int
+    """0: the one that ssh chooses."""
     tls: bool = False
+    over_ssh: bool = False
+    """The server is that of a user of another machine, which ssh reaches."""
+    user: str | None = None
+    """The user at the other end of ssh, if the address names one."""
     session: str | None = None
     is_default: bool = False
     """The server of this user listens there, or would; the user named no address."""
@@ -55,6 +60,9 @@ class Address(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
+        if self.over_ssh:
+            user, port = f"{self.user}@" if self.user else "", f":{self.port}" if self.port else ""
+            return f"ssh://{user}{host}{port}"
         return f"{'nplts' if self.tls else 'nplt'}://{host}:{self.port}"
 
     @property
@@ -63,29 +71,35 @@ class Address(Struct, frozen=True, kw_only=True):
 
 
 _URL = re.compile(
-    r"(nplts?)://"
+    r"(nplts?|ssh)://(?:([^\s@?#/\\:]+)@)?"
     r"(?:\[([^\s\[\]@?#/\\]*:[^\s\[\]@?#/\\]*)\]|([^\s\[\]@?#/\\:]+))"
     r"(?::([^/]+))?(?:/([^/?#]*))?"
 )
-"""The groups are the scheme, an IPv6 host or another host, the port and the conversation."""
+"""The groups are the scheme, the user, an IPv6 host or another host, the port and the
+conversation."""
 
 
 def parse_url(url: str) -> Address:
     found = _URL.fullmatch(url.strip())
-    if found is None:
+    if found is None or (found[2] and found[1] != "ssh"):
         raise ConfigurationError(
             f"{url!r} is not a server address; one looks like nplt://host:9999, "
-            "nplts://host:9999 (TLS) or nplt://host:9999/conversation"
+            "nplts://host:9999 (TLS), ssh://host or nplt://host:9999/conversation"
         )
-    scheme, numeric_host, host, port, session = found.groups()
+    scheme, user, numeric_host, named_host, port, session = found.groups()
+    host, over_ssh = numeric_host or named_host, scheme == "ssh"
+    if over_ssh and (host.startswith("-") or (user or "").startswith("-")):
+        raise ConfigurationError(f"{url!r}: a host or user can't begin with '-'")
     if session:
         from urllib.parse import unquote  # rarely needed, and slow to load
 
         session = unquote(session)
     return Address(
-        host=numeric_host or host,
-        port=_port(port or str(DEFAULT_PORT), f"{url!r}: a port"),
+        host=host,
+        port=0 if over_ssh and not port else _port(port or str(DEFAULT_PORT), f"{url!r}: a port"),
         tls=scheme == "nplts",
+        over_ssh=over_ssh,
+        user=user,
         session=session or None,
     )
 
@@ -98,10 +112,10 @@ def _port(text: str, what: str) -> int:
 
 def find_address(argument: str | None, environ: Mapping[str, str] = os.environ) -> Address:
     if argument:
-        return parse_url(argument)
+        return _named_address(argument, environ)
     if named := environ.get("NPLT_SERVER"):
         try:
-            return parse_url(named)
+            return _named_address(named, environ)
         except ConfigurationError as error:
             raise ConfigurationError(f"NPLT_SERVER: {error.message}") from None
     if (own := _own_settings(environ)).server:
@@ -109,6 +123,20 @@ def find_address(argument: str | None, environ: Mapping[str, str] = os.environ) 
     if (running := find_server(environ)) is not None:
         return running.address
     return default_address(environ)
+
+
+def _named_address(text: str, environ: Mapping[str, str]) -> Address:
+    """The address in a URL, or of a server that client.toml names."""
+    if "://" in text:
+        return parse_url(text)
+    servers = _own_settings(environ).servers
+    if text in servers:
+        return parse_url(servers[text])
+    try:
+        return parse_url(text)
+    except ConfigurationError as error:
+        names = f"; client.toml names {', '.join(servers)}" if servers else ""
+        raise ConfigurationError(f"{error.message}{names}") from None
 
 
 def check_delete_target(wanted: str, *, session_id: str, name: str) -> None:
@@ -144,6 +172,9 @@ class RunningServer(Struct, frozen=True, kw_only=True):
 
     pid: int
     url: str
+    http: str | None = None
+    """Its address for HTTP."""
+    unix: str | None = None
     instance: str | None = None
 
     @property
@@ -264,7 +295,7 @@ def find_ca_file(environ: Mapping[str, str] = os.environ) -> str | None:
     return os.path.expanduser(path) if path else None  # noqa: PTH111
 
 
-KNOWN = ("server", "token_file", "notify", "tls")
+KNOWN = ("server", "servers", "token_file", "notify", "tls")
 NotifyBy: TypeAlias = Literal["bell", "osc9", "off"]
 NOTIFY_BY: tuple[NotifyBy, ...] = ("bell", "osc9", "off")
 """How a chat notifies of a finished answer while another window has the focus."""
@@ -278,6 +309,8 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
     path: str
     exists: bool = False
     server: str | None = None
+    servers: Mapping[str, str] = {}
+    """Addresses by the names that `--server`, `nplt chat` and `NPLT_SERVER` take."""
     token_file: str | None = None
     ca_file: str | None = None
     notify: NotifyBy = "bell"
@@ -297,7 +330,13 @@ def read_config(environ: Mapping[str, str] = os.environ) -> ClientConfig:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         return ClientConfig(path=path, exists=True, mistakes=(f"{path}: {why}",))
-    tls, found = values.pop("tls", {}), {}
+    tls = values.pop("tls", {})
+    found: dict[str, Any] = {}
+    servers = values.pop("servers", {})
+    if isinstance(servers, dict) and all(isinstance(url, str) for url in servers.values()):
+        found["servers"] = servers
+    else:
+        values["servers"] = servers
     if isinstance(tls, dict) and isinstance(tls.get("ca"), str) and len(tls) == 1:
         found["ca_file"] = tls["ca"]
     elif tls:
@@ -314,6 +353,8 @@ def _mistake(path: str, name: str) -> str:
         return f"{path}: notify is one of {', '.join(map(repr, NOTIFY_BY))}"
     if name == "tls":
         return f'{path}: tls takes one setting, the file of the authorities: [tls] ca = "FILE"'
+    if name == "servers":
+        return f'{path}: servers gives each name an address: [servers] box = "ssh://box"'
     if name in KNOWN:
         return f"{path}: {name} is a text in quotation marks"
     import difflib

@@ -58,6 +58,10 @@ SearchQuery: TypeAlias = Annotated[str, Meta(pattern=NOT_BLANK, max_length=1_000
 Token: TypeAlias = Annotated[str, Meta(max_length=1_000)]
 
 
+REDACTED = "redacted"
+"""The feature of HELLO that asks for the ids of redacted prompts."""
+
+
 class Hello(Request, frozen=True, kw_only=True):
     versions: tuple[int, ...] = sent((3,))
     client: Name | None = None
@@ -308,6 +312,9 @@ class Welcome(Reply, frozen=True, kw_only=True):
     features: tuple[str, ...] = sent(())
     instance: str | None = None
     """Names this run of the server, as its `server.json` does."""
+    redacted: tuple[str, ...] = ()
+    """The message ids of this user's prompts that were redacted, if HELLO asked for them with the
+    feature `redacted`."""
 
 
 class Pong(Reply, frozen=True, kw_only=True):
@@ -479,6 +486,8 @@ class Status(Reply, frozen=True, kw_only=True):
     """The servers that share a store, and which of them sent this reply."""
     conversation: JsonObject | None = None
     """The attached conversation: `session_id`, `model`, and `options` if there are any."""
+    http: str | None = None
+    """The address at which the same server can be reached by HTTP."""
 
 
 class SearchHit(Message, frozen=True, kw_only=True):
@@ -551,8 +560,35 @@ class RolledBack(Reply, frozen=True, kw_only=True):
     """The turns that the request named."""
 
 
+class RedactedCopy(Struct, frozen=True, kw_only=True):
+    """An entry that holds the erased text, or a word of it that looks like a secret."""
+
+    session_id: str
+    name: str
+    seq: int
+    kind: str
+
+
+class Remaining(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What may hold the erased text and is reached by no request."""
+
+    what: str
+    """`providers`, `trash`, `backups`, `exports`, or another word to come."""
+    message: str
+    names: tuple[str, ...] = ()
+
+
 class Redacted(Reply, frozen=True, kw_only=True):
     seq: int
+    seqs: tuple[int, ...] = ()
+    """All entries that were erased: summaries and names that were made from this one too."""
+    message_ids: tuple[str, ...] = ()
+    """The ids of the prompts among them, for clients that keep what was typed."""
+    copies: tuple[RedactedCopy, ...] = ()
+    """Entries of this user that hold the same text; they are not erased."""
+    searched_all: bool = True
+    """Whether all conversations were searched for copies."""
+    remains: tuple[Remaining, ...] = ()
 
 
 class Repaired(Reply, frozen=True, kw_only=True):

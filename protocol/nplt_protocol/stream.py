@@ -84,6 +84,16 @@ async def open_stream(
     return stream
 
 
+async def stream_over(
+    connected: socket.socket, connection: FrameConnection[Item], *, limits: WireLimits
+) -> FrameStream[Item]:
+    """Uses a socket that is connected already, and closes it at the end."""
+    stream = FrameStream(connection, limits=limits)
+    stream.lingers = False
+    await asyncio.get_running_loop().create_connection(lambda: stream, sock=connected)
+    return stream
+
+
 class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
     """Moves the bytes of one connection. Its owner calls `receive`, `send`, `send_event`,
     `drain` and `close`; asyncio calls the other public methods."""

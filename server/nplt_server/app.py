@@ -24,10 +24,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
+from typing import Protocol
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+from msgspec import Struct
 
 from nplt_protocol import (
     FRAME_PAYLOAD_BYTES_MAX,
@@ -54,6 +56,7 @@ from nplt_server.providers.credentials import known_keys
 from nplt_server.providers.models import KnownModels
 from nplt_server.providers.router import ProviderRouter, build_router
 from nplt_server.quotas import Quotas
+from nplt_server.redacted_prompts import RedactedPrompts
 from nplt_server.requests import HANDLERS
 from nplt_server.settings import AnyProviderSettings, LocalSettings, OfflineSettings, Settings
 from nplt_server.tasks import BackgroundTasks, TurnSlots
@@ -172,6 +175,25 @@ def _build_mcp_servers(settings: Settings, secrets: SecretMask) -> McpServers:
     return McpServers(configs, secrets=secrets)
 
 
+class Door(Protocol):
+    """Another way into the server, such as HTTP. The server accepts connections from its sockets
+    and closes these when it stops."""
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]: ...
+
+    @property
+    def url(self) -> str | None: ...
+
+    def admit(self, server: Server, accepted: socket.socket) -> None:
+        """Serves an accepted connection, or refuses it."""
+        ...
+
+    def close(self) -> None:
+        """Closes the connections, at the end of a shutdown."""
+        ...
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class Server(ServerState):
     """A server that is listening; `stop` takes it down gracefully."""
@@ -179,6 +201,7 @@ class Server(ServerState):
     settings: Settings
     wire_limits: WireLimits
     tls: ssl.SSLContext | None
+    doors: Sequence[Door] = ()
     _tools: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _stopping: anyio.Event = field(default_factory=anyio.Event)
     _drain_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -201,10 +224,13 @@ class Server(ServerState):
             tasks.start_soon(_every_second, self.session_manager.check_owned, owned)
             async with anyio.create_task_group() as accepting:
                 for sock in sockets:
-                    accepting.start_soon(self._accept_from, sock)
+                    accepting.start_soon(self._accept_from, sock, self._admit)
+                for door in self.doors:
+                    for sock in door.sockets:
+                        accepting.start_soon(self._accept_from, sock, partial(door.admit, self))
                 await self._stopping.wait()
                 accepting.cancel_scope.cancel()
-            for sock in sockets:
+            for sock in (*sockets, *(sock for door in self.doors for sock in door.sockets)):
                 sock.close()
             await self._drain()
             tasks.cancel_scope.cancel()
@@ -212,7 +238,9 @@ class Server(ServerState):
 
     # Connections
 
-    async def _accept_from(self, listening: socket.socket) -> None:
+    async def _accept_from(
+        self, listening: socket.socket, admit: Callable[[socket.socket], None]
+    ) -> None:
         loop = asyncio.get_running_loop()
         shortest, longest = _BACK_OFF_SECONDS
         pause = shortest
@@ -227,13 +255,13 @@ class Server(ServerState):
                 pause = min(pause * 2, longest)
                 continue
             pause = shortest
-            self._admit(accepted)
+            admit(accepted)
             await anyio.lowlevel.checkpoint()  # lets accepted connections start before later ones
 
     def _admit(self, accepted: socket.socket) -> None:
         """Checks the limits and starts the session in a task of its own."""
         admission = self.admission
-        arrival = Arrival(_peer_of(accepted)[0])
+        arrival = Arrival(peer_of(accepted)[0])
         reason = admission.reason_to_refuse(arrival.address)
         if reason is not None and self.tls is not None:
             # Nothing can be sent before the TLS handshake, which the peer may never finish.
@@ -291,7 +319,7 @@ class Server(ServerState):
         connection = ServerConnection(self.wire_limits)
         connection.count_fragments_in(self.admission.unfinished)
         stream: FrameStream[Received] = FrameStream(
-            connection, limits=self.wire_limits, log=transcript_for(_peer_of(accepted)[1])
+            connection, limits=self.wire_limits, log=transcript_for(peer_of(accepted)[1])
         )
         loop = asyncio.get_running_loop()
         tls = None if accepted.family == socket.AF_UNIX else self.tls
@@ -383,6 +411,8 @@ class Server(ServerState):
                 tasks.start_soon(_note_shutdown, conversation)
         for session in tuple(self.sessions):
             session.send_away("The server is shutting down.", ErrorCode.SHUTTING_DOWN)
+        for door in self.doors:
+            door.close()
         with anyio.move_on_after(1.0):
             await self.admission.connected.quiet()
 
@@ -400,7 +430,7 @@ class Server(ServerState):
                 session.hand_over()
 
 
-def _peer_of(accepted: socket.socket) -> tuple[str, str]:
+def peer_of(accepted: socket.socket) -> tuple[str, str]:
     """Returns the peer's address (empty for a Unix socket and for a peer that has already
     disconnected) and its name in the log."""
     try:
@@ -426,11 +456,18 @@ async def _note_shutdown(conversation: Conversation) -> None:
         log.exception("%s: what waits could not be noted", conversation.session_id)
 
 
+class Listening(Struct, frozen=True, kw_only=True):
+    """The sockets on which a server accepts connections, and its other doors."""
+
+    sockets: list[socket.socket]
+    tls: ssl.SSLContext | None = None
+    doors: Sequence[Door] = ()
+
+
 async def serve(
     settings: Settings,
     histories: Histories,
-    sockets: list[socket.socket],
-    tls: ssl.SSLContext | None,
+    listening: Listening,
     ready: Callable[[Server], None],
     *,
     ends_copies: bool = True,
@@ -470,6 +507,9 @@ async def serve(
                     need_tokens=admission.need_tokens,
                     free_bytes_min=FREE_BYTES_MIN if reserve is None else reserve,
                 ),
+                redacted_prompts=RedactedPrompts(
+                    settings.data_dir / "redacted.json", shared=histories.shared
+                ),
                 approvals=settings.approvals,
                 sessions=settings.sessions,
                 on_too_long=settings.on_too_long,
@@ -489,7 +529,9 @@ async def serve(
             server = Server(
                 settings=settings,
                 wire_limits=wire_limits,
-                tls=tls,
+                tls=listening.tls,
+                doors=listening.doors,
+                http_url=next((door.url for door in listening.doors), None),
                 services=services,
                 session_manager=SessionManager(services),
                 admission=admission,
@@ -498,14 +540,14 @@ async def serve(
                 from nplt_server.relay import ClusterPeers  # only where servers relay
 
                 server.peers = ClusterPeers(
-                    settings.cluster, wire_limits, tasks.spawn, is_tls=tls is not None
+                    settings.cluster, wire_limits, tasks.spawn, is_tls=listening.tls is not None
                 )
             if ends_copies:
                 await server.end_copies()
             if histories.shared is not None:
                 histories.shared.join()
             ready(server)
-            await server.run(sockets)
+            await server.run(listening.sockets)
     finally:
         # Everything is on disk, so a provider that does not close in time is abandoned.
         with anyio.move_on_after(_PROVIDERS_SECONDS_MAX, shield=True):

@@ -71,6 +71,11 @@ _data_dir_option = click.option(
 @click.option("--config", type=click.Path(path_type=Path), help="Settings file (YAML).")
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=int, help="Port to listen on; 0 picks a free one.  [default: 9999]")
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65_535),
+    help="Port for HTTP; 0 picks a free one.  [default: 9998, or a free one]",
+)
 @_data_dir_option
 @click.option("--default-model", metavar="PROVIDER/MODEL", help="Who answers new conversations.")
 @click.option("--any-port", is_flag=True, help="Another free port, if that one is taken.")
@@ -79,6 +84,11 @@ _data_dir_option = click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     help="debug shows every frame.  [default: info]",
+)
+@click.option(
+    "--log-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Log to this file, which is rotated, instead of stderr.",
 )
 @click.option(
     "--workers",
@@ -109,7 +119,8 @@ def main(
     given = {name: value for name, value in flags.items() if value is not None}
     if not given["insecure"]:
         del given["insecure"]  # a flag that was not given must not override the settings
-    if listen := {name: given.pop(name) for name in ("host", "port") if name in given}:
+    listens = ("host", "port", "http_port")
+    if listen := {name: given.pop(name) for name in listens if name in given}:
         given["listen"] = listen
     try:
         settings = load_settings(given, config_file=config)
@@ -123,7 +134,18 @@ def main(
             check_histories(settings)
             click.echo("the settings are fine")
             return
-        configure_logging(settings.log_level, log_format=settings.log_format)
+        if workers is not None and settings.log_file is not None:
+            fail("--workers can't share a log_file; let them log to stderr", exit_code=EXIT_USAGE)
+        try:
+            configure_logging(
+                settings.log_level,
+                log_format=settings.log_format,
+                file=settings.log_file,
+                file_bytes_max=settings.log_file_bytes_max,
+                files_kept=settings.log_files_kept,
+            )
+        except OSError as error:
+            fail(f"log_file: can't write {settings.log_file}: {error.strerror}")
         if workers is not None:
             sys.exit(Workers(settings, workers).run(_announce, any_port=any_port))
         run(settings, _announce, any_port=any_port)
@@ -133,11 +155,14 @@ def main(
         fail(error)
 
 
-def _announce(host: str, port: int) -> None:
+def _announce(host: str, port: int, http_url: str | None) -> None:
     try:
         from nplt_server.start import place_of
 
-        print(f"listening on {place_of(host, port)}", flush=True)
+        lines = f"listening on {place_of(host, port)}\n"
+        if http_url is not None:
+            lines += f"http on {http_url}\n"
+        print(lines, end="", flush=True)  # at once: the reader may stop after the first line
     except OSError as error:
         # The server runs even if it cannot announce itself.
         forget_stdout()

@@ -1,19 +1,22 @@
-"""Writes log lines to stderr, as text or JSON, and switches debug categories.
+"""Writes log lines as text or JSON, and switches debug categories.
 
-One line per event; any line may carry fields. `NPLT_DEBUG=history,provider` turns on
-single categories without the rest of the debug output. With `wire`, or at level debug,
-the frames of every connection are logged.
+Lines go to stderr or to a file that is rotated (`log_file`); under systemd they go to the
+journal, with their fields. One line per event; any line may carry fields.
+`NPLT_DEBUG=history,provider` turns on single categories without the rest of the debug output.
+With `wire`, or at level debug, the frames of every connection are logged.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, Literal
+from pathlib import Path
+from typing import Final, Literal, TextIO
 
 import orjson
 
@@ -70,8 +73,8 @@ def switch_categories(wanted: str) -> None:
 
 # Log lines:
 #
-#     12:00:01 I listening on 127.0.0.1:9999
-#     12:00:01 D history  appended seq=3 kind=model_input
+#     2026-11-19T12:00:01+0100 I listening on 127.0.0.1:9999
+#     2026-11-19T12:00:01+0100 D history  appended seq=3 kind=model_input
 #
 # Any line may carry fields: `log.info("…", extra={"fields": {"seq": 3}})`. Frames are shown as
 # a transcript, `<` received and `>` sent.
@@ -90,8 +93,24 @@ def _is_wanted(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.WARNING or library not in _TOO_TALKATIVE
 
 
-def configure_logging(level: str, *, log_format: Literal["text", "json"] = "text") -> None:
-    handler = logging.StreamHandler(sys.stderr)
+def configure_logging(
+    level: str,
+    *,
+    log_format: Literal["text", "json"] = "text",
+    file: Path | None = None,
+    file_bytes_max: int = 0,
+    files_kept: int = 0,
+) -> None:
+    """Raises OSError if the file can't be opened."""
+    handler: logging.Handler
+    if file is not None:
+        from nplt_server.log_file import RotatedFile
+
+        handler = RotatedFile(file, bytes_max=file_bytes_max, kept=files_kept)
+    elif is_journal(sys.stderr, os.environ):
+        handler = JournalHandler()
+    else:
+        handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     handler.addFilter(_is_wanted)
     root = logging.getLogger()
@@ -104,7 +123,7 @@ def configure_logging(level: str, *, log_format: Literal["text", "json"] = "text
 
 class TextLines(logging.Formatter):
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S")
+        super().__init__("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%dT%H:%M:%S%z")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         line = super().formatMessage(record)
@@ -130,6 +149,59 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["exception"] = _clean(self.formatException(record.exc_info))
         return orjson.dumps(line).decode()
+
+
+_JOURNAL: Final = "/run/systemd/journal/socket"
+_JOURNAL_VALUE_BYTES_MAX: Final = 48 * 1024
+_PRIORITIES: Final = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3}
+
+
+def is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether systemd has connected the stream to its journal (systemd.exec(5), JOURNAL_STREAM)."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):  # no file
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+class JournalHandler(logging.Handler):
+    """Sends each line to systemd's journal with its priority, its logger, and its fields as
+    NPLT_NAME; the journal adds the time. https://systemd.io/JOURNAL_NATIVE_PROTOCOL/"""
+
+    def __init__(self, path: str = _JOURNAL) -> None:
+        super().__init__()
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = _clean(record.getMessage())
+            if record.exc_info:
+                message += "\n" + _clean(logging.Formatter().formatException(record.exc_info))
+            fields = {
+                "MESSAGE": message,
+                "PRIORITY": str(_PRIORITIES.get(record.levelno, 2)),
+                "SYSLOG_IDENTIFIER": "nplt-server",
+                "NPLT_LOGGER": record.name,
+            }
+            for key, value in fields_of(record).items():
+                fields[f"NPLT_{key.upper()}"] = str(_plain(value))
+            self._socket.sendto(
+                b"".join(_journal_field(*each) for each in fields.items()), self._path
+            )
+        except Exception:
+            self.handleError(record)
+
+    def close(self) -> None:
+        self._socket.close()
+        super().close()
+
+
+def _journal_field(name: str, value: str) -> bytes:
+    data = value.encode(errors="replace")[:_JOURNAL_VALUE_BYTES_MAX]
+    return name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n"
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:

@@ -285,6 +285,12 @@ PROVIDER_KINDS: dict[str, type[Part]] = {
 }
 
 
+HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.:\[\]_-]{1,255}$", to_lower=True)]
+Origin = Annotated[
+    str, StringConstraints(pattern=r"^https?://[A-Za-z0-9.:\[\]_-]{1,255}$", to_lower=True)
+]
+
+
 class Tls(Part):
     cert: HomePath
     key: HomePath
@@ -299,6 +305,13 @@ class Listen(Part):
     local_users: Literal["owner", "any"] | tuple[str, ...] | None = None
     """The users of this machine who may connect. None: only the owner if there are no tokens,
     else all."""
+    http: bool = True
+    """Whether the server can be reached by HTTP as well, at a port of its own."""
+    http_port: Annotated[int, Field(ge=0, le=65_535)] = 9998
+    hosts: tuple[HostName, ...] = ()
+    """The names by which HTTP clients may call this server, besides loopback names and `host`."""
+    origins: tuple[Origin, ...] = ()
+    """The web pages of other servers that may call this one from a browser."""
 
     @field_validator("local_users", mode="before")
     @classmethod
@@ -472,6 +485,7 @@ class Limits(Part):
     message_bytes_max: Annotated[int, Field(ge=65_536)] = 1024 * 1024
     unfinished_bytes_per_user_max: Annotated[int, Field(ge=1024 * 1024)] = 32 * 1024 * 1024
     unfinished_bytes_max: Annotated[int, Field(ge=1024 * 1024)] = 128 * 1024 * 1024
+    http_body_bytes_max: PositiveInt = 16 * 1024 * 1024
     answer_bytes_max: PositiveInt = 8 * 1024 * 1024
     file_bytes_max: PositiveInt = 64 * 1024 * 1024
     upload_bytes_per_user_max: PositiveInt = 256 * 1024 * 1024
@@ -543,6 +557,9 @@ class Settings(Part):
     insecure: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
+    log_file: HomePath | None = None
+    log_file_bytes_max: Annotated[int, Field(ge=64 * 1024)] = 8 * 1024 * 1024
+    log_files_kept: Annotated[int, Field(ge=1, le=100)] = 4
 
     @model_validator(mode="after")
     def _read_older_form(self) -> "Settings":

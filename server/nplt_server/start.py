@@ -57,8 +57,9 @@ _LAST_RESORT_SECONDS = 6.5
 """How long after the drain time the process is killed, even if something still runs (a function
 that blocks, a child that does not exit). Everything acknowledged is on disk by then."""
 
-Announce = Callable[[str, int], None]
-"""A callback that gets host and port when clients can connect."""
+Announce = Callable[[str, int, str | None], None]
+"""A callback that gets host, port and the address for HTTP, if there is one, when clients can
+connect."""
 
 
 def place_of(host: str, port: int) -> str:
@@ -109,12 +110,19 @@ async def serve(
             for sock in sockets:
                 left_over.enter_context(sock)
             sockets += _bind_unix(settings, left_over)
+            http = await bind_http(settings, share_port=is_worker)
+            for sock in http:
+                left_over.enter_context(sock)
             host, port = sockets[0].getsockname()[:2]
-            announce(str(host), int(port))
+            http_url = _url_of(http, "https" if tls else "http")
+            announce(str(host), int(port), http_url)
+            from nplt_gateway.door import HttpDoor
             from nplt_server import app
 
+            doors = [HttpDoor(http, http_url)] if http_url else []
+            listening = app.Listening(sockets=sockets, tls=tls, doors=doors)
             is_alone = as_worker is None or as_worker.is_alone
-            await app.serve(settings, histories, sockets, tls, ready, ends_copies=is_alone)
+            await app.serve(settings, histories, listening, ready, ends_copies=is_alone)
     finally:
         with anyio.CancelScope(shield=True):
             await histories.close()
@@ -164,10 +172,10 @@ async def _run_until_signalled(
         for _ in signals:
             server.stop()
 
-    def listening(host: str, port: int) -> None:
+    def listening(host: str, port: int, http_url: str | None) -> None:
         if as_worker is None:
-            runtime_file.write(settings, host, port)
-        announce(host, port)
+            runtime_file.write(settings, host, port, http_url)
+        announce(host, port, http_url)
         places.append((host, port))
 
     def parent_has_gone(descriptor: int) -> None:
@@ -205,7 +213,7 @@ class RuntimeFile:
         self._path = user_dir("state") / "server.json"
         self._descriptor: int | None = None
 
-    def write(self, settings: Settings, host: str, port: int) -> None:
+    def write(self, settings: Settings, host: str, port: int, http_url: str | None) -> None:
         """Writes the file. A failure is only logged: clients can still name the server's
         address."""
         try:
@@ -226,13 +234,9 @@ class RuntimeFile:
                 log.info("another server of yours is in %s: nplt goes there", self._path)
                 return
         self._descriptor = descriptor
-        # A server that listens on all addresses is reached at the loopback address.
-        address = ipaddress.ip_address(host.partition("%")[0])
-        if address.is_unspecified:
-            host = "127.0.0.1" if address.version == 4 else "::1"
-        place = f"[{host}]" if ":" in host else host
         described = {
-            "url": f"{'nplts' if settings.listen.tls else 'nplt'}://{place}:{port}",
+            "url": _url("nplts" if settings.listen.tls else "nplt", host, port),
+            "http": http_url,
             "unix": str(settings.listen.unix) if settings.listen.unix else None,
             "pid": os.getpid(),
             "instance": INSTANCE_ID,
@@ -250,12 +254,52 @@ class RuntimeFile:
             self._descriptor = None
 
 
+def _url(scheme: str, host: str, port: int) -> str:
+    # A server that listens on all addresses is reached at the loopback address.
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if address.is_unspecified:
+        host = "127.0.0.1" if address.version == 4 else "::1"
+    return f"{scheme}://{place_of(host, port)}"
+
+
+def _url_of(sockets: list[socket.socket], scheme: str) -> str | None:
+    if not sockets:
+        return None
+    host, port = sockets[0].getsockname()[:2]
+    return f"{_url(scheme, str(host), int(port))}/"
+
+
+async def bind_http(
+    settings: Settings, *, share_port: bool = False, listen: bool = True
+) -> list[socket.socket]:
+    """Binds the port for HTTP, unless the settings turn it off. A free port replaces the default
+    one if that is taken, or if the server's other port is a free one too."""
+    chosen = settings.listen
+    if not chosen.http:
+        return []
+    is_asked_for = "http_port" in chosen.model_fields_set
+    return await bind(
+        chosen.host,
+        chosen.http_port if is_asked_for or chosen.port else 0,
+        any_port=not is_asked_for,
+        share_port=share_port,
+        listen=listen,
+        flag="--http-port",
+    )
+
+
 async def bind(
-    host: str, port: int, *, any_port: bool = False, share_port: bool = False, listen: bool = True
+    host: str,
+    port: int,
+    *,
+    any_port: bool = False,
+    share_port: bool = False,
+    listen: bool = True,
+    flag: str = "--port",
 ) -> list[socket.socket]:
     """Binds a socket to every address of the host; with port 0 all get the port of the first.
     With `any_port` a free port replaces one that is taken; with `share_port` other processes
-    can bind the same port (SO_REUSEPORT)."""
+    can bind the same port (SO_REUSEPORT). Errors name the flag that chooses the port."""
     loop = asyncio.get_running_loop()
     sockets: list[socket.socket] = []
     try:
@@ -280,10 +324,10 @@ async def bind(
             sock.close()
         if any_port and port and error.errno == errno.EADDRINUSE:
             log.warning("port %d is taken; listening on another one", port)
-            return await bind(host, 0)
+            return await bind(host, 0, share_port=share_port, listen=listen)
         hint = ""
         if error.errno == errno.EADDRINUSE:
-            hint = "; stop what listens there, or choose another port with --port"
+            hint = f"; stop what listens there, or choose another port with {flag}"
         raise CannotServe(f"can't listen on {host}:{port}: {error.strerror}{hint}") from None
     return sockets
 
@@ -366,7 +410,7 @@ class Workers:
     def run(self, announce: Announce, *, any_port: bool = False) -> int:
         """Returns the exit code once all workers have ended: 0 if a signal stopped them."""
         with ExitStack() as left_over:
-            host, port = asyncio.run(self._bind(left_over, any_port=any_port))
+            host, port, http_url = asyncio.run(self._bind(left_over, any_port=any_port))
             if self._settings.cluster.secret_file is None:
                 self._make_secret(left_over)
             import nplt_server.app  # noqa: F401  imported once, before the workers fork
@@ -381,14 +425,14 @@ class Workers:
                     self._supervise()
                     return code
             if not self._signals:
-                runtime_file.write(self._settings, host, port)
-                announce(host, port)
+                runtime_file.write(self._settings, host, port, http_url)
+                announce(host, port, http_url)
                 notify("READY=1", f"STATUS={self._count} workers on {place_of(host, port)}")
             self._supervise()
         return 0
 
-    async def _bind(self, left_over: ExitStack, *, any_port: bool) -> tuple[str, int]:
-        """Reserves the port, even while no worker listens on it."""
+    async def _bind(self, left_over: ExitStack, *, any_port: bool) -> tuple[str, int, str | None]:
+        """Reserves the ports, even while no worker listens on them."""
         listen = self._settings.listen
         tried = await bind(listen.host, listen.port, any_port=any_port, listen=False)
         host, port = tried[0].getsockname()[:2]
@@ -398,9 +442,18 @@ class Workers:
         for sock in self._shared:
             left_over.enter_context(sock)
         self._unix = _bind_unix(self._settings, left_over)
-        listen = listen.model_copy(update={"port": port})
+        chosen: dict[str, object] = {"port": port}
+        tried = await bind_http(self._settings, listen=False)
+        http_url = _url_of(tried, "https" if listen.tls else "http")
+        if tried:
+            chosen["http_port"] = tried[0].getsockname()[1]
+            for sock in tried:
+                sock.close()
+        listen = listen.model_copy(update=chosen)
         self._settings = self._settings.model_copy(update={"listen": listen})
-        return str(host), int(port)
+        for sock in await bind_http(self._settings, share_port=True, listen=False):
+            self._shared.append(left_over.enter_context(sock))
+        return str(host), int(port), http_url
 
     def _make_secret(self, left_over: ExitStack) -> None:
         from tempfile import NamedTemporaryFile  # only workers need it
@@ -443,7 +496,7 @@ class Workers:
             for sock in self._shared:
                 sock.close()
 
-            def notify_parent(_host: str, _port: int) -> None:
+            def notify_parent(_host: str, _port: int, _http_url: str | None) -> None:
                 os.write(ready_write, b"1")
                 os.close(ready_write)
 

@@ -235,9 +235,8 @@ def end_copy(files: Path, session_id: str, *, is_there: bool) -> None:
     if session_id in disk.names_in(files / _COPIES):
         if not is_there:
             disk.remove_tree(files / session_id)
-        with suppress(OSError):
+        with suppress(OSError):  # the directory stays: another copy may be about to use it
             disk.remove(files / _COPIES / session_id)
-            disk.remove_directory(files / _COPIES)  # if no other is on its way
 
 
 async def link_attachments(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
+import orjson
 from msgspec.structs import replace
 
 from nplt_storage.entries import (
@@ -126,6 +127,24 @@ def _state_without_words(state: Mapping[str, JsonValue]) -> JsonObject:
             quoted = isinstance(value, str) and value and name in _QUOTED_BY_CHECKPOINTS
             cleared[name] = REDACTED if quoted else value
     return cleared
+
+
+def texts_of(entry: Entry) -> tuple[str, ...]:
+    """The texts of an entry that its tombstone is without; the structure is left out."""
+    match entry:
+        case ModelOutputEntry():
+            arguments = (call.raw_arguments for call in entry.tool_calls)
+            return (entry.content, entry.reasoning, *arguments)
+        case ToolResultsEntry():
+            return tuple(result.result for result in entry.results)
+        case RenamedEntry():
+            return (entry.name,)
+        case AttachmentEntry():
+            return (entry.filename,)
+        case WidgetEntry():
+            return (orjson.dumps(entry.state, default=dict).decode(),)
+        case _:
+            return (content_of(entry) or "",)
 
 
 def without_words_of(erased: Entry, tombstone: Entry, entry: Entry) -> Entry:

@@ -296,6 +296,14 @@ class Shared(Protocol):
         together; negative if there were too many."""
         ...
 
+    async def note_redacted_prompts(self, user: str, message_ids: Sequence[str], kept: int) -> None:
+        """Stores the ids of prompts of this user that were redacted; the newest `kept` stay."""
+        ...
+
+    async def redacted_prompts(self, user: str) -> Sequence[str]:
+        """The stored ids, the oldest first."""
+        ...
+
 
 class Repaired(Struct, frozen=True, kw_only=True):
     says: tuple[str, ...]

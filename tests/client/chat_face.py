@@ -11,7 +11,9 @@ import nplt_client
 from nplt_client.chat.changes import Change, NoticeShown, TextGrew, TextReplaced, TurnEnded, Turns
 from nplt_client.chat.chat_session import ChatSession
 from nplt_client.chat.display import ChatDisplay
+from nplt_client.chat.prompt_history import PromptHistory
 from nplt_client.wire.reconnect_policy import ConnectionState
+from nplt_protocol.messages import REDACTED
 
 TRIES_MAX = 8_000
 
@@ -104,8 +106,13 @@ class RecordingFace(ChatDisplay):
     def remark(self, text: str) -> None:
         self.notices.append(text)
 
-    async def ask(self, text: str, *, cut: bool = False) -> None:
-        await self.session.send(text, uuid4().hex)
+    async def ask(
+        self, text: str, *, cut: bool = False, typed: str = "", message_id: str = ""
+    ) -> None:
+        message_id = uuid4().hex
+        if typed and self.prompts is not None:
+            self.prompts.add(typed, message_id)
+        await self.session.send(text, message_id)
 
     def fill(self, text: str) -> None:
         self.input = text
@@ -136,9 +143,12 @@ class RecordingFace(ChatDisplay):
 
 
 @asynccontextmanager
-async def chat_with(url: str) -> AsyncIterator[RecordingFace]:
-    async with nplt_client.connect(url) as client:
+async def chat_with(
+    url: str, *, prompts: PromptHistory | None = None
+) -> AsyncIterator[RecordingFace]:
+    async with nplt_client.connect(url, features=(REDACTED,)) as client:
         face = RecordingFace(ChatSession(client))
+        face.prompts = prompts
         await face.session.move()
         tasks = [
             asyncio.ensure_future(face.session.receive_events()),

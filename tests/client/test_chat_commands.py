@@ -14,10 +14,11 @@ from nplt_client.chat.changes import PromptShown, changes_from_history
 from nplt_client.chat.commands import (
     COMMANDS,
     parse_command,
-    parse_prompt,
     run_command,
+    take_line,
 )
 from nplt_client.chat.display import remember_theme, remembered_theme
+from nplt_client.chat.prompt_history import PromptHistory, parse_prompt
 from nplt_client.errors import ConfigurationError, LimitExceeded, RequestRefused
 from nplt_client.render.reports import history_text
 
@@ -263,3 +264,25 @@ async def test_slash_commands_of_the_chat_itself(server: str, tmp_path: Path) ->
             await run_command(face, "/history many")
         await run_command(face, "/quit")
         assert face.has_left is False
+
+
+async def test_open_and_later_chats_drop_redacted_prompts_from_their_stored_ones(
+    server: str, tmp_path: Path
+) -> None:
+    here, elsewhere = (PromptHistory(tmp_path / name) for name in ("here", "elsewhere"))
+    elsewhere.add("kept", "m-0")
+    async with chat_with(server, prompts=here) as face:
+        await take_line(face, "the password is hunter2hunter2")
+        elsewhere.add("the password is hunter2hunter2", message_id_in(tmp_path / "here"))
+        await face.until(lambda: len(face.texts) == 1 and face.session.turn_status.running is None)
+        await take_line(face, "hello")
+        await face.until(lambda: len(face.texts) == 2 and face.session.turn_status.running is None)
+        done = await face.session.client.redact(1)
+        await face.until(lambda: here.load() == ["hello"])
+    assert [(one.seq, one.kind) for one in done.copies] == [(2, "model_output")]
+    async with chat_with(server, prompts=elsewhere) as face:
+        await face.until(lambda: elsewhere.load() == ["kept"])
+
+
+def message_id_in(file: Path) -> str:
+    return str(json.loads(file.read_text())["message_id"])

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import stat
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nplt_client.chat.commands import COMMANDS, parse_prompt
+from nplt_client.chat.commands import COMMANDS
 from nplt_client.chat.input import (
-    PromptHistory,
-    PromptRecall,
     edit_in_editor,
     editor_command,
     suggestions,
 )
+from nplt_client.chat.prompt_history import PromptHistory, PromptRecall, parse_prompt
 from nplt_client.errors import ConfigurationError
 
 
@@ -60,7 +60,7 @@ def test_the_prompt_history_is_kept_exactly_between_chats(
     for prompt in prompts:
         history.add(prompt)
     asked = [prompt for prompt in prompts if parse_prompt(prompt) is not None]
-    assert PromptHistory(path, kept=10).load() == asked[-10:]
+    assert PromptHistory(path, kept=10).load() == [text for text, _ in groupby(asked[-10:])]
     if asked:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert len(path.read_bytes().splitlines()) < 20
@@ -72,6 +72,32 @@ def test_a_damaged_or_missing_prompt_history_is_ignored(tmp_path: Path) -> None:
     path.write_bytes(b'"good"\n{"not": "text"}\n\xff\xfe\n"/undo"\n"also good"\n"torn')
     assert PromptHistory(path).load() == ["good", "also good"]
     PromptHistory(tmp_path).add("a folder stands where the file should")
+
+
+def test_redacted_prompts_are_dropped_from_the_history_with_all_of_the_same_text(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('"typed long ago"\n"my key"\n')
+    history = PromptHistory(path)
+    for text, message_id in [
+        ("my key", "m-1"),
+        ("other", "m-2"),
+        ("my key", "m-3"),
+        ("//x", "m-4"),
+    ]:
+        history.add(text, message_id)
+    assert history.forget(["m-9", ""]) == set()
+    assert history.forget({"m-1"}) == {"my key"}
+    assert PromptHistory(path).load() == ["typed long ago", "other", "//x"]
+    assert b"my key" not in path.read_bytes()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_up_does_not_bring_back_a_dropped_prompt() -> None:
+    recall = PromptRecall(["one", "secret", "two"])
+    recall.forget({"secret"})
+    assert [recall.older(""), recall.older("two"), recall.older("one")] == ["two", "one", None]
 
 
 def lines(typed: str, models: tuple[str, ...] = ()) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 import orjson
 import pytest
@@ -99,6 +100,28 @@ async def test_redact_needs_a_confirmation(
         assert page.messages[0]["content"] == "[redacted]"
 
 
+async def test_redact_lists_copies_and_erases_them_everywhere(server: str, tmp_path: Path) -> None:
+    key = f"sk-{uuid4().hex}"
+    async with nplt_client.connect(server) as client:
+        await client.ask_text(f"use {key} for it", model="offline/echo")
+        here = client.session_id
+        copy = await client.fork(name="a copy")
+        await client.new("another")
+        await client.ask_text(f"or was it {key}?", model="offline/echo")
+        other = client.session_id
+    done = run_nplt("redact", here, "1", "--yes", home=tmp_path, server=server)
+    assert done.returncode == 0
+    assert "entry 1 of 'a copy' (a prompt)" in done.stderr
+    assert "entry 3 of 'another' (an answer)" in done.stderr
+    assert f"nplt redact {here} 2" in done.stderr
+    assert "backups" in done.stderr
+    done = run_nplt("redact", other, "2", "--yes", "--everywhere", home=tmp_path, server=server)
+    assert "4 of 4 copies are erased" in done.stderr
+    async with nplt_client.connect(server) as client:
+        for session_id in (here, copy.session_id, other):
+            assert key not in str((await client.history(session_id=session_id)).messages)
+
+
 async def test_the_library_uploads_updates_forks_redacts_and_imports(server: str) -> None:
     async with nplt_client.connect(server) as client:
         here = client.session_id
@@ -109,7 +132,7 @@ async def test_the_library_uploads_updates_forks_redacts_and_imports(server: str
         row = await client.update(pinned=True, system="Be brief.")
         assert (row.pinned, row.message_count) == (True, 2)
         forked = await client.fork(name="aside")
-        assert await client.redact(1, forked.session_id) == 1
+        assert (await client.redact(1, forked.session_id)).seqs == (1,)
         done = await client.import_document({"messages": [{"role": "user", "content": "x"}]})
         assert done.messages == 1
         await client.delete(here)

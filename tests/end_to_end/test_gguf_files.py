@@ -12,6 +12,7 @@ from tests.support.llama.server import llama_server
 from tests.support.server_thread import serving
 
 from nplt_client import ProviderFailed
+from nplt_client.render.reports import models_text
 from nplt_client.sync import Client, connect
 from nplt_server.errors import ConfigurationError
 from nplt_server.providers.gguf import facts_of
@@ -60,6 +61,25 @@ def test_window_of_a_gguf_file_can_be_set(tmp_path: Path, model_file: Path) -> N
         known = facts(client, "local/My-Model-Q4")
     assert known["context_tokens"] == 2_048
     assert known["ceiling_tokens"] == 8_192
+
+
+def test_window_that_is_smaller_than_that_of_the_gguf_file_is_said_to_be_limited(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "big.gguf"
+    path.write_bytes(header(string(b"x.context_length") + struct.pack("<II", 4, 131_072)))
+    with (
+        serving(tmp_path / "data", settings_for(path)) as port,
+        connect(f"nplt://127.0.0.1:{port}") as client,
+    ):
+        choice = client.models(listed=True)
+    assert choice.facts is not None
+    known: Any = choice.facts["local/big"]
+    assert (known["context_tokens"], known["ceiling_tokens"]) == (8_192, 131_072)
+    assert "context_tokens sets another" in known["sources"]["context_tokens"]
+    shown = models_text(choice)
+    assert "8,192 of 131,072" in shown
+    assert "window: limited to save memory; context_tokens sets another" in shown
 
 
 def test_broken_gguf_file_fails_the_turn_and_not_the_server(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from uuid import uuid4
 
 import pytest
@@ -21,10 +22,12 @@ from tests.support.raw_client import (
     REDACT,
     ROLLBACK,
     SEARCH,
+    SESSION_DELETE,
     SESSION_EVENT,
     SESSION_LIST,
     SESSION_SWITCH,
     SESSION_UPDATE,
+    TURN_FINISHED,
     RawClient,
 )
 from tests.support.server_process import ServerProcess
@@ -80,7 +83,7 @@ def test_a_redacted_secret_is_in_no_file_index_or_reply(
     client.ask("and on")
     assert places_on_disk(server, key)
     for seq in (1, 2):  # the prompt, and the echo of it
-        assert client.request(REDACT, {"seq": seq}).json == {"seq": seq}
+        assert client.request(REDACT, {"seq": seq}).json["seq"] == seq
     assert key not in everything_sent(connect(), here)
     assert client.request(SEARCH, {"query": key}).json["hits"] == []
     assert places_on_disk(server, key) == []
@@ -102,7 +105,7 @@ def test_a_secret_in_a_name_or_an_attachment_is_redacted(
     client.send(FILE_DATA, 99, data)
     file_id = client.reply_to(99).json["file_id"]
     for seq in (3, 4):
-        assert client.request(REDACT, {"seq": seq}).json == {"seq": seq}
+        assert client.request(REDACT, {"seq": seq}).json["seq"] == seq
     assert places_on_disk(server, key) == []
     assert client.request(FILE_GET, {"file_id": file_id}).json["code"] == "not_found"
     assert key not in everything_sent(connect(), here)
@@ -118,7 +121,7 @@ def test_a_secret_in_the_notebook_is_redacted_from_every_live_screen(
     client.request(COMPACT)  # an epoch, which begins with a screen
     client.ask("go on")
     for seq in (1, 2, 3):  # the prompt, the call, the notebook; each begins another epoch
-        assert client.request(REDACT, {"seq": seq}).json == {"seq": seq}
+        assert client.request(REDACT, {"seq": seq}).json["seq"] == seq
     assert places_on_disk(server, key) == []
     assert key not in everything_sent(connect(), here)
     assert client.ask("still here?") == "still here?"
@@ -133,7 +136,7 @@ def test_a_redaction_is_an_event_for_every_attached_client(connect: Connect) -> 
     asked = {"seq": 1, "session_id": here}
     stranger = connect()
     stranger.hello()
-    assert stranger.request(REDACT, asked).json == {"seq": 1}
+    assert stranger.request(REDACT, asked).json["seqs"] == [1]
     while (event := other.event(SESSION_EVENT).json)["event"] != "redacted":
         pass
     assert (event["seq"], event["seqs"]) == (1, [1])
@@ -147,7 +150,7 @@ def test_a_redaction_is_refused_as_busy_while_the_turn_runs(connect: Connect) ->
     assert (refusal["code"], refusal["retryable"]) == ("busy", True)
     client.request(CANCEL, {"turn_id": running["turn_id"]})
     client.answer_of(running["turn_id"])
-    assert client.request(REDACT, {"seq": running["seq"]}).json == {"seq": running["seq"]}
+    assert client.request(REDACT, {"seq": running["seq"]}).json["seq"] == running["seq"]
 
 
 @pytest.mark.parametrize(
@@ -163,3 +166,38 @@ def test_a_redaction_of_an_entry_without_content_is_refused(
     refusal = client.request(REDACT, asked).json
     assert (refusal["code"], refusal["field"]) == (code, "seq")
     assert client.ask("goes on") == "goes on"
+
+
+def test_the_ids_of_redacted_prompts_outlive_their_conversation_and_a_restart(
+    connect: Connect, start_server: Callable[..., ServerProcess]
+) -> None:
+    server, key = start_server(), secret()
+    client = connect(server)
+    here = client.hello()["session_id"]
+    for message_id in ("m-1", "m-2"):
+        client.request(PROMPT, {"text": f"it is {key}", "message_id": message_id})
+        client.event(TURN_FINISHED)
+    reply = client.request(REDACT, {"seq": 1}).json
+    assert reply["message_ids"] == ["m-1"]
+    assert [(one["seq"], one["kind"]) for one in reply["copies"]] == [
+        (2, "model_output"),
+        (3, "model_input"),
+        (4, "model_output"),
+    ]
+    assert "searched_all" not in reply, "only a search that stopped early is worth a word"
+    assert [one["what"] for one in reply["remains"]] == ["backups", "exports"]
+    client.request(SESSION_DELETE, {"session_id": here})
+    server.kill()
+    server.start()
+    assert connect(server).hello({"features": ["redacted"]})["redacted"] == ["m-1"]
+    assert "redacted" not in connect(server).hello()
+    assert key not in (server.data_dir / "redacted.json").read_text()
+
+
+def test_a_short_text_is_no_copy_of_a_longer_one_that_holds_it(connect: Connect) -> None:
+    client = connect()
+    client.hello()
+    client.ask("yes")
+    client.ask("yes and no")
+    reply = client.request(REDACT, {"seq": 1}).json
+    assert [one["seq"] for one in reply["copies"]] == [2]

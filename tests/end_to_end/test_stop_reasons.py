@@ -125,7 +125,7 @@ TWO = {"default_model": "a/m", "fallback": ["b/m"], "limits": {"retries_max": 0}
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        # nginx before a server that is down
+        # What a proxy says for a server that is down
         (Reply(status=503, body=b"Service Unavailable", content_type="text/plain"), "overloaded"),
         # platform.claude.com/docs/en/api/errors: "529 - overloaded_error: The API is temporarily
         # overloaded."

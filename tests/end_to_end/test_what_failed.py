@@ -59,7 +59,8 @@ def test_tls_to_a_plain_port_says_http(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        # go.dev/src/net/http/server.go: "Client sent an HTTP request to an HTTPS server."
+        # github.com/golang/go src/net/http/server.go: "HTTP/1.0 400 Bad Request\r\n\r\nClient
+        # sent an HTTP request to an HTTPS server.\n"
         (
             Reply(
                 status=400,
@@ -68,7 +69,8 @@ def test_tls_to_a_plain_port_says_http(tmp_path: Path) -> None:
             ),
             "the provider wants TLS: base_url must begin with https://",
         ),
-        # nginx.org: the special response of status 497
+        # github.com/nginx/nginx src/http/ngx_http_special_response.c, ngx_http_error_497_page:
+        # "<head><title>400 The plain HTTP request was sent to HTTPS port</title></head>"
         (
             Reply(
                 status=400,
@@ -100,7 +102,8 @@ def test_tls_to_a_plain_port_says_http(tmp_path: Path) -> None:
             ),
             "the provider loads its model",
         ),
-        # Go's http.NotFound
+        # github.com/golang/go src/net/http/server.go: "func NotFound(w ResponseWriter, r *Request)
+        # { Error(w, "404 page not found", StatusNotFound) }"
         (
             Reply(status=404, body=b"404 page not found\n", content_type="text/plain"),
             "it says: 404 page not found",

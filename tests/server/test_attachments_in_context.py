@@ -27,7 +27,7 @@ from nplt_server.conversations.attachments_shown import (
 )
 from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.operations import redact
+from nplt_server.conversations.redaction import redact
 from nplt_server.conversations.services import ContextServices, Services
 from nplt_server.providers import (
     LlmRequest,

@@ -16,7 +16,7 @@ from tests.server.services import make_services
 
 from nplt_protocol.json_text import JsonObject
 from nplt_server.context.messages import ContextMessage, ModelInputMessage, ToolResultsMessage
-from nplt_server.conversations import operations
+from nplt_server.conversations import operations, redaction
 from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import compact
@@ -226,7 +226,7 @@ async def test_a_cleared_conversation_begins_an_epoch_that_shows_nothing_older()
 async def test_a_redaction_begins_an_epoch_without_the_erased_text() -> None:
     async with playing() as play:
         await play.stage.play("my secret")
-        await operations.redact(play.conversation, 1)
+        await redaction.redact(play.conversation, 1)
         assert [epoch.reason for epoch in play.epochs()] == ["redaction"]
         await play.stage.play("two")
         assert "secret" not in str(play.requests[-1].context)

@@ -14,7 +14,7 @@ from tests.server.services import make_services
 
 from nplt_protocol.messages import SessionEvent
 from nplt_server.conversations import operations
-from nplt_server.conversations.operations import redact
+from nplt_server.conversations.redaction import redact
 from nplt_server.conversations.services import ContextServices
 from nplt_server.conversations.summarizer import NAME_CHARACTERS_MAX, clean_name
 from nplt_server.errors import ProviderRefused

@@ -78,7 +78,7 @@ async def serving(tmp_path: Path, settings: dict[str, Any]) -> AsyncIterator[int
         is_ready.set()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(serve, loaded, lambda host, port: ports.append(port), ready)
+        tasks.start_soon(serve, loaded, lambda host, port, http_url: ports.append(port), ready)
         await is_ready.wait()
         yield ports[0]
         listening[0].stop()

@@ -12,7 +12,7 @@ from tests.server.services import make_services, model_of
 from tests.server.test_context_manager import MODEL, Play
 
 from nplt_protocol.messages import Prompt
-from nplt_server.conversations import operations
+from nplt_server.conversations import operations, redaction
 from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices
@@ -83,7 +83,7 @@ async def test_the_loop_counts_nothing_for_usage_compact_and_redact() -> None:
     async def three(conversation: Conversation) -> None:
         await conversation.get_token_usage()
         await operations.compact(conversation)
-        await operations.redact(conversation, 3)
+        await redaction.redact(conversation, 3)
 
     assert await _counted_in_loop(three) <= TOOLS
 

@@ -15,7 +15,7 @@ from tests.server.services import Clock, make_services, model_of
 from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import Prompt, Receipt
 from nplt_server.conversations import operations
-from nplt_server.conversations.operations import redact
+from nplt_server.conversations.redaction import redact
 from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece
 from nplt_storage.entries import CompactionEntry, ModelInputEntry
 from nplt_storage.errors import StorageUnavailable

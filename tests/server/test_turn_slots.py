@@ -50,6 +50,13 @@ class SharedSlots:
     async def count_prompt(self, user: str, per_minute: float) -> float:
         return per_minute
 
+    async def note_redacted_prompts(
+        self, user: str, message_ids: Sequence[str], kept: int
+    ) -> None: ...
+
+    async def redacted_prompts(self, user: str) -> Sequence[str]:
+        return ()
+
 
 @pytest.fixture
 def shared() -> SharedSlots:

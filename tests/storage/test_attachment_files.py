@@ -12,8 +12,14 @@ import pytest
 from tests.storage.file_fakes import WatchedFiles
 
 from nplt_storage import BadEntry, ConversationNotFound, StorageUnavailable
-from nplt_storage.attachments import IMPORTS_NAME, AttachmentFiles
-from nplt_storage.file_system import FileOperations
+from nplt_storage.attachments import (
+    IMPORTS_NAME,
+    AttachmentFiles,
+    end_copy,
+    mark_copy,
+    unfinished_copies,
+)
+from nplt_storage.file_system import Disk, FileOperations
 
 
 @pytest.fixture
@@ -112,3 +118,18 @@ async def test_an_unwritable_attachment_directory_is_reported(tmp_path: Path) ->
     with pytest.raises(StorageUnavailable, match="can't be stored"):
         async with AttachmentFiles(tmp_path / "files").receive("s1", size=1):
             pass
+
+
+def test_a_copy_that_ends_while_another_begins_leaves_it_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark_copy(tmp_path, "first")
+    make_directory = Disk.make_directory
+
+    def make_it_and_end_the_first(disk: Disk, directory: Path) -> None:
+        make_directory(disk, directory)
+        end_copy(tmp_path, "first", is_there=True)
+
+    monkeypatch.setattr(Disk, "make_directory", make_it_and_end_the_first)
+    mark_copy(tmp_path, "second")
+    assert unfinished_copies(tmp_path) == ["second"]

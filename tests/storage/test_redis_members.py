@@ -132,6 +132,15 @@ async def test_prompts_are_counted_over_all_servers_and_come_back_with_time(
     assert round(await one.count_prompt("ada", 3.0)) == 0
 
 
+async def test_ids_of_redacted_prompts_are_shared_and_bounded(
+    one: RedisStore, two: RedisStore
+) -> None:
+    await one.note_redacted_prompts("ada", ["m-1", "m-2"], 3)
+    await two.note_redacted_prompts("ada", ["m-1", "m-3", "m-4"], 3)
+    assert await one.redacted_prompts("ada") == ["m-1", "m-3", "m-4"]
+    assert await two.redacted_prompts("bob") == []
+
+
 async def test_the_persistence_settings_of_redis_are_reported_as_a_promise(
     redis_server: RedisServer,
 ) -> None:

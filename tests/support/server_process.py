@@ -29,6 +29,7 @@ class ServerProcess:
         self._pid: int | None = None
         self._exit_code = 0
         self.port = 0
+        self.http_url = ""
 
     def start(self) -> ServerProcess:
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -40,11 +41,12 @@ class ServerProcess:
         arguments = ["--config", str(config), "--port", "0", "--data-dir", str(self.data_dir)]
         self._pid = fork_server().start([*arguments, *self._flags], ready=ready, log=self.log_path)
         with ready.open() as pipe:
-            line = pipe.readline()
-        if not line.startswith("listening on "):
+            lines = os.read(pipe.fileno(), 1_000).decode().splitlines()  # in one piece
+        if not lines or not lines[0].startswith("listening on "):
             self.kill()
-            raise AssertionError(f"the server did not start: {line!r}\n{self.log}")
-        self.port = int(line.rsplit(":", 1)[1])
+            raise AssertionError(f"the server did not start: {lines!r}\n{self.log}")
+        self.port = int(lines[0].rsplit(":", 1)[1])
+        self.http_url = lines[1].removeprefix("http on ") if len(lines) > 1 else ""
         return self
 
     @property

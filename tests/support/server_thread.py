@@ -30,7 +30,7 @@ def serving(data_dir: Path, settings: Mapping[str, object]) -> Iterator[int]:
             asyncio.run(
                 serve(
                     Settings.model_validate(whole),
-                    lambda host, port: ports.append(port),
+                    lambda host, port, http_url: ports.append(port),
                     lambda server: ready.put((server, asyncio.get_running_loop())),
                 )
             )

@@ -101,7 +101,7 @@ def _strict_faults(schema: Any, path: tuple[str, ...], level: int) -> Iterator[_
     for word in _NOT_STRICT.intersection(schema):
         yield "openai-format-word", {**where, "word": word}
     if level > _LEVELS_MAX:
-        yield "openai-format-depth", {**where, "most": _LEVELS_MAX}
+        yield "openai-format-depth", {"found": level, "most": _LEVELS_MAX}
     if not {"type", "anyOf", "$ref", "enum", "const"} & schema.keys():
         yield "openai-format-type", where
     properties = schema.get("properties", {})
@@ -193,7 +193,7 @@ def _all_schemas(
     reference = schema.get("$ref")
     if reference is not None:
         if reference in within:
-            raise ANTHROPIC["anthropic-format-recursion"].at(path)
+            raise ANTHROPIC["anthropic-format-recursion"].at(path, name=reference)
         if not reference.startswith("#/"):
             raise ANTHROPIC["anthropic-format-reference"].at(path, reference=reference)
         found: Any = root

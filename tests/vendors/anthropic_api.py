@@ -58,7 +58,7 @@ class Anthropic:
     def unreadable(self, error: str) -> Rejection:
         return ANTHROPIC["anthropic-json"].refusal(error=error)
 
-    def too_large(self) -> Rejection:
+    def too_large(self, bytes_max: int) -> Rejection:
         return ANTHROPIC["anthropic-size"].refusal()
 
     def failure(self, status: int) -> Rejection:
@@ -77,9 +77,7 @@ class Anthropic:
             raise ANTHROPIC["anthropic-limit"].refusal(most=LISTED_MAX)
         names = [model.name for model in self._models]
         after = query.get("after_id")
-        if after is not None and after not in names:
-            raise ANTHROPIC["anthropic-after"].refusal(after=after)
-        first = 0 if after is None else names.index(after) + 1
+        first = names.index(after) + 1 if after in names else 0
         page = self._models[first : first + min(int(limit), self.page_models_max)]
         listed = [
             {

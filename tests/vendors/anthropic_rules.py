@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.vendors.sourced_rules import SourcedRule, by_id, ours
+from tests.vendors.sourced_rules import SourcedRule, by_id
 
 _GITHUB = "https://github.com/"
 
@@ -241,11 +241,12 @@ ANTHROPIC: Final = by_id(
         quote="Error: The model returned the following errors: Thinking may not be enabled when"
         " tool_choice forces tool use.",
     ),
-    # Ours: no source was found for the words, or the rule is stricter than what is documented.
-    ours(
-        "anthropic-kind",
-        "A field is of its kind.",
-        "Input should be a valid {wanted}",
+    SourcedRule(
+        id="anthropic-kind",
+        checks="A field is of its kind.",
+        message="Input should be a valid {wanted}",
+        source=f"{_GITHUB}anthropics/anthropic-sdk-typescript/issues/648",
+        quote="messages.3.content.1.tool_use.input: Input should be a valid dictionary",
     ),
     SourcedRule(
         id="anthropic-choice",
@@ -262,35 +263,53 @@ ANTHROPIC: Final = by_id(
         quote="invalid_request_error: thinking.enabled.budget_tokens: Input should be"
         " greater than or equal to 1024",
     ),
-    ours(
-        "anthropic-most",
-        "A number is not above its bound.",
-        "Input should be less than or equal to {most}",
+    SourcedRule(
+        id="anthropic-most",
+        checks="A number is not above its bound.",
+        message="range: {least}..{most}",
+        source=f"{_GITHUB}anthropics/anthropic-sdk-python/issues/893",
+        quote='"type": "invalid_request_error", "message": "temperature: range: -1 or 0..1"',
     ),
-    ours(
-        "anthropic-pattern", "A name fits its pattern.", "String should match pattern '{pattern}'"
+    SourcedRule(
+        id="anthropic-pattern",
+        checks="A name fits its pattern.",
+        message="String should match pattern '{pattern}'",
+        source=f"{_GITHUB}home-assistant/core/issues/147760",
+        quote="\"tools.0.custom.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'\"",
     ),
-    ours(
-        "anthropic-length",
-        "A name is not longer than it may be.",
-        "String should have at most {most} characters",
+    SourcedRule(
+        id="anthropic-length",
+        checks="A name is not longer than it may be.",
+        message="String should have at most {most} characters",
+        source=f"{_GITHUB}anthropics/claude-code/issues/96152",
+        quote="API Error: 400 tools.18.custom.name: String should have at most 128 characters",
     ),
-    ours(
-        "anthropic-empty-list",
-        "A list is not empty.",
-        "List should have at least 1 item after validation, not 0",
+    SourcedRule(
+        id="anthropic-tag",
+        checks="A block is of a type there is.",
+        message=(
+            "Input tag '{tag}' found using 'type' does not match any of the expected tags: "
+            "{expected}"
+        ),
+        source=f"{_GITHUB}AstrBotDevs/AstrBot/pull/4444",
+        quote=(
+            "\"messages.0.content.2: Input tag 'image_url' found using 'type' does not match "
+            "any of the expected tags: 'document', 'image', 'redacted_thinking', "
+            "'search_result', 'server_tool_use', 'text', 'thinking', 'tool_result', "
+            "'tool_use', 'web_search_tool_result'\""
+        ),
     ),
-    ours(
-        "anthropic-tag",
-        "A block is of a type there is.",
-        "Input tag '{tag}' found using 'type' does not match any of the expected tags: {expected}",
-    ),
-    ours(
-        "anthropic-no-key",
-        "There is a key.",
-        "x-api-key header is required",
+    SourcedRule(
+        id="anthropic-no-key",
+        checks="There is a key.",
+        message="x-api-key header is required",
         status=401,
         kind="authentication_error",
+        source=f"{_GITHUB}n8n-io/n8n/issues/37930",
+        quote=(
+            '{\\"type\\":\\"authentication_error\\",\\"message\\":\\"x-api-key header is '
+            'required\\"}'
+        ),
     ),
     SourcedRule(
         id="anthropic-wrong-key",
@@ -302,29 +321,58 @@ ANTHROPIC: Final = by_id(
         quote='{"type":"error","error":{"type":"authentication_error","message":"invalid'
         ' x-api-key"},"request_id":"req_011CYhr1kdGzCrPHfrhibMen"}',
     ),
-    ours("anthropic-no-version", "There is a version.", "anthropic-version: header is required"),
-    ours(
-        "anthropic-version",
-        "The version is one there is.",
-        'anthropic-version: "{version}" is not a valid version',
+    SourcedRule(
+        id="anthropic-no-version",
+        checks="There is a version.",
+        message="anthropic-version: header is required",
+        source=f"{_GITHUB}PipedreamHQ/pipedream/issues/9697",
+        quote=(
+            " "
+            '{"type":"error","error":{"type":"invalid_request_error","message":"anthropic-version: '
+            'header is required"}}'
+        ),
     ),
-    ours("anthropic-json", "The body is JSON.", "The request body is not valid JSON: {error}"),
-    ours(
-        "anthropic-size",
-        "The body has at most 32 MB.",
-        "Request exceeds the maximum size",
+    SourcedRule(
+        id="anthropic-version",
+        checks="The version is one there is.",
+        message='anthropic-version: "{version}" is not a valid version',
+        source=f"{_GITHUB}decolua/9router/issues/2357",
+        quote=(
+            '"message":"anthropic-version: \\"2023-06-01, 2023-06-01\\" is not a valid version"'
+        ),
+    ),
+    SourcedRule(
+        id="anthropic-json",
+        checks="The body is JSON.",
+        message="The request body is not valid JSON: {error}",
+        source=f"{_GITHUB}anthropics/claude-code/issues/60394",
+        quote=(
+            "API Error: 400 The request body is not valid JSON: no low surrogate in string: "
+            "line 1 column 195621 (char 195620)"
+        ),
+    ),
+    SourcedRule(
+        id="anthropic-size",
+        checks="The body has at most 32 MB.",
+        message="Request exceeds the maximum size",
         status=413,
         kind="request_too_large",
+        source=f"{_GITHUB}anthropics/anthropic-sdk-python/issues/938",
+        quote=(
+            "Error code: 413 - {'error': {'type': 'request_too_large', 'message': 'Request "
+            "exceeds the maximum size'}}"
+        ),
     ),
-    ours(
-        "anthropic-limit",
-        "A page of models has a size there is.",
-        "limit: Input should be between 1 and {most}",
-    ),
-    ours(
-        "anthropic-after",
-        "A page of models begins after one there is.",
-        "after_id: there is no model {after}",
+    SourcedRule(
+        id="anthropic-limit",
+        checks="A page of models has a size there is.",
+        message="limit: Input should be between 1 and {most}",
+        source="https://docs.anthropic.com/pt/api/models-list",
+        quote=(
+            "Number of items to return per page. Defaults to 20 . Ranges from 1 to 1000 . 1 "
+            "<= x <= 1000"
+        ),
+        is_documented_only=True,
     ),
     SourcedRule(
         id="anthropic-model",
@@ -346,15 +394,25 @@ ANTHROPIC: Final = by_id(
         quote="AI_APICallError: max_tokens: 48000 > 32000, which is the maximum allowed"
         " number of output tokens for claude-opus-4-1-20250805",
     ),
-    ours(
-        "anthropic-sampling",
-        "Newer models take no sampling parameters.",
-        "`{name}` is deprecated for this model.",
+    SourcedRule(
+        id="anthropic-sampling",
+        checks="Newer models take no sampling parameters.",
+        message="`{name}` is deprecated for this model.",
+        source=f"{_GITHUB}Metaculus/forecasting-tools/pull/308",
+        quote=(
+            '"type":"invalid_request_error","message":"`temperature` is deprecated for this model."'
+        ),
     ),
-    ours(
-        "anthropic-stop",
-        "A stop sequence is not blank.",
-        "each stop sequence must contain non-whitespace",
+    SourcedRule(
+        id="anthropic-stop",
+        checks="A stop sequence is not blank.",
+        message="each stop sequence must contain non-whitespace",
+        source=f"{_GITHUB}BerriAI/litellm/issues/3286",
+        quote=(
+            " "
+            '{"type":"error","error":{"type":"invalid_request_error","message":"stop_sequences: '
+            'each stop sequence must contain non-whitespace"}}'
+        ),
     ),
     SourcedRule(
         id="anthropic-no-message",
@@ -364,40 +422,65 @@ ANTHROPIC: Final = by_id(
         quote='{"type":"error","error":{"type":"invalid_request_error","message":"messages:'
         ' at least one message is required"}}',
     ),
-    ours(
-        "anthropic-first-role",
-        "The first message is the user's.",
-        'first message must use the "user" role',
+    SourcedRule(
+        id="anthropic-first-role",
+        checks="The first message is the user's.",
+        message='first message must use the "user" role',
+        source=f"{_GITHUB}lobehub/lobehub/issues/1601",
+        quote='"message": "messages: first message must use the \\"user\\" role"',
     ),
-    ours(
-        "anthropic-blank-text",
-        "A text is not blank.",
-        "text content blocks must contain non-whitespace text",
+    SourcedRule(
+        id="anthropic-blank-text",
+        checks="A text is not blank.",
+        message="text content blocks must contain non-whitespace text",
+        source=f"{_GITHUB}anthropics/claude-code/issues/23440",
+        quote=(
+            '"type":"invalid_request_error","message":"messages: text content blocks must '
+            'contain non-whitespace text"'
+        ),
     ),
-    ours(
-        "anthropic-window",
-        "The prompt fits the window.",
-        "prompt is too long: {tokens} tokens > {window} maximum",
+    SourcedRule(
+        id="anthropic-window",
+        checks="The prompt fits the window.",
+        message="prompt is too long: {tokens} tokens > {window} maximum",
+        source=f"{_GITHUB}earendil-works/pi/issues/102",
+        quote=(
+            '"type":"invalid_request_error","message":"prompt is too long: 219898 tokens > '
+            '200000 maximum"'
+        ),
     ),
-    ours(
-        "anthropic-owner",
-        "A block is in a message of the role that may have it.",
-        "`{kind}` blocks can only be in `{owner}` messages",
+    SourcedRule(
+        id="anthropic-owner",
+        checks="A block is in a message of the role that may have it.",
+        message="`{kind}` blocks can only be in `{owner}` messages",
+        source=f"{_GITHUB}tghamm/Anthropic.SDK/issues/128",
+        quote='I get the "`tool_result` blocks can only be in `user` messages" error.',
     ),
-    ours(
-        "anthropic-empty-error",
-        "A failed result says something.",
-        "content cannot be empty if `is_error` is true",
+    SourcedRule(
+        id="anthropic-empty-error",
+        checks="A failed result says something.",
+        message="content cannot be empty if `is_error` is true",
+        source=f"{_GITHUB}anthropics/claude-agent-sdk-python/issues/248",
+        quote='"messages.2.content.0.tool_result: content cannot be empty if `is_error` is true"',
     ),
-    ours(
-        "anthropic-must-think",
-        "The newest models always think.",
-        '"thinking.type.disabled" is not supported for this model.',
+    SourcedRule(
+        id="anthropic-must-think",
+        checks="The newest models always think.",
+        message='"thinking.type.disabled" is not supported for this model.',
+        source=f"{_GITHUB}cline/cline/issues/13203",
+        quote='I am getting `"thinking.type.disabled" is not supported for this model.` error',
     ),
-    ours(
-        "anthropic-budget",
-        "A budget of thinking is less than the answer's length.",
-        "`max_tokens` must be greater than `thinking.budget_tokens`.",
+    SourcedRule(
+        id="anthropic-budget",
+        checks="A budget of thinking is less than the answer's length.",
+        message="`max_tokens` must be greater than `thinking.budget_tokens`.",
+        source=f"{_GITHUB}sigoden/aichat/issues/1304",
+        quote=(
+            "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our "
+            "documentation at "
+            "https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking"
+            "#max-tokens-and-context-window-size (type: invalid_request_error)"
+        ),
     ),
     SourcedRule(
         id="anthropic-signature",
@@ -423,37 +506,57 @@ ANTHROPIC: Final = by_id(
         " `anthropic-beta` header. The `system` prompt differs from the one this"
         " block was created with.",
     ),
-    ours(
-        "anthropic-tool-choice",
-        "A tool is chosen only where tools are offered.",
-        "tool_choice may only be specified while providing tools",
+    SourcedRule(
+        id="anthropic-tool-choice",
+        checks="A tool is chosen only where tools are offered.",
+        message="tool_choice may only be specified while providing tools",
+        source=f"{_GITHUB}ai365vip/chat-api/issues/82",
+        quote="status code 400: tool_choice may only be specified while providing tools.",
     ),
-    ours(
-        "anthropic-chosen-tool",
-        "The chosen tool is offered.",
-        "Tool '{name}' not found in provided tools",
+    SourcedRule(
+        id="anthropic-calls-without-tools",
+        checks="Where messages have calls, tools are offered.",
+        message="Requests which include tool_use or tool_result blocks must define tools",
+        source="https://portkey.ai/error-library/tool-definition-error-10488",
+        quote=(
+            "The HTTP 400 Bad Request error in the Anthropic API, specifically with the "
+            'message "Requests which include tool_use or tool_result blocks must define '
+            'tools," occurs because the request is missing the necessary definitions for the '
+            "tools being used."
+        ),
     ),
-    ours(
-        "anthropic-calls-without-tools",
-        "Where messages have calls, tools are offered.",
-        "Requests which have `tool_use` or `tool_result` blocks in messages must define tools.",
+    SourcedRule(
+        id="anthropic-no-format",
+        checks="Older models take no schema for the answer.",
+        message="structured outputs are not supported with {model}",
+        source=f"{_GITHUB}envoyproxy/ai-gateway/pull/1846",
+        quote=(
+            "Currently only claude-4.5 and claude-4.6 models support direct "
+            "`output_config.format`, for other models, we would add work-arounds."
+        ),
+        is_documented_only=True,
     ),
-    ours(
-        "anthropic-no-format",
-        "Older models take no schema for the answer.",
-        "structured outputs are not supported with {model}",
+    SourcedRule(
+        id="anthropic-format-optional",
+        checks="A schema for the answer has at most 24 optional properties.",
+        message=(
+            "Schemas contains too many optional parameters ({found}), which would make "
+            "grammar compilation inefficient. Reduce the number of optional parameters in "
+            "your tool schemas (limit: {most})."
+        ),
+        source=f"{_GITHUB}elie222/inbox-zero/issues/2323",
+        quote=(
+            '"Schemas contains too many optional parameters (87), which would make grammar '
+            "compilation inefficient. Reduce the number of optional parameters in your tool "
+            'schemas (limit: 24)."'
+        ),
     ),
-    ours(
-        "anthropic-format-optional",
-        "A schema for the answer has at most 24 optional properties.",
-        "Schemas contains too many optional parameters ({found}), which would make grammar"
-        " compilation inefficient. Reduce the number of optional parameters in your tool schemas"
-        " (limit: {most}).",
-    ),
-    ours(
-        "anthropic-format-word",
-        "A schema for the answer has only words that are known.",
-        "For '{kinds}' type, property '{word}' is not supported",
+    SourcedRule(
+        id="anthropic-format-word",
+        checks="A schema for the answer has only words that are known.",
+        message="For '{kinds}' type, property '{word}' is not supported",
+        source=f"{_GITHUB}agentjido/req_llm/issues/302",
+        quote="\"output_format.schema: For 'integer' type, property 'minimum' is not supported\"",
     ),
     SourcedRule(
         id="anthropic-format-additional",
@@ -463,25 +566,55 @@ ANTHROPIC: Final = by_id(
         quote='"message": "output_format.schema: For \'object\' type,'
         " 'additionalProperties' must be explicitly set to false\"",
     ),
-    ours(
-        "anthropic-format-items",
-        "A list of an answer may be bounded from below by 0 and 1 only.",
-        "For 'array' type, 'minItems' values other than 0 or 1 are not supported",
+    SourcedRule(
+        id="anthropic-format-items",
+        checks="A list of an answer may be bounded from below by 0 and 1 only.",
+        message="For 'array' type, 'minItems' values other than 0 or 1 are not supported",
+        source=f"{_GITHUB}ghostlobster/memorize-everything/issues/93",
+        quote=(
+            "output_config.format.schema: For 'array' type, 'minItems' values other than 0 "
+            "or 1 are not supported"
+        ),
     ),
-    ours(
-        "anthropic-format-enum",
-        "An enum has plain values.",
-        "enum values must be strings, numbers, booleans or null",
+    SourcedRule(
+        id="anthropic-format-enum",
+        checks="An enum has plain values.",
+        message="enum values must be strings, numbers, booleans or null",
+        source="https://platform.claude.com/docs/en/build-with-claude/structured-outputs",
+        quote="Not supported: Recursive schemas; Complex types within enums",
+        is_documented_only=True,
     ),
-    ours("anthropic-format-type", "A schema says its type.", "Schema type is missing"),
-    ours(
-        "anthropic-format-recursion",
-        "A schema does not refer to itself.",
-        "Recursive schemas are not supported",
+    SourcedRule(
+        id="anthropic-format-type",
+        checks="A schema says its type.",
+        message="Schema type is missing",
+        source=f"{_GITHUB}inkeep/agents/pull/1235",
+        quote=(
+            "Anthropic's API strictly requires all schema properties to have a type field, "
+            "while OpenAI is more lenient and accepts schemas without explicit types."
+        ),
+        is_documented_only=True,
     ),
-    ours(
-        "anthropic-format-reference",
-        "A schema refers to nothing elsewhere.",
-        "External reference {reference} is not supported",
+    SourcedRule(
+        id="anthropic-format-recursion",
+        checks="A schema does not refer to itself.",
+        message=(
+            "Circular reference detected in schema definitions: {name} -> {name}. "
+            "Self-referencing or mutually-referencing definitions are not supported."
+        ),
+        source=f"{_GITHUB}egonSchiele/agency-lang/issues/487",
+        quote=(
+            '400 — "Circular reference detected in schema definitions: __schema0 -> '
+            "__schema0. Self-referencing or mutually-referencing definitions are not "
+            'supported."'
+        ),
+    ),
+    SourcedRule(
+        id="anthropic-format-reference",
+        checks="A schema refers to nothing elsewhere.",
+        message="External reference {reference} is not supported",
+        source="https://platform.claude.com/docs/en/build-with-claude/structured-outputs",
+        quote="Not supported: External `$ref` (for example, `'$ref': 'http://...'`)",
+        is_documented_only=True,
     ),
 )

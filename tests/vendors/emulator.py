@@ -88,6 +88,7 @@ class Emulator:
             ),
             "/v1/messages": self._messages,
         }
+        self._body_bytes_max = limits.body_bytes_max
         self._http = HttpServer(self._handle, body_bytes_max=limits.body_bytes_max)
 
     def page_lists(self, models: int) -> None:
@@ -160,7 +161,7 @@ class Emulator:
     async def _answer(
         self, request: HttpRequest, reply: Reply, vendor: Vendor, headers: dict[str, str]
     ) -> None:
-        body = _parsed(request, vendor)
+        body = _parsed(request, vendor, self._body_bytes_max)
         if request.path == "/v1/messages/count_tokens":
             version = request.headers["anthropic-version"]
             counted = {"input_tokens": self._messages.count(body, version)}
@@ -242,9 +243,9 @@ async def _fail(fault: Status, reply: Reply, vendor: Vendor, headers: Mapping[st
     await reply.whole(fault.status, orjson.dumps(body), headers)
 
 
-def _parsed(request: HttpRequest, vendor: Vendor) -> object:
+def _parsed(request: HttpRequest, vendor: Vendor, bytes_max: int) -> object:
     if request.body is None:
-        raise vendor.too_large()
+        raise vendor.too_large(bytes_max)
     try:
         parsed: object = orjson.loads(request.body)
     except orjson.JSONDecodeError as error:

@@ -70,8 +70,6 @@ def _check_choice(choice: JsonObject, names: list[str]) -> None:
     check_choice(
         choice.get("type", ""), ("tool_choice", "type"), ("auto", "any", "tool", "none"), SAY
     )
-    if choice["type"] == "tool" and choice.get("name") not in names:
-        raise ANTHROPIC["anthropic-chosen-tool"].refusal(name=choice.get("name"))
 
 
 def check_calls(body: JsonObject) -> None:

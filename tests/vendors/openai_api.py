@@ -38,10 +38,10 @@ class OpenAI:
             raise OPENAI["openai-wrong-key"].refusal(shown=shown)
 
     def unreadable(self, error: str) -> Rejection:
-        return OPENAI["openai-json"].refusal(error=error)
+        return OPENAI["openai-json"].refusal()
 
-    def too_large(self) -> Rejection:
-        return OPENAI["openai-size"].refusal()
+    def too_large(self, bytes_max: int) -> Rejection:
+        return OPENAI["openai-size"].refusal(most=bytes_max, size=bytes_max + 1)
 
     def failure(self, status: int) -> Rejection:
         kind, message, code = _FAILURES.get(status, ("server_error", SERVER_ERROR, None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.vendors.sourced_rules import SourcedRule, by_id, ours
+from tests.vendors.sourced_rules import SourcedRule, by_id
 
 _GITHUB = "https://github.com/"
 
@@ -101,12 +101,19 @@ OPENAI: Final = by_id(
         ' "param": "tools", "code": "array_above_max_length"',
     ),
     # Tools
-    ours(
-        "openai-function-schema-kind",
-        "The parameters of a function are an object.",
-        "Invalid schema for function '{name}': schema must be a JSON Schema of 'type:"
-        ' "object"\', got \'type: "{kind}"\'.',
+    SourcedRule(
+        id="openai-function-schema-kind",
+        checks="The parameters of a function are an object.",
+        message=(
+            "Invalid schema for function '{name}': schema must be a JSON Schema of 'type: "
+            '"object"\', got \'type: "{kind}"\'.'
+        ),
         code="invalid_function_parameters",
+        source=f"{_GITHUB}browserbase/stagehand/issues/1159",
+        quote=(
+            "Error: Invalid schema for function 'json': schema must be a JSON Schema of "
+            "'type: \"object\"', got 'type: \"None\"'."
+        ),
     ),
     SourcedRule(
         id="openai-function-schema-top",
@@ -140,12 +147,21 @@ OPENAI: Final = by_id(
         " 'configs'), array schema missing items.\", 'type': 'invalid_request_error', 'param':"
         " 'tools[4].function.parameters', 'code': 'invalid_function_parameters'",
     ),
-    ours(
-        "openai-function-additional",
-        "The parameters of a strict function take no other properties.",
-        "Invalid schema for function '{name}': In context=(), 'additionalProperties' is"
-        " required to be supplied and to be false.",
+    SourcedRule(
+        id="openai-function-additional",
+        checks="The parameters of a strict function take no other properties.",
+        message=(
+            "Invalid schema for function '{name}': In context={context}, "
+            "'additionalProperties' is required to be supplied and to be false."
+        ),
         code="invalid_function_parameters",
+        source=f"{_GITHUB}bytedance/trae-agent/issues/173",
+        quote=(
+            "\"Invalid schema for function 'json_edit_tool': In context=('properties', "
+            "'value'), 'additionalProperties' is required to be supplied and to be false.\", "
+            "'type': 'invalid_request_error', 'param': 'tools[2].parameters', 'code': "
+            "'invalid_function_parameters'"
+        ),
     ),
     SourcedRule(
         id="openai-function-required",
@@ -157,11 +173,13 @@ OPENAI: Final = by_id(
         quote="Invalid schema for function 'mysql_execute': In context=(), 'required' is required"
         " to be supplied and to be an array including every key in properties. Missing 'params'.",
     ),
-    ours(
-        "openai-function-draft",
-        "The parameters of a function are a JSON schema of a current draft.",
-        "Invalid schema for function '{name}': {fault}",
+    SourcedRule(
+        id="openai-function-draft",
+        checks="The parameters of a function are a JSON schema of a current draft.",
+        message="Invalid schema for function '{name}': {fault}",
         code="invalid_function_parameters",
+        source=f"{_GITHUB}maltekuhr/laravel-gpt/issues/8",
+        quote="\"Invalid schema for function 'knowledge_books': [] is not of type 'object'.\"",
     ),
     SourcedRule(
         id="openai-tool-choice",
@@ -343,7 +361,6 @@ OPENAI: Final = by_id(
         quote='{"type":"error","status":400,"error":{"code":"previous_response_not_found",'
         '"message":"Previous response with id \'resp_0f09a275409xxx\' not found."}}',
     ),
-    # Ours: no source was found for the words, or the rule is stricter than what is documented.
     SourcedRule(
         id="openai-no-key",
         checks="There is a key.",
@@ -368,21 +385,48 @@ OPENAI: Final = by_id(
         " key at https://platform.openai.com/account/api-keys.', 'type':"
         " 'invalid_request_error', 'param': None, 'code': 'invalid_api_key'",
     ),
-    ours(
-        "openai-json",
-        "The body is JSON.",
-        "We could not parse the JSON body of your request. (HINT: This likely means you aren't"
-        " using your HTTP library correctly. The OpenAI API expects a JSON payload, but what was"
-        " sent was not valid JSON: {error})",
+    SourcedRule(
+        id="openai-json",
+        checks="The body is JSON.",
+        message=(
+            "We could not parse the JSON body of your request. (HINT: This likely means you "
+            "aren't using your HTTP library correctly. The OpenAI API expects a JSON "
+            "payload, but what was sent was not valid JSON. If you have trouble figuring out "
+            "how to fix this, please contact us through our help center at help.openai.com.)"
+        ),
+        source=f"{_GITHUB}ChatGPTNextWeb/NextChat/issues/4064",
+        quote=(
+            '"message": "We could not parse the JSON body of your request. (HINT: This '
+            "likely means you aren't using your HTTP library correctly. The OpenAI API "
+            "expects a JSON payload, but what was sent was not valid JSON. If you have "
+            "trouble figuring out how to fix this, please contact us through our help center "
+            'at help.openai.com.)", "type": "invalid_request_error"'
+        ),
     ),
-    ours(
-        "openai-url",
-        "There is something at the address.",
-        "Invalid URL ({method} {path})",
+    SourcedRule(
+        id="openai-url",
+        checks="There is something at the address.",
+        message="Invalid URL ({method} {path})",
         status=404,
-        kind="not_found_error",
+        source=f"{_GITHUB}harry0703/MoneyPrinterTurbo/issues/57",
+        quote=(
+            "Error code: 404 - {'error': {'message': 'Invalid URL (POST "
+            "/v1/chat/completions/chat/completions)', 'type': 'invalid_request_error', "
+            "'param': None, 'code': None}}"
+        ),
     ),
-    ours("openai-size", "The body is not too large.", "Request body too large", status=413),
+    SourcedRule(
+        id="openai-size",
+        checks="The body is not too large.",
+        message="Maximum content size limit ({most}) exceeded ({size} bytes read)",
+        status=413,
+        kind="server_error",
+        source=f"{_GITHUB}chidiwilliams/buzz/issues/381",
+        quote=(
+            '"message": "Maximum content size limit (26214400) exceeded (222592852 bytes '
+            'read)", "type": "server_error", "param": null, "code": null } } 413'
+        ),
+    ),
     SourcedRule(
         id="openai-model",
         checks="The model exists.",
@@ -395,12 +439,20 @@ OPENAI: Final = by_id(
         ' to it.", "type": "invalid_request_error", "param": null, "code":'
         ' "model_not_found" } }',
     ),
-    ours(
-        "openai-effort",
-        "An effort is one the model has.",
-        "Unsupported value: '{effort}' is not supported with the '{model}' model. Supported values"
-        " are: {supported}.",
+    SourcedRule(
+        id="openai-effort",
+        checks="An effort is one the model has.",
+        message=(
+            "Unsupported value: '{effort}' is not supported with the '{model}' model. "
+            "Supported values are: {supported}."
+        ),
         code="unsupported_value",
+        source=f"{_GITHUB}anomalyco/opencode/issues/4451",
+        quote=(
+            "\"message\": \"Unsupported value: 'minimal' is not supported with the 'gpt-5.1' "
+            "model. Supported values are: 'none', 'low', 'medium', and 'high'.\", \"type\": "
+            '"invalid_request_error", "param": "***.effort", "code": "unsupported_value"'
+        ),
     ),
     SourcedRule(
         id="openai-unsupported",
@@ -412,16 +464,29 @@ OPENAI: Final = by_id(
         " 'type': 'invalid_request_error', 'param': 'temperature', 'code':"
         " 'unsupported_parameter'",
     ),
-    ours(
-        "openai-two-results",
-        "A call has one result.",
-        "Invalid parameter: Duplicate value for 'tool_call_id' of '{id}'",
+    SourcedRule(
+        id="openai-two-results",
+        checks="A call has one result.",
+        message="Invalid parameter: Duplicate value for 'tool_call_id' of '{id}'",
+        source=f"{_GITHUB}agno-agi/agno/issues/5116",
+        quote=(
+            "'message': \"Invalid parameter: Duplicate value for 'tool_call_id' of "
+            "'call_gmd4tanjXcwOxfPawOnDmq6R', in messages[7] and messages[8].\", 'type': "
+            "'invalid_request_error', 'param': 'messages.[8].tool_call_id', 'code': None"
+        ),
     ),
-    ours(
-        "openai-result-of-no-call",
-        "A result belongs to a call of the message before.",
-        "Invalid parameter: 'tool_call_id' of '{id}' not found in 'tool_calls' of previous"
-        " message.",
+    SourcedRule(
+        id="openai-result-of-no-call",
+        checks="A result belongs to a call of the message before.",
+        message=(
+            "Invalid parameter: 'tool_call_id' of '{id}' not found in 'tool_calls' of "
+            "previous message."
+        ),
+        source=f"{_GITHUB}dapr/dapr-agents/issues/145",
+        quote=(
+            "Invalid parameter: 'tool_call_id' of 'call_XXXXXXXXX' not found in 'tool_calls' "
+            "of previous message."
+        ),
     ),
     SourcedRule(
         id="openai-chat-window",
@@ -447,17 +512,30 @@ OPENAI: Final = by_id(
         " the default (1) value is supported.\", 'type': 'invalid_request_error',"
         " 'param': 'temperature', 'code': 'unsupported_value'",
     ),
-    ours(
-        "openai-chat-length",
-        "An answer is not longer than the model's can be.",
-        "{name} is too large: {value}. This model supports at most {most} completion tokens,"
-        " whereas you provided {value}.",
-        code="invalid_value",
+    SourcedRule(
+        id="openai-chat-length",
+        checks="An answer is not longer than the model's can be.",
+        message=(
+            "{name} is too large: {value}. This model supports at most {most} completion "
+            "tokens, whereas you provided {value}."
+        ),
+        source=f"{_GITHUB}ChatGPTNextWeb/NextChat/issues/3195",
+        quote=(
+            '"message": "max_tokens is too large: 8192. This model supports at most 4096 '
+            'completion tokens, whereas you provided 8192.", "type": '
+            '"invalid_request_error", "param": "max_tokens", "code": null'
+        ),
     ),
-    ours(
-        "openai-stream-options",
-        "Options of a stream come with a stream.",
-        "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+    SourcedRule(
+        id="openai-stream-options",
+        checks="Options of a stream come with a stream.",
+        message="The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+        source=f"{_GITHUB}BerriAI/litellm/issues/5803",
+        quote=(
+            "'message': \"The 'stream_options' parameter is only allowed when 'stream' is "
+            "enabled.\", 'type': 'invalid_request_error', 'param': 'stream_options', 'code': "
+            "None"
+        ),
     ),
     SourcedRule(
         id="openai-tools-with-effort",
@@ -471,12 +549,20 @@ OPENAI: Final = by_id(
         " /v1/responses or set reasoning_effort to 'none'.\", type:"
         " 'invalid_request_error', param: 'reasoning_effort', code: null",
     ),
-    ours(
-        "openai-arguments",
-        "The arguments of a call are a JSON object; OpenAI lets others pass, vLLM and llama.cpp"
-        " behind the same API do not.",
-        "Invalid tool call arguments: expected a JSON object.",
-        code="invalid_value",
+    SourcedRule(
+        id="openai-arguments",
+        checks=(
+            "The arguments of a call are a JSON object; OpenAI lets others pass, vLLM and "
+            "llama.cpp behind the same API do not."
+        ),
+        message="Failed to parse tool call arguments as JSON",
+        status=500,
+        kind="server_error",
+        source=f"{_GITHUB}am17an/llama.cpp/issues/43",
+        quote=(
+            "Observed: HTTP 500 with `Failed to parse tool call arguments as JSON`. "
+            "Repeating the malformed history repeats the 500."
+        ),
     ),
     SourcedRule(
         id="openai-item",
@@ -499,7 +585,16 @@ OPENAI: Final = by_id(
         " items from your input and try"
         ' again.","type":"invalid_request_error","param":"input","code":null}',
     ),
-    ours("openai-two-calls", "No two calls have the same id.", "Duplicate call_id '{id}'."),
+    SourcedRule(
+        id="openai-two-calls",
+        checks="No two calls have the same id.",
+        message="Duplicate 'call_id': {id}",
+        source=f"{_GITHUB}earendil-works/pi/issues/9057",
+        quote=(
+            "an OpenAI-compatible Responses endpoint rejects the request with `Duplicate "
+            "'call_id': undefined`"
+        ),
+    ),
     SourcedRule(
         id="openai-without-reasoning",
         checks="What reasoning led to comes with that reasoning.",
@@ -511,52 +606,102 @@ OPENAI: Final = by_id(
         " 'rs_0105b6f6953fb71a0068c6612a4e6881a2ac460e7cdb15a795'.\", 'type':"
         " 'invalid_request_error', 'param': 'input', 'code': None",
     ),
-    ours(
-        "openai-format-kind",
-        "An answer by a schema is an object.",
-        "Invalid schema for response_format '{name}': schema must be a JSON Schema of 'type:"
-        ' "object"\', got \'type: "{kind}"\'.',
+    SourcedRule(
+        id="openai-format-kind",
+        checks="An answer by a schema is an object.",
+        message=(
+            "Invalid schema for response_format '{name}': schema must be a JSON Schema of "
+            "'type: \"object\"', got 'type: \"{kind}\"'."
+        ),
         code="invalid_json_schema",
+        source=f"{_GITHUB}podly-pure-podcasts/podly_pure_podcasts/pull/89",
+        quote=(
+            "'message': 'Invalid schema for response_format \\'AdSegmentPredictionList\\': "
+            "schema must be a JSON Schema of \\'type: \"object\"\\', got \\'type: \"array\"\\'.', "
+            "'type': 'invalid_request_error', 'param': 'response_format', 'code': None"
+        ),
     ),
-    ours(
-        "openai-format-draft",
-        "A schema for the answer is a JSON schema of a current draft.",
-        "Invalid schema for response_format '{name}': {fault}",
+    SourcedRule(
+        id="openai-format-draft",
+        checks="A schema for the answer is a JSON schema of a current draft.",
+        message="Invalid schema for response_format '{name}': {fault}",
         code="invalid_json_schema",
+        source=f"{_GITHUB}ag2ai/ag2/issues/1990",
+        quote=(
+            "'message': \"Invalid schema for response_format 'response_format': 'json_object' "
+            "is not valid under any of the given schemas.\", 'type': 'invalid_request_error', "
+            "'param': 'response_format', 'code': None"
+        ),
     ),
-    ours(
-        "openai-format-word",
-        "A strict schema has only words that are known.",
-        "Invalid schema for response_format '{name}': In context={context}, '{word}' is not"
-        " permitted.",
+    SourcedRule(
+        id="openai-format-word",
+        checks="A strict schema has only words that are known.",
+        message=(
+            "Invalid schema for response_format '{name}': In context={context}, '{word}' is "
+            "not permitted."
+        ),
         code="invalid_json_schema",
+        source=f"{_GITHUB}dottxt-ai/outlines/issues/1254",
+        quote=(
+            "'message': \"Invalid schema for response_format 'default': In "
+            "context=('properties', 'description'), 'default' is not permitted.\", 'type': "
+            "'invalid_request_error', 'param': 'response_format', 'code': None"
+        ),
     ),
-    ours(
-        "openai-format-depth",
-        "A strict schema is at most ten levels deep.",
-        "Invalid schema for response_format '{name}': In context={context}, the schema has more"
-        " than {most} levels of nesting.",
+    SourcedRule(
+        id="openai-format-depth",
+        checks="A strict schema is at most ten levels deep.",
+        message=(
+            "Invalid schema for response_format '{name}': {found} levels of nesting exceeds "
+            "limit of {most}."
+        ),
         code="invalid_json_schema",
+        source=f"{_GITHUB}tidyverse/ellmer/issues/671",
+        quote=(
+            "Invalid schema for response_format 'structured_data': 6 levels of nesting "
+            "exceeds limit of 5."
+        ),
     ),
-    ours(
-        "openai-format-type",
-        "Every part of a strict schema says its type.",
-        "Invalid schema for response_format '{name}': In context={context}, schema must have a"
-        " 'type' key.",
+    SourcedRule(
+        id="openai-format-type",
+        checks="Every part of a strict schema says its type.",
+        message=(
+            "Invalid schema for response_format '{name}': In context={context}, schema must "
+            "have a 'type' key."
+        ),
         code="invalid_json_schema",
+        source=f"{_GITHUB}openai/openai-node/issues/1597",
+        quote=(
+            "AI_APICallError: Invalid schema for response_format 'response': In "
+            "context=('properties', 'requirementsAnalysis'), schema must have a 'type' key."
+        ),
     ),
     # Others behind the same API
-    ours(
-        "deepseek-json-word",
-        "Who asks for JSON says so in the prompt.",
-        "Prompt must contain the word 'json' in some form to use 'response_format' of type"
-        " 'json_object'.",
-    ),
-    ours(
-        "deepseek-json-schema",
-        "DeepSeek takes no schema for the answer.",
-        "This response_format type is unavailable now",
+    SourcedRule(
+        id="deepseek-json-word",
+        checks="Who asks for JSON says so in the prompt.",
+        message=(
+            "Prompt must contain the word 'json' in some form to use 'response_format' of "
+            "type 'json_object'."
+        ),
         code="invalid_request_error",
+        source=f"{_GITHUB}Canner/WrenAI/issues/1581",
+        quote=(
+            '{"error":{"message":"Prompt must contain the word \'json\' in some form to use '
+            "'response_format' of type "
+            '\'json_object\'.","type":"invalid_request_error","param":null,"code":"invalid_request_error"}}'
+        ),
+    ),
+    SourcedRule(
+        id="deepseek-json-schema",
+        checks="DeepSeek takes no schema for the answer.",
+        message="This response_format type is unavailable now",
+        code="invalid_request_error",
+        source=f"{_GITHUB}bytedance/deer-flow/issues/545",
+        quote=(
+            "{'error': {'message': 'This response_format type is unavailable now', 'type': "
+            "'invalid_request_error', 'param': None, 'code': 'invalid_request_error'}}"
+        ),
     ),
     SourcedRule(
         id="deepseek-reasoning",

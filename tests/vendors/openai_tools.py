@@ -93,7 +93,7 @@ def _schema_fault(schema: JsonObject, *, strict: bool) -> tuple[str, JsonObject]
     if itemless is not None:
         return "openai-function-items", {"context": itemless}
     if strict and schema.get("additionalProperties") is not False:
-        return "openai-function-additional", {}
+        return "openai-function-additional", {"context": ()}
     required = schema.get("required") or []
     missing = [name for name in schema["properties"] if name not in required]
     if strict and missing:

@@ -3,14 +3,14 @@ that can be read.
 
 `message` has the vendor's words, with a `{name}` for what differs from request to request.
 `quote` is copied from the page at `source`. Where the page documents the rule without the
-words of the refusal, `message` is ours; `quotes_message` tells the two apart.
+words of the refusal, `message` is ours and `is_documented_only` is set.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tests.vendors.rejections import Rejection
@@ -28,6 +28,7 @@ class SourcedRule:
     code: str | None = None
     source: str
     quote: str
+    is_documented_only: bool = False
 
     def refusal(
         self,
@@ -61,9 +62,3 @@ class SourcedRule:
 
 def by_id(*rules: SourcedRule) -> dict[str, SourcedRule]:
     return {rule.id: rule for rule in rules}
-
-
-def ours(rule_id: str, checks: str, message: str, **fields: object) -> SourcedRule:
-    """A rule for which no source was found, or that is stricter than what is documented."""
-    empty = SourcedRule(id=rule_id, checks=checks, message=message, source="", quote="")
-    return replace(empty, **fields)  # type: ignore[arg-type]

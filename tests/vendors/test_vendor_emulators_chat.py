@@ -218,9 +218,9 @@ RULES = [
         name="arguments are JSON",
         broken=ask(HELLO, calling("a", arguments='{"at": '), result("a")),
         kept=ask(HELLO, calling("a", arguments='{"at": 1}'), result("a")),
-        says="expected a JSON object",
+        says="Failed to parse tool call arguments as JSON",
+        status=500,
         param="messages[1].tool_calls[0].function.arguments",
-        code="invalid_value",
     ),
     Rule(
         name="arguments are a text",
@@ -267,7 +267,6 @@ RULES = [
         kept=ask(max_tokens=32_768),
         says="max_tokens is too large: 32769. This model supports at most 32768",
         param="max_tokens",
-        code="invalid_value",
     ),
     Rule(
         name="there is one choice",

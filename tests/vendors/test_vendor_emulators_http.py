@@ -59,7 +59,7 @@ def dechunked(body: bytes) -> list[bytes]:
     [
         (CHAT, b'{"model": ', "We could not parse the JSON body of your request."),
         (CHAT, b'{"model": "\xff"}', "We could not parse the JSON body of your request."),
-        (CHAT, b'{"model": "\\ud83d"}', "no low surrogate in string"),
+        (CHAT, b'{"model": "\\ud83d"}', "what was sent was not valid JSON"),
         (MESSAGES, b'{"model": ', "The request body is not valid JSON: "),
         (
             MESSAGES,

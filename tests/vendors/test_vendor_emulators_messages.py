@@ -221,7 +221,7 @@ FORMER_RULES = [
         name="temperature is at most one",
         broken=ask(temperature=1.1),
         kept=ask(temperature=1),
-        says="temperature: Input should be less than or equal to 1",
+        says="temperature: range: 0..1",
     ),
     Rule(
         name="newer models take no temperature",

@@ -121,7 +121,7 @@ RULES = [
         name="ids of calls are unique",
         broken=ask(call(), call(), result()),
         kept=ask(call(), call("call_2"), result(), result("call_2")),
-        says="Duplicate call_id 'call_1'.",
+        says="Duplicate 'call_id': call_1",
         param="input",
     ),
     Rule(

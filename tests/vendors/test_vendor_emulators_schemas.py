@@ -108,6 +108,7 @@ CASES: list[tuple[ApiName, Rule]] = [
             broken=asked("gpt-4.1", response_format={"type": "json_object"}),
             kept=asked("gpt-4.1", "as JSON", response_format={"type": "json_object"}),
             says="Prompt must contain the word 'json'",
+            code="invalid_request_error",
         ),
     ),
     (
@@ -145,7 +146,7 @@ CASES: list[tuple[ApiName, Rule]] = [
             name="no schema refers to itself",
             broken=claude(SELF),
             kept=claude({**GOOD, "$defs": {"n": TEXT}, "properties": {"a": {"$ref": "#/$defs/n"}}}),
-            says="Recursive schemas are not supported",
+            says="Circular reference detected in schema definitions: #",
         ),
     ),
     (

@@ -36,16 +36,13 @@ class AnthropicWording:
     ) -> Rejection:
         if least is not None:
             return ANTHROPIC["anthropic-least"].at(path, least=least)
-        return ANTHROPIC["anthropic-most"].at(path, most=most)
+        return ANTHROPIC["anthropic-most"].at(path, least=0, most=most)
 
     def no_match(self, path: Path, pattern: str) -> Rejection:
         return ANTHROPIC["anthropic-pattern"].at(path, pattern=pattern)
 
     def too_long(self, path: Path, length: int, most: int) -> Rejection:
         return ANTHROPIC["anthropic-length"].at(path, most=most)
-
-    def empty_array(self, path: Path) -> Rejection:
-        return ANTHROPIC["anthropic-empty-list"].at(path)
 
 
 class OpenAIWording:

@@ -11,7 +11,7 @@ to resume the conversation. Imports no toolkit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from time import monotonic
 from typing import TypeAlias, assert_never
@@ -155,6 +155,9 @@ class SessionView:
 
     def connection_changed(self, state: ConnectionState) -> None: ...
 
+    def prompts_redacted(self, message_ids: Collection[str]) -> None:
+        """The server names prompts of ours that were redacted."""
+
     def alert(self, words: str) -> None:
         """Notifies a person who looks at another window."""
 
@@ -226,12 +229,16 @@ class ChatSession:
 
     async def receive_events(self) -> None:
         """Receives until the connection is lost for good; then raises its error."""
+        self._forget_prompts(self.client.welcome.redacted)
         try:
             async for event in self._feed:
                 await self._settled.wait()
                 kind = event.event if isinstance(event, messages.SessionEvent) else ""
                 if kind == "shutdown":
                     self._was_stopped = True
+                if isinstance(event, messages.SessionEvent) and kind == "redacted":
+                    named = event.details.get("message_ids")
+                    self._forget_prompts(named if isinstance(named, list) else ())
                 if getattr(event, "session_id", None) not in (None, self.client.session_id):
                     continue
                 new_changes = self._translator.changes_of(event)
@@ -243,6 +250,9 @@ class ChatSession:
             self._lost = error
             self._turn_ended.set()
             raise
+
+    def _forget_prompts(self, message_ids: Iterable[object]) -> None:
+        self.display.prompts_redacted({one for one in message_ids if isinstance(one, str)})
 
     @contextmanager
     def expecting(self, event: str) -> Iterator[None]:
@@ -260,6 +270,7 @@ class ChatSession:
         self.display.connection_changed(state)
         if isinstance(state, Online):
             self._was_stopped = False
+            self._forget_prompts(self.client.welcome.redacted)
         # The first attempt is made without a restart: someone else may be starting the server.
         is_due = isinstance(state, Reconnecting) and state.attempt == _RESTART_ATTEMPT
         if is_due and self.background is not None and not self._was_stopped:
@@ -735,6 +746,7 @@ def run_chat(
             token=find_token(None, address=address),
             client_name=COMMAND_NAME,
             history=options.history,
+            features=(messages.REDACTED,),
             reconnect=patience,
             on_connection=connection_changed,
         )

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from nplt_client.chat.approvals import ApprovalDecision
 from nplt_client.chat.display import THEMES, ChatDisplay
+from nplt_client.chat.prompt_history import parse_prompt
 from nplt_client.client import Client
 from nplt_client.errors import ConfigurationError, ConnectionLost, LimitExceeded, RequestRefused
 from nplt_client.render import reports
@@ -65,13 +66,6 @@ def _command(argument: str, about: str, *, needs_server: bool = True) -> Callabl
     return add
 
 
-def parse_prompt(line: str) -> str | None:
-    """Returns the text for the model; `None` if the line is a command."""
-    if line.startswith("//"):
-        return line[1:]
-    return None if line.startswith("/") else line
-
-
 def parse_command(line: str) -> tuple[str, str]:
     """Returns name and argument. The error for an unknown name suggests a similar one."""
     typed, _, argument = line[1:].partition(" ")
@@ -94,7 +88,10 @@ def parse_command(line: str) -> tuple[str, str]:
 async def take_line(chat: ChatDisplay, line: str) -> None:
     """Runs a command, or sends a prompt."""
     prompt = parse_prompt(line)
-    await (run_command(chat, line) if prompt is None else chat.ask(prompt))
+    if prompt is None:
+        await run_command(chat, line)
+    else:
+        await chat.ask(prompt, typed=line)
 
 
 async def run_command(chat: ChatDisplay, line: str) -> None:
@@ -322,7 +319,7 @@ async def _cut(chat: ChatDisplay, argument: str) -> None:
         raise RequestRefused("There is no prompt that was too long.", code="not_found")
     if chat.draft == text:
         chat.fill("")
-    await chat.ask(text, cut=True)
+    await chat.ask(text, cut=True, message_id=chat.too_long_id if text == chat.too_long else "")
 
 
 async def _replace_last(chat: ChatDisplay, command: str) -> JsonObject:

@@ -8,12 +8,13 @@ chat they were typed in. It also stores the chosen theme.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from time import monotonic
 from uuid import uuid4
 
 from nplt_client.chat.chat_session import ChatSession, SessionView
+from nplt_client.chat.prompt_history import PromptHistory
 from nplt_client.errors import NpltError
 from nplt_client.render.reports import first_contact_text
 from nplt_client.render.text import safe_line
@@ -50,6 +51,9 @@ class ChatDisplay(SessionView):
     is_raw = False
     too_long = ""
     """The last prompt, if it did not fit the model's window."""
+    too_long_id = ""
+    prompts: PromptHistory | None = None
+    """The stored prompts; `None` in a chat that stores none."""
     _stopped_turn: str | None = None
     """The turn that the server is being asked to stop."""
     _pressed_at = _escaped_at = float("-inf")
@@ -118,7 +122,15 @@ class ChatDisplay(SessionView):
 
     def leave(self, *, reconnect: bool = False) -> None: ...
 
+    def forget_prompts(self, texts: Collection[str]) -> None:
+        """Drops these texts from the prompts that Up brings back."""
+
     # Shared by all displays
+
+    def prompts_redacted(self, message_ids: Collection[str]) -> None:
+        """Drops redacted prompts from the stored ones. Open chats of this user do it too."""
+        if self.prompts is not None and (texts := self.prompts.forget(message_ids)):
+            self.forget_prompts(texts)
 
     @property
     def first_contact(self) -> str:
@@ -137,9 +149,15 @@ class ChatDisplay(SessionView):
         receipt = await self.session.send(text, message_id, continues=True)
         self.accepted(message_id, receipt.turn_id)
 
-    async def ask(self, text: str, *, cut: bool = False) -> None:
-        """`cut`: the prompt may be cut in the middle if it does not fit the model's window."""
-        message_id = uuid4().hex
+    async def ask(
+        self, text: str, *, cut: bool = False, typed: str = "", message_id: str = ""
+    ) -> None:
+        """`cut`: the prompt may be cut in the middle if it does not fit the model's window.
+        `typed`: the line as it was typed, which is stored. `message_id`: that of the same prompt,
+        which was refused before."""
+        message_id = message_id or uuid4().hex
+        if typed and self.prompts is not None:
+            self.prompts.add(typed, message_id)
         await self.sending(message_id, text)
         try:
             receipt = await self.session.send(text, message_id, cut=cut)
@@ -147,7 +165,7 @@ class ChatDisplay(SessionView):
             await self.refused(message_id, text)
             if error.code != "too_large" or "window_tokens" not in error.details:
                 raise
-            self.too_long = text
+            self.too_long, self.too_long_id = text, message_id
             if error.details.get("on_too_long") != "ask":
                 raise
             await self._ask_shorter(error)
@@ -170,7 +188,7 @@ class ChatDisplay(SessionView):
             self.fill("")
         if chosen != "/cut":
             await self.session.client.switch_model(chosen.removeprefix("/model "))
-        await self.ask(text, cut=chosen == "/cut")
+        await self.ask(text, cut=chosen == "/cut", message_id=self.too_long_id)
 
     async def show_raw(self, is_raw: bool) -> None:
         self.is_raw = is_raw

@@ -1,14 +1,8 @@
-"""Support for typing a prompt: history, completion, external editor, type-ahead.
-
-The history is a file of JSON strings, one per line, mode 0600, shared by all chats.
-Commands are not stored. The file is bounded: it is rewritten atomically when it has twice the
-lines that it may have. A chat that can't write it continues without a history.
-"""
+"""Support for typing a prompt: completion, external editor, type-ahead."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shlex
@@ -16,110 +10,16 @@ import subprocess
 import sys
 import tempfile
 import termios
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
-from nplt_client.chat.commands import COMMANDS, parse_prompt
+from nplt_client.chat.commands import COMMANDS
 from nplt_client.chat.display import THEMES
 from nplt_client.errors import ConfigurationError
 from nplt_client.render.text import sanitize
 from nplt_protocol.messages import EFFORTS
-
-PROMPTS_KEPT = 1_000
-_PROMPT_CHARACTERS_MAX = 100_000
-
-
-class PromptHistory:
-    def __init__(self, path: Path, *, kept: int = PROMPTS_KEPT) -> None:
-        self._path = path
-        self._kept = kept
-        self._lines = 0
-
-    def load(self) -> list[str]:
-        try:
-            lines = self._path.read_bytes().splitlines()
-        except OSError:
-            return []
-        self._lines = len(lines)
-        prompts: list[str] = []
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                value = json.loads(line)
-                if isinstance(value, str) and parse_prompt(value) is not None:
-                    prompts.append(value)
-        return prompts[-self._kept :]
-
-    def add(self, prompt: str) -> None:
-        if len(prompt) > _PROMPT_CHARACTERS_MAX or parse_prompt(prompt) is None:
-            return
-        with contextlib.suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(self._path, os.O_APPEND | os.O_CLOEXEC, [prompt])
-            self._lines += 1
-            if self._lines >= 2 * self._kept:
-                prompts = self.load()
-                temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
-                temporary.unlink(missing_ok=True)
-                _write(temporary, os.O_EXCL, prompts)
-                temporary.replace(self._path)
-                self._lines = len(prompts)
-
-
-def _write(path: Path, flags: int, prompts: Iterable[str]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.writelines(json.dumps(prompt).encode() + b"\n" for prompt in prompts)
-
-
-class PromptRecall:
-    """Moves through earlier prompts with Up and Down.
-
-    The draft in the input is kept, and comes back after the newest prompt. An earlier prompt
-    that was edited becomes the draft.
-    """
-
-    def __init__(self, prompts: Iterable[str] = ()) -> None:
-        self._prompts = list(prompts)
-        self._place = len(self._prompts)
-        self._draft = ""
-
-    @property
-    def newest_first(self) -> list[str]:
-        """The prompts without duplicates and without commands."""
-        prompts = [one for one in reversed(self._prompts) if parse_prompt(one) is not None]
-        return list(dict.fromkeys(prompts))
-
-    def remember(self, prompt: str) -> bool:
-        """Adds a prompt; returns False if it equals the last one."""
-        is_new = bool(prompt.strip()) and self._prompts[-1:] != [prompt]
-        if is_new:
-            self._prompts.append(prompt)
-        self._place = len(self._prompts)
-        self._draft = ""
-        return is_new
-
-    def older(self, typed: str) -> str | None:
-        self._keep_draft(typed)
-        if self._place == 0:
-            return None
-        self._place -= 1
-        return self._prompts[self._place]
-
-    def newer(self, typed: str) -> str | None:
-        self._keep_draft(typed)
-        if self._place >= len(self._prompts):
-            return None
-        self._place += 1
-        return self._draft if self._place == len(self._prompts) else self._prompts[self._place]
-
-    def _keep_draft(self, typed: str) -> None:
-        at_end = self._place == len(self._prompts)
-        if at_end or typed != self._prompts[self._place]:
-            self._draft = typed
-            self._place = len(self._prompts)
-
 
 SUGGESTIONS_MAX = 8
 

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -29,10 +29,12 @@ from nplt_client.background import (
     log_path,
     wait_until_gone,
 )
+from nplt_client.chat.prompt_history import PROMPTS_FILE, PromptHistory
 from nplt_client.cli.options import completes, connection_options, help_epilog
 from nplt_client.errors import (
     CannotConnect,
     ConfigurationError,
+    LimitExceeded,
     NpltError,
     ProtocolViolation,
     RequestRefused,
@@ -53,6 +55,7 @@ from nplt_client.settings import (
     find_token,
     parse_url,
     read_config,
+    state_dir,
 )
 from nplt_client.wire.blocking import BlockingConnection, Deadline, open_for_command, open_running
 from nplt_client.wire.replay import PageGuard
@@ -370,20 +373,64 @@ def undelete(wanted: str, server: str | None) -> None:
     print_remark(f"{row.session_id} ({row.name}) is back")
 
 
-@command('nplt redact "my notes" 12', "nplt redact @last 12 --yes")
+@command('nplt redact "my notes" 12', "nplt redact @last 12 --yes --everywhere")
 @session_argument
 @click.argument("seq", type=click.IntRange(min=1))
 @click.option("-y", "--yes", is_flag=True, help="do not ask for confirmation")
-def redact(wanted: str, seq: int, yes: bool, server: str | None) -> None:
-    """Erase the content of one entry for good."""
+@click.option("--everywhere", is_flag=True, help="also erase the copies that are found")
+def redact(wanted: str, seq: int, yes: bool, everywhere: bool, server: str | None) -> None:
+    """Erase the content of one entry for good.
+
+    Other entries with the same text, or with a word of it that looks like a secret, are then
+    listed: answers, later prompts, forks, imported copies. What can't be reached is named.
+    """
     with _conversation(server, wanted) as (connection, found):
         if not yes:
             part = messages.HistoryRequest(
                 session_id=found.session_id, seq=seq, length=4 * _SHOWN_WIDTH
             )
             _confirm(connection.request(part, messages.MessageRange).content, found.name, seq)
-        connection.request(messages.Redact(seq=seq, session_id=found.session_id), messages.Redacted)
-    print_remark(f"the text of entry {seq} of {found.name!r} is erased")
+        done = _redact(connection, found.session_id, seq)
+        # Without the conversation's name, which may have been the beginning of the text.
+        print_remark(f"the text of entry {seq} is erased")
+        if done.copies:
+            _print_remarks(reports.copies_lines(done))
+            if everywhere or (not yes and _is_confirmed("Erase these too?")):
+                _redact_copies(connection, done.copies)
+            else:
+                commands = (f"  nplt redact {one.session_id} {one.seq}" for one in done.copies)
+                _print_remarks(["to erase them:", *commands])
+        _print_remarks(reports.remains_lines(done))
+
+
+def _print_remarks(lines: Iterable[str]) -> None:
+    for line in lines:
+        print_remark(line)
+
+
+def _redact(connection: BlockingConnection, session_id: str, seq: int) -> messages.Redacted:
+    request = messages.Redact(seq=seq, session_id=session_id)
+    done = connection.request(request, messages.Redacted)
+    PromptHistory(Path(state_dir(), PROMPTS_FILE)).forget(done.message_ids)
+    return done
+
+
+def _redact_copies(connection: BlockingConnection, copies: Sequence[messages.RedactedCopy]) -> None:
+    erased = 0
+    for one in copies:
+        try:
+            _redact(connection, one.session_id, one.seq)
+            erased += 1
+        except (LimitExceeded, RequestRefused) as error:
+            which = f"entry {one.seq} of {sanitize_line(one.name)!r}"
+            print_remark(f"{which} is not erased: {error.message}")
+    print_remark(f"{erased} of {len(copies)} copies are erased")
+
+
+def _is_confirmed(question: str) -> bool:
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _confirm(words: str, name: str, seq: int) -> None:
@@ -391,9 +438,7 @@ def _confirm(words: str, name: str, seq: int) -> None:
     if not is_terminal(sys.stdin):
         raise click.UsageError("This erases for good. Add --yes, or run it in a terminal.")
     print_remark(f"Entry {seq} of {name!r}: {shorten(sanitize_line(words), _SHOWN_WIDTH)}")
-    sys.stderr.write("Erase it for good? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not _is_confirmed("Erase it for good?"):
         raise click.Abort
 
 
@@ -460,6 +505,18 @@ def completion_command(shell: str) -> None:
     print(SCRIPTS[shell], end="")
 
 
+@click.command("pipe", epilog=help_epilog("ssh box nplt pipe"))
+def pipe_command() -> None:
+    """Carry frames over stdin and stdout, for ssh:// addresses.
+
+    Connects to the server of this user, starting it if none runs. `nplt ssh://host` runs
+    this on the other machine; people have no need to.
+    """
+    from nplt_client.wire.pipe import carry_frames
+
+    carry_frames()
+
+
 @click.group("server", epilog=help_epilog("nplt server status", "nplt server restart"))
 def server_group() -> None:
     """Manage the server that nplt started in the background."""
@@ -480,7 +537,10 @@ def server_status() -> None:
     ):
         welcome = connection.welcome
     version = welcome.server.removeprefix("nplt/") if welcome else "it does not reply"
-    facts = {"pid": server.pid, "address": server.url, "version": version, "log": log_path()}
+    facts = {"pid": server.pid, "address": server.url}
+    if server.http is not None:
+        facts["http"] = server.http
+    facts |= {"version": version, "log": log_path()}
     print(pairs((name, str(value)) for name, value in facts.items()))
     if welcome is not None:
         compare_versions(welcome.server)
@@ -612,6 +672,8 @@ def _mistakes() -> Iterator[str]:
     try:
         if config.server:
             parse_url(config.server)
+        for url in config.servers.values():
+            parse_url(url)
     except ConfigurationError as error:
         yield f"{config.path}: server: {error.message}"
         return
@@ -624,4 +686,4 @@ def _mistakes() -> Iterator[str]:
         yield error.message
 
 
-COMMANDS += (completion_command, server_group, config_group)
+COMMANDS += (completion_command, pipe_command, server_group, config_group)

@@ -16,7 +16,9 @@ def connection_options(command: click.Command) -> click.Command:
     """Adds `--server` and `--ca` after the other options."""
     command.params.append(
         click.Option(
-            ["--server"], metavar="URL", help="nplt://host:port[/session]; default: $NPLT_SERVER"
+            ["--server"],
+            metavar="URL",
+            help="nplt://host:port[/session] or ssh://host[/session]; default: $NPLT_SERVER",
         )
     )
     command.params.append(

@@ -12,7 +12,15 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -46,11 +54,11 @@ from nplt_client.chat.chat_session import ChatOptions, ChatSession, run_chat, st
 from nplt_client.chat.display import remembered_theme
 from nplt_client.chat.input import (
     COMMANDS_WITH_NAMES,
-    PromptHistory,
     edit_in_editor,
     suggestions,
     typed_ahead,
 )
+from nplt_client.chat.prompt_history import PROMPTS_FILE, PromptHistory
 from nplt_client.errors import NpltError
 from nplt_client.lines.line_chat import LineChat, print_banner
 from nplt_client.lines.printer import ChangePrinter, ScrollbackWriter
@@ -152,6 +160,8 @@ class PromptChat(LineChat):
         self._held: list[str] | None = None
         """Output that waits until the external editor is closed; `None` if none is open."""
         self._was_empty = True
+        self.prompts = PromptHistory(folder / PROMPTS_FILE)
+        self._recalled = _RecalledPrompts(self.prompts)
         self._prompt: PromptSession[str] = PromptSession(
             self._message,
             multiline=True,
@@ -159,7 +169,7 @@ class PromptChat(LineChat):
             completer=_SlashCompleter(session),
             complete_while_typing=Condition(lambda: self.draft.startswith("/")),
             reserve_space_for_menu=_MENU_ROWS,
-            history=_SharedHistory(PromptHistory(folder / "prompts.jsonl")),
+            history=self._recalled,
             key_bindings=self._key_bindings(),
             style=_STYLE,
             erase_when_done=True,
@@ -202,6 +212,11 @@ class PromptChat(LineChat):
 
     def fill(self, text: str) -> None:
         self._prompt.default_buffer.document = Document(sanitize(text))
+
+    def forget_prompts(self, texts: Collection[str]) -> None:
+        self._recalled.forget(texts)
+        buffer = self._prompt.default_buffer
+        buffer.reset(buffer.document)  # which reads the history again
 
     def clear_draft(self) -> None:
         buffer = self._prompt.default_buffer
@@ -468,8 +483,8 @@ class _BracketedPasteOutput(Vt100_Output):
         self.flush()
 
 
-class _SharedHistory(History):
-    """The history of prompts, shared with the full-screen chat."""
+class _RecalledPrompts(History):
+    """The prompts that Up brings back. `ChatDisplay.ask` stores them."""
 
     def __init__(self, prompts: PromptHistory) -> None:
         super().__init__()
@@ -479,7 +494,10 @@ class _SharedHistory(History):
         return reversed(self._prompts.load())
 
     def store_string(self, string: str) -> None:
-        self._prompts.add(string)
+        pass
+
+    def forget(self, texts: Collection[str]) -> None:
+        self._loaded_strings = [one for one in self._loaded_strings if one not in texts]
 
 
 class _SlashCompleter(DummyCompleter):

@@ -218,9 +218,11 @@ class LineChat(ChatDisplay):
             self.put_line(text, is_news=is_news, is_error=is_error)
             self.flush()
 
-    async def ask(self, text: str, *, cut: bool = False) -> None:
+    async def ask(
+        self, text: str, *, cut: bool = False, typed: str = "", message_id: str = ""
+    ) -> None:
         self._last_remark = ""
-        await super().ask(text, cut=cut)
+        await super().ask(text, cut=cut, typed=typed, message_id=message_id)
 
     async def choose(
         self, title: str, choices: Sequence[str], marked: str | None = None

@@ -271,6 +271,8 @@ def status_text(status: messages.Status) -> str:
         ("uptime", _duration(status.uptime)),
         ("connections", str(status.connections)),
     ]
+    if status.http is not None:
+        rows.append(("http", sanitize_line(status.http)))
     for part in ("conversations", "turns", "storage", "versions"):
         rows += _flat(part, getattr(status, part))
     for name, server in (status.mcp_servers or {}).items():
@@ -529,3 +531,28 @@ def first_contact_text(model: str, models: Sequence[str]) -> str:
         tries = [("What can you do?", "an answer"), ("/attach FILE", "ask about a file")]
     rows = pairs([*tries, ("/help", "all commands and keys")])
     return "\n".join([*lines, "", "Try:", *(f"  {row}" for row in rows.splitlines())])
+
+
+_KINDS: Final = {
+    "model_input": "a prompt",
+    "model_output": "an answer",
+    "tool_results": "a tool's result",
+    "renamed": "a name",
+}
+
+
+def copies_lines(done: messages.Redacted) -> list[str]:
+    """Lists the other entries with the erased text."""
+    lines = ["the same text, or a secret in it, is also in:"]
+    for one in done.copies:
+        kind = _KINDS.get(one.kind, one.kind.replace("_", " "))
+        lines.append("  " + sanitize_line(f"entry {one.seq} of {one.name!r} ({kind})"))
+    return lines
+
+
+def remains_lines(done: messages.Redacted) -> list[str]:
+    """Names what was not searched, and what no request reaches."""
+    lines = [] if done.searched_all else ["not all conversations were searched for copies"]
+    if done.remains:
+        lines.append("not erased, if they hold it:")
+    return [*lines, *("  " + sanitize_line(one.message) for one in done.remains)]

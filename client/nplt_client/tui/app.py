@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -31,12 +31,11 @@ from nplt_client.chat.chat_session import ChatOptions, ChatSession, run_chat, st
 from nplt_client.chat.commands import COMMANDS, take_line
 from nplt_client.chat.display import THEMES, ChatDisplay, remembered_theme
 from nplt_client.chat.input import (
-    PromptHistory,
-    PromptRecall,
     TypedAhead,
     edit_in_editor,
     typed_ahead,
 )
+from nplt_client.chat.prompt_history import PROMPTS_FILE, PromptHistory, PromptRecall
 from nplt_client.errors import NpltError
 from nplt_client.render.reports import INCOMPLETE
 from nplt_client.render.terminal import notification_sequence
@@ -189,11 +188,11 @@ class ChatApp(ChatDisplay, App[bool]):
         ChatDisplay.__init__(self, session, state_folder)
         self._hint = NewerHint()
         self.transcript = Transcript(self._hint, self._read_older)
-        self._history = PromptHistory(state_folder / "prompts.jsonl")
+        self.prompts = PromptHistory(state_folder / PROMPTS_FILE)
         self._first_theme = "terminal" if colourless else remembered_theme(self.theme_file)
         self._suggestions = SuggestionList(session)
         self._question = ApprovalPanel(self)
-        recall = PromptRecall(self._history.load())
+        recall = PromptRecall(self.prompts.load())
         self._composer = Composer(self, recall, self._suggestions, self._question)
         self._status = StatusLine(session)
         self._typed = typed or TypedAhead()
@@ -306,8 +305,7 @@ class ChatApp(ChatDisplay, App[bool]):
     # Input
 
     def submit(self, text: str) -> None:
-        if self._composer.recall.remember(text):
-            self._history.add(text)
+        self._composer.recall.remember(text)
         self.begin(take_line(self, text))
 
     async def sending(self, message_id: str, text: str) -> None:
@@ -330,6 +328,9 @@ class ChatApp(ChatDisplay, App[bool]):
 
     def on_text_area_changed(self) -> None:
         self._suggestions.look_up(self._composer.text)
+
+    def forget_prompts(self, texts: Collection[str]) -> None:
+        self._composer.recall.forget(texts)
 
     # Called by commands
 

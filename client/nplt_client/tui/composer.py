@@ -25,7 +25,8 @@ from nplt_client.chat.approvals import (
 )
 from nplt_client.chat.chat_session import ChatSession
 from nplt_client.chat.display import ChatDisplay
-from nplt_client.chat.input import COMMANDS_WITH_NAMES, PromptRecall, Suggestion, suggestions
+from nplt_client.chat.input import COMMANDS_WITH_NAMES, Suggestion, suggestions
+from nplt_client.chat.prompt_history import PromptRecall
 from nplt_client.render.text import pad, safe, safe_line, width_of
 from nplt_client.tui.keyboard import handle_key_now, is_text_character
 from nplt_client.tui.screens import PickerScreen

@@ -30,6 +30,7 @@ from nplt_client.errors import (
     CannotConnect,
     ConfigurationError,
     ConnectionLost,
+    NpltError,
     ProtocolViolation,
     TimedOut,
 )
@@ -46,12 +47,14 @@ from nplt_client.settings import (
 )
 from nplt_client.wire.reconnect_policy import Patience
 from nplt_client.wire.replay import AnyReply
-from nplt_client.wire.wire_session import Exchange, FollowedTurn, WireSession, connect_error
+from nplt_client.wire.wire_session import Exchange, FollowedTurn, Phase, WireSession, connect_error
 from nplt_protocol import messages
 from nplt_protocol.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from nplt_client.wire.ssh import SshLink
 
 OUR_SERVER = f"nplt/{__version__}"
 """The `server` field in the WELCOME of a server of our own version."""
@@ -173,6 +176,7 @@ class BlockingConnection:
         )
         self._address = address
         self._socket: socket.socket | None = None
+        self._ssh: SshLink | None = None
         self._would_block: tuple[type[OSError], ...] = (BlockingIOError,)
 
     def __enter__(self) -> BlockingConnection:
@@ -288,6 +292,14 @@ class BlockingConnection:
         address = self._address = current_address(self._address)
         session.open_connection(address)
         patience = self.deadline.within(DEFAULT_TIMEOUT_SECONDS).left()
+        if address.over_ssh:
+            from nplt_client.wire.ssh import SshLink
+
+            self._ssh = SshLink(address, may_ask=self._ssh is None)
+            self._socket = self._ssh.socket
+            self._socket.setblocking(False)
+            session.connection_made(monotonic())
+            return
         # An ASCII host is passed as bytes: for a str, Python would load the IDNA tables first.
         host = address.host.encode() if address.host.isascii() else address.host
         place: tuple[str, int] = (host, address.port)  # type: ignore[assignment]
@@ -316,13 +328,19 @@ class BlockingConnection:
         except self._would_block:
             self._wait(wire, left)
         except OSError as error:
-            session.connection_lost(_lost(error), monotonic())
+            session.connection_lost(self._why_lost(error), monotonic())
         else:
             if data:
                 session.receive(session.connection.receive_data(data), monotonic())
             else:
-                lost = ConnectionLost("the server closed the connection")
-                session.connection_lost(lost, monotonic())
+                session.connection_lost(self._why_lost(), monotonic())
+
+    def _why_lost(self, error: OSError | None = None) -> NpltError:
+        if self._ssh is not None:
+            return self._ssh.why_lost(at_the_start=self.session.phase is Phase.GREETING)
+        if error is None:
+            return ConnectionLost("the server closed the connection")
+        return ConnectionLost(f"the connection was lost: {error.strerror or error}")
 
     def _wait(self, wire: socket.socket | None, left: float | None) -> None:
         """Waits for bytes, a signal, the session's next time or the deadline."""
@@ -344,7 +362,7 @@ class BlockingConnection:
             try:
                 self._send(self._socket, data)
             except OSError as error:
-                session.connection_lost(_lost(error), monotonic())
+                session.connection_lost(self._why_lost(error), monotonic())
                 self._close_socket()
         session.take_states()
 
@@ -361,10 +379,6 @@ class BlockingConnection:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-
-
-def _lost(error: OSError) -> ConnectionLost:
-    return ConnectionLost(f"the connection was lost: {error.strerror or error}")
 
 
 def open_for_command(server: str | None) -> BlockingConnection:

@@ -13,13 +13,18 @@ import math
 import mimetypes
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from nplt_client.errors import ConfigurationError, ConnectionLost, ProtocolViolation
+from nplt_client.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    NpltError,
+    ProtocolViolation,
+)
 from nplt_client.settings import Address, current_address
 from nplt_client.wire.blocking import read_file
 from nplt_client.wire.reconnect_policy import ConnectionState
@@ -36,7 +41,10 @@ from nplt_client.wire.wire_session import (
 from nplt_protocol.connection import ReceivedByClient
 from nplt_protocol.frames import FRAME_PAYLOAD_BYTES_MAX
 from nplt_protocol.messages import Event, FileMetadata, Request
-from nplt_protocol.stream import FrameStream, open_stream
+from nplt_protocol.stream import FrameStream, open_stream, stream_over
+
+if TYPE_CHECKING:  # few connections go over ssh
+    from nplt_client.wire.ssh import SshLink
 
 T = TypeVar("T")
 
@@ -58,6 +66,7 @@ class SessionRunner:
         self._address = address
         self._on_connection = on_connection
         self._stream: FrameStream[ReceivedByClient] | None = None
+        self._ssh: SshLink | None = None
         self._opened = anyio.Event()
         self._woken = anyio.Event()
         # Shielded, so that clean-up code after a cancellation can still use the connection.
@@ -198,6 +207,17 @@ class SessionRunner:
         address = self._address = current_address(self._address)
         connection = session.open_connection(address)
         try:
+            if address.over_ssh:
+                from nplt_client.wire.ssh import SshLink
+
+                may_ask = not self._opened.is_set()
+                self._ssh = await anyio.to_thread.run_sync(
+                    lambda: SshLink(address, may_ask=may_ask)
+                )
+                sock = self._ssh.socket
+                self._stream = await stream_over(sock, connection, limits=INCOMING)
+                session.connection_made(anyio.current_time())
+                return
             if address.tls:
                 from nplt_client.wire.tls import client_context
 
@@ -230,10 +250,15 @@ class SessionRunner:
                 if (next_time := self._next_time()) < scope.deadline:
                     scope.deadline = next_time
             if stream.connection is session.connection:
-                lost = ConnectionLost("the server closed the connection")
-                session.connection_lost(lost, anyio.current_time())
+                session.connection_lost(await self._why_lost(), anyio.current_time())
             return
         session.bytes_received(stream.last_received)
+
+    async def _why_lost(self) -> NpltError:
+        link, at_the_start = self._ssh, self.session.phase is Phase.GREETING
+        if link is None:
+            return ConnectionLost("the server closed the connection")
+        return await anyio.to_thread.run_sync(lambda: link.why_lost(at_the_start=at_the_start))
 
     async def _wait_for_server(self) -> None:
         """Waits to be woken, or until the server of this user runs at another address."""

@@ -226,7 +226,7 @@ class Admission:
         mine = sum(each.is_authenticated and each.user == user for each in connections)
         return mine < self.limits.connections_per_user_max
 
-    def arrive(self, arrival: Arrival) -> int:
+    def arrive(self, arrival: Connection) -> int:
         """Registers an accepted connection, and returns its number."""
         number = next(self._numbers)
         self._connections[number] = arrival

@@ -193,6 +193,8 @@ class ServerState:
     sessions: set[Session] = field(default_factory=set)
     """The sessions of this server's own clients."""
     started_at: float = field(default_factory=monotonic)
+    http_url: str | None = None
+    """The address at which this server can be reached by HTTP."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -252,6 +254,11 @@ class Session:
         return has_handshake and not self.input_closed
 
     @property
+    def is_present(self) -> bool:
+        """Whether other clients are told that this one is attached."""
+        return True
+
+    @property
     def last_turn(self) -> str | None:
         return next(reversed(self.own_turns), self._last_left_turn)
 
@@ -278,7 +285,7 @@ class Session:
             while batch := await self.stream.receive():
                 began = monotonic()
                 for received in batch:
-                    await self._receive(received)
+                    await self.receive(received)
                     if self.stream.replies_pile_up:
                         await self.stream.drain()
                     if received is batch[-1] and not self.stream.has_received:
@@ -288,16 +295,24 @@ class Session:
                         began = monotonic()
             await self._wait_for_own_turns()
         finally:
-            self.connection.end_input()
-            self.depart()
-            self.relay.close()
-            with anyio.CancelScope(shield=True):
-                await self.uploads.abandon()
+            await self.end()
+
+    async def end(self) -> None:
+        """Leaves the conversation and drops what the client has not finished."""
+        self.connection.end_input()
+        self.depart()
+        self.relay.close()
+        with anyio.CancelScope(shield=True):
+            await self.uploads.abandon()
 
     def greet(self) -> None:
         self.stream.send(self.connection.send_text(self.server.admission.greeting))
 
-    async def _receive(self, received: Received) -> None:
+    def authenticate(self, token: str | None) -> str | None:
+        """Returns the user whose token it is, or `None`."""
+        return self.server.admission.authenticate(token)
+
+    async def receive(self, received: Received) -> None:
         if isinstance(received, ConnectionRefused):
             self.send_away(received.reason, ErrorCode.MALFORMED)
             return
@@ -589,7 +604,7 @@ class Session:
 
 
 def client_of(session: Session, *, observer: bool) -> ConnectedClient:
-    if session.input_closed:
+    if session.input_closed or not session.is_present:
         return NO_CLIENT
     return ConnectedClient(
         client_id=session.client_id,

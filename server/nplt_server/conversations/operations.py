@@ -1,4 +1,4 @@
-"""Changes a conversation other than by prompts: settings, fork, import, redact, compact.
+"""Changes a conversation other than by prompts: settings, fork, import, compact.
 
 Each change is an entry in the record and is announced to all subscribers. A fork or an import
 either exists as a whole or does not exist.
@@ -15,12 +15,11 @@ import anyio
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
-from nplt_protocol.json_text import JsonObject, JsonValue
+from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import (
     Cleared,
     EpochBegun,
     Imported,
-    Redacted,
     RolledBack,
     SessionCreated,
 )
@@ -31,10 +30,6 @@ from nplt_server.conversations.session_manager import SessionManager
 from nplt_storage.copying import NewFork
 from nplt_storage.copying import fork as copy_beginning
 from nplt_storage.entries import (
-    AttachmentEntry,
-    CompactionEntry,
-    Entry,
-    ModelOutputEntry,
     ModelSwitchedEntry,
     RenamedEntry,
     RollbackEntry,
@@ -166,7 +161,8 @@ async def roll_back(
 
 
 _NAME_CHARACTERS_MAX: Final = 200
-_MARK: Final = " (fork)"
+FORK_MARK: Final = " (fork)"
+"""Ends the name of a fork that was given none."""
 
 
 async def fork(
@@ -195,7 +191,7 @@ async def fork(
                 ErrorCode.NOT_FOUND, f"there is no entry {at_seq} to fork at", field="at_seq"
             )
         await services.quotas.check_conversations(user, await services.quotas.size_of(session_id))
-        called = name or row.name[: _NAME_CHARACTERS_MAX - len(_MARK)] + _MARK
+        called = name or row.name[: _NAME_CHARACTERS_MAX - len(FORK_MARK)] + FORK_MARK
         new = NewFork(
             session_id=services.new_session_id(),
             user=user,
@@ -247,66 +243,6 @@ async def import_document(
         ) from None
     row = await store.row(done.session_id)
     return Imported(session_id=done.session_id, messages=row.message_count if row else 0)
-
-
-def check_redactable(history: ConversationHistory, seq: int) -> None:
-    """Refuses to redact an entry of a turn that runs or waits, because the turn still needs it."""
-    if not 1 <= seq <= history.head_seq:
-        raise RequestError(ErrorCode.NOT_FOUND, f"there is no entry {seq} here", field="seq")
-    entry = next(iter(history.entries_after(seq - 1) or ()), None)
-    under_way = {prompt.turn_id for prompt in history.unfinished_turns()}
-    if entry is not None and entry.turn_id in under_way:
-        raise RequestError(
-            ErrorCode.BUSY,
-            "an answer is still running; cancel it or wait for its end, then try again",
-            field="seq",
-            retry_after=1.0,
-        )
-
-
-async def redact(conversation: Conversation, seq: int) -> Redacted:
-    """Erases an entry's text for good, wherever this server stores it. The record is rewritten with
-    a tombstone in place of the entry, and read again. Texts that a model made from the entry are
-    erased too: summaries that cover it, and a name. Later entries that repeat the text (an
-    answer, a tool's result) have to be redacted themselves. Called between turns."""
-    record = conversation.record
-    conversation.stop_summarizing()
-    check_redactable(record.history, seq)
-    derived: list[int] = []
-    async for batch in conversation.record.profile.store.entries(
-        conversation.session_id, after=seq
-    ):
-        unredacted = (entry for entry in batch if entry.redacted_at is None)
-        derived += [entry.seq for entry in unredacted if seq in _made_from(entry)]
-    try:
-        tombstone = await record.redact(seq)
-    except BadEntry as error:
-        raise RequestError(ErrorCode.MALFORMED, str(error), field="seq") from None
-    for each in derived:
-        await record.redact(each)
-    if isinstance(tombstone, AttachmentEntry):
-        await conversation.services.files.remove(record.session_id, tombstone.file_id)
-    seqs: list[JsonValue] = [seq, *derived]
-    conversation.announce("redacted", {"seq": seq, "seqs": seqs})
-    is_shown = not isinstance(tombstone, RenamedEntry) and not conversation.record.is_stale
-    active = reversed(conversation.history.active)
-    if is_shown and any(isinstance(each, ModelOutputEntry) for each in active):
-        # The earlier context contains the erased text, so a new epoch begins.
-        context = conversation.context
-        await context.ready()
-        await context.begin_epoch_for("redaction", context.call_budget(conversation.model))
-    return Redacted(seq=seq)
-
-
-def _made_from(entry: Entry) -> range:
-    """The entries from which a model made this one, if it is a summary or a name."""
-    if isinstance(entry, CompactionEntry):
-        return range(entry.from_seq, entry.through_seq + 1)
-    if isinstance(entry, RenamedEntry) and entry.metadata.get("automatic") is True:
-        first, last = entry.metadata.get("from_seq"), entry.metadata.get("through_seq")
-        if isinstance(first, int) and isinstance(last, int):
-            return range(first, last + 1)
-    return range(0)
 
 
 async def compact(conversation: Conversation) -> EpochBegun:

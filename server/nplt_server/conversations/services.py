@@ -19,6 +19,7 @@ from nplt_server.histories import Histories
 from nplt_server.providers import ModelCatalog
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
+from nplt_server.redacted_prompts import RedactedPrompts
 from nplt_server.settings import (
     ApprovalSettings,
     ContextSettings,
@@ -110,6 +111,7 @@ class Services:
     spawn: Spawn
     slots: TurnSlots
     quotas: Quotas
+    redacted_prompts: RedactedPrompts = field(default_factory=RedactedPrompts)
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     sessions: SessionSettings = field(default_factory=SessionSettings)
     on_too_long: OnTooLong = "ask"

@@ -331,10 +331,12 @@ _OTHER_FIELD = re.compile(
 _NO_DATABASE = re.compile(r"(?i)no_db_connection|no connected db")
 # Anthropic says overloaded_error; 503 and 529 say it without words.
 _OVERLOADED = re.compile(r"(?i)overloaded|at capacity|server is busy|no capacity")
-# llama.cpp while it starts: 503 {"error":{"message":"Loading model","type":"unavailable_error"}}
+# llama.cpp while it starts (github.com/ggml-org/llama.cpp tools/server/README.md): 503
+# {"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}
 _STARTING = re.compile(r"(?i)loading model|model is loading|still loading")
-# A server of TLS that is spoken to without. Go: "Client sent an HTTP request to an HTTPS
-# server."; nginx: "The plain HTTP request was sent to HTTPS port".
+# A server of TLS that is spoken to without. github.com/golang/go src/net/http/server.go: "Client
+# sent an HTTP request to an HTTPS server."; github.com/nginx/nginx
+# src/http/ngx_http_special_response.c: "The plain HTTP request was sent to HTTPS port".
 _NEEDS_TLS = re.compile(r"(?i)http request (?:was sent )?to (?:an )?https (?:server|port)")
 _TRANSIENT = (408, 409, 425)
 _NOT_THE_ADDRESS = (301, 302, 303, 307, 308, 405)

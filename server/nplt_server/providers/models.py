@@ -67,11 +67,13 @@ def facts_of_local(provider: LocalSettings) -> ModelFacts:
     if provider.path is None:
         return FACTS
     found = gguf.facts_of(provider.path)
-    window = min(found.context_tokens or LOCAL_WINDOW_TOKENS, LOCAL_WINDOW_TOKENS)
+    window, source = found.context_tokens or LOCAL_WINDOW_TOKENS, "its file"
+    if window > LOCAL_WINDOW_TOKENS:
+        window, source = LOCAL_WINDOW_TOKENS, "limited to save memory; context_tokens sets another"
     return ModelFacts(
         context_tokens=window,
         takes_tools=found.takes_tools,
-        sources={"context_tokens": "its file", "tools": "its file's template"},
+        sources={"context_tokens": source, "tools": "its file's template"},
     )
 
 

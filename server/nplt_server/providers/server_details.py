@@ -23,7 +23,11 @@ Sources:
   "`default_generation_settings` - the default generation settings for the `/completion`
   endpoint, which has the same fields as the `generation_settings` response object".
 * LiteLLM 1.x: the replies of its proxy, run here; its lists have a `created` of 1677610602.
-* LM Studio: lmstudio.ai/docs/app/api/endpoints/rest, GET /api/v0/models.
+* LM Studio: github.com/lmstudio-ai/docs 0_app/4_api/2_rest/v0.md, GET /api/v0/models: `"type":
+  "vlm"`, `"max_context_length": 32768`; github.com/zed-industries/zed/pull/25606: "additional
+  `loaded_context_length` for any `loaded` model"; its lists have, as
+  github.com/lmstudio-ai/lmstudio-bug-tracker/issues/2139 shows, `"owned_by":
+  "organization_owner"`.
 """
 
 from __future__ import annotations

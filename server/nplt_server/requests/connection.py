@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import anyio
 
@@ -19,7 +20,16 @@ from nplt_protocol import (
     JsonObject,
     RequestError,
 )
-from nplt_protocol.messages import ClientNote, Hello, Ping, Pong, Status, StatusRequest, Welcome
+from nplt_protocol.messages import (
+    REDACTED,
+    ClientNote,
+    Hello,
+    Ping,
+    Pong,
+    Status,
+    StatusRequest,
+    Welcome,
+)
 from nplt_server import INSTANCE_ID, __version__
 from nplt_server.connections.session import Session
 from nplt_server.conversations.conversation import Conversation, FreshConversation
@@ -58,7 +68,7 @@ async def hello(session: Session, request: Hello, pending: PendingReply) -> None
         await session.server.peers.accept(session, request, pending)
         return
     admission = session.server.admission
-    user = admission.authenticate(request.token)
+    user = session.authenticate(request.token)
     if user is None:
         admission.log_refusal(session.address, "its token is not known")
         await anyio.sleep(admission.penalty_for(session.address))
@@ -81,6 +91,9 @@ async def hello(session: Session, request: Hello, pending: PendingReply) -> None
 
 async def _welcome(session: Session, request: Hello, pending: PendingReply, user: str) -> None:
     limits = session.server.services.limits
+    redacted: Sequence[str] = ()
+    if REDACTED in request.features:
+        redacted = await session.server.services.redacted_prompts.of(user)
     session.user = user
     session.client_name = (request.client or "")[:200]
 
@@ -104,6 +117,8 @@ async def _welcome(session: Session, request: Hello, pending: PendingReply, user
                 "history_page_max": 200,
             },
             instance=INSTANCE_ID,
+            features=(REDACTED,) if REDACTED in request.features else (),
+            redacted=tuple(redacted),
         )
         session.stream.send(session.connection.send_welcome(pending.seq, welcome))
 
@@ -263,5 +278,6 @@ async def status(session: Session, request: StatusRequest, pending: PendingReply
             mcp_servers=services.mcp_servers.described,
             cluster=cluster,
             conversation=present,
+            http=session.server.http_url,
         )
     )

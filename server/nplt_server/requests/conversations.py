@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from nplt_protocol import ErrorCode, RequestError, messages
 from nplt_server.connections.session import Session, client_of
-from nplt_server.conversations import operations
+from nplt_server.conversations import operations, redaction
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import checked_name
 from nplt_server.dialects import PendingReply
@@ -144,9 +144,18 @@ async def import_(session: Session, request: messages.Import, pending: PendingRe
 async def redact(session: Session, request: messages.Redact, pending: PendingReply) -> None:
     conversation = await session.meant(request.session_id, to_change=True)
     await conversation.queue.settle()
-    operations.check_redactable(conversation.history, request.seq)
-    work = partial(operations.redact, conversation, request.seq)
-    session.reply_later(conversation, work, pending)
+    redaction.check_redactable(conversation.history, request.seq)
+    services = conversation.services
+
+    async def find_copies(erased: redaction.Erased) -> None:
+        pending.send(await redaction.find_copies(services, erased))
+
+    conversation.add_job(
+        partial(redaction.redact, conversation, request.seq),
+        # Turns go on while copies are searched for.
+        done=lambda erased: services.spawn(partial(find_copies, erased)),
+        failed=lambda error: session.refuse(pending, error),
+    )
 
 
 async def repair(session: Session, request: messages.Repair, pending: PendingReply) -> None:

@@ -143,8 +143,9 @@ class JsonFileStore:
         """Files that another program changed, as they were when they were read."""
         self._trash_emptied_at = clock()  # by the start
         self._trash_counted_at = directory.settings.seconds()
-        self._trash_rows: dict[Path, ConversationRow] = {}
-        """The rows of deleted conversations that have been listed; their files do not change."""
+        self._trash_rows: dict[str, ConversationRow] = {}
+        """The rows of deleted conversations that have been listed, by folder and file name; their
+        files do not change."""
 
     @classmethod
     async def open_directory(
@@ -335,8 +336,9 @@ class JsonFileStore:
         known, self._trash_rows = self._trash_rows, {}
         found: dict[str, DeletedConversation] = {}
         for at, session_id, path in self._directory.trash.conversations():
-            row = known.get(path) or self._directory.row_in(path, session_id)[0]
-            self._trash_rows[path] = row
+            name = f"{path.parent.name}/{path.name}"  # a path would take as much room as the row
+            row = known.get(name) or self._directory.row_in(path, session_id)[0]
+            self._trash_rows[name] = row
             if row.user == user:
                 found.setdefault(session_id, DeletedConversation(row=row, deleted_at=at))
         return list(found.values())

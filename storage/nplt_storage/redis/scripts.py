@@ -21,7 +21,7 @@ halfway.
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -40,6 +40,9 @@ class Keys(NamedTuple):
 IN_TRASH: Final = "@trash:"
 
 
+UserKey: TypeAlias = Literal["user", "deleted", "turns", "rate", "redacted"]
+
+
 class Keyspace(Struct, frozen=True):
     prefix: str
 
@@ -48,7 +51,7 @@ class Keyspace(Struct, frozen=True):
         base = f"{self.prefix}{place}{{{session_id}}}"
         return Keys(*(f"{base}:{part}" for part in Keys._fields))
 
-    def of_user(self, what: Literal["user", "deleted", "turns", "rate"], user: str) -> str:
+    def of_user(self, what: UserKey, user: str) -> str:
         return f"{self.prefix}@{what}:{user}"
 
     @property

@@ -199,6 +199,19 @@ class RedisStore:
             int(self._connection.run(scripts.COUNT_PROMPT, keys, size, _MINUTE_MILLISECONDS)) / 1000
         )
 
+    @in_worker_thread
+    def note_redacted_prompts(self, user: str, message_ids: Sequence[str], kept: int) -> None:
+        key = self._keyspace.of_user("redacted", user)
+        for message_id in message_ids:
+            self._connection.call("LREM", key, 0, message_id)
+        self._connection.call("RPUSH", key, *message_ids)
+        self._connection.call("LTRIM", key, -kept, -1)
+
+    @in_worker_thread
+    def redacted_prompts(self, user: str) -> Sequence[str]:
+        ids = self._connection.ask("LRANGE", self._keyspace.of_user("redacted", user), 0, -1)
+        return [bytes(one).decode() for one in ids]
+
     # Creating and opening
 
     async def create(self, session_id: str, *, user: str) -> Record:

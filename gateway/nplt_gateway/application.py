@@ -1,0 +1,83 @@
+"""The application behind the door for HTTP: checks each request and passes it to its route.
+
+Each part of the surface brings its own routes. A route answers with a Starlette response, or
+raises `ApiError`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Router, WebSocketRoute
+from starlette.types import Message, Receive, Scope, Send
+
+from nplt_gateway import websocket
+from nplt_gateway.access import Access, check_framing
+from nplt_gateway.bodies import JsonResponse
+from nplt_gateway.errors import SERVER, ApiError, api_error
+from nplt_protocol import RequestError
+from nplt_server.app import Server
+
+log = logging.getLogger(__name__)
+
+ROUTES: Final[tuple[BaseRoute, ...]] = (WebSocketRoute("/ws", websocket.serve),)
+
+
+class Application:
+    """The ASGI application; a route finds it in `scope["app"]`."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.access = Access(server)
+        self._router = Router(routes=list(ROUTES), redirect_slashes=False, default=_not_found)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(raw=scope["headers"])
+        cors: dict[str, str] = {}
+        scope["app"] = self
+        try:
+            if (refusal := scope["state"]["connection"].refusal) is not None:
+                raise refusal
+            check_framing(scope["headers"])
+            self.access.check(scope, headers)
+            if cors := self.access.cors_headers(headers):
+                if scope["type"] == "http" and scope["method"] == "OPTIONS":
+                    await Response(status_code=204, headers=cors)(scope, receive, send)
+                    return
+                send = _with_headers(send, cors)
+            await self._router(scope, receive, send)
+        except ApiError as error:
+            await _refuse(error, scope, receive, send)
+        except RequestError as refusal:
+            await _refuse(api_error(refusal), scope, receive, send)
+        except HTTPException as unfit:  # Starlette's own: a method that the route does not have
+            refused = ApiError(unfit.status_code, f"{scope['method']} can't be used here")
+            await _refuse(refused, scope, receive, send)
+        except Exception:
+            log.exception("an HTTP request failed")
+            failed = ApiError(500, "the server failed; its log says more", type=SERVER)
+            await _refuse(failed, scope, receive, send)
+
+
+async def _refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Sends the error. If a response has begun, this fails and the connection is closed."""
+    await JsonResponse(error.as_json(), error.status, error.headers)(scope, receive, send)
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    raise ApiError(404, f"there is nothing at {scope['path'][:200]}", code="not_found")
+
+
+def _with_headers(send: Send, added: dict[str, str]) -> Send:
+    raw = [(name.encode(), value.encode()) for name, value in added.items()]
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *raw]}
+        await send(message)
+
+    return send_with_headers
