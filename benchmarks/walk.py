@@ -161,9 +161,10 @@ def _serve(command: list[str], walk: Walk) -> None:
 def _prompt(printed: io.StringIO, walk: Walk) -> None:
     end = time.monotonic() + PATIENCE_SECONDS
     try:
-        while not printed.getvalue().endswith("\n"):
+        while "\n" not in printed.getvalue():
             _wait(end)
-        with Caller(int(printed.getvalue().rsplit(":", 1)[1])) as caller:
+        listening = printed.getvalue().splitlines()[0]
+        with Caller(int(listening.rsplit(":", 1)[1])) as caller:
             time.sleep(QUIET_SECONDS)
             walk.begin(caller)
             while not walk.is_over():
