@@ -149,7 +149,7 @@ class ForkedServer:
         self.spawn()
         assert self._ready is not None
         ready, _, _ = select.select([self._ready], [], [], PATIENCE_SECONDS)
-        line = os.read(self._ready, 1_000).decode() if ready else "nothing"
+        line = os.read(self._ready, 1_000).decode().partition("\n")[0] if ready else "nothing"
         if not line.startswith("listening on "):
             self.kill()
             raise DidNotStart(f"{line!r}; {newest_log(self.data_dir)}")

@@ -172,7 +172,7 @@ def test_a_redaction_behind_a_pending_approval_is_busy_and_names_the_tool(
     assert "approval (now)" in refused["message"]
     answer(client, question, "deny")
     client.event(TURN_FINISHED)
-    assert client.request(REDACT, {"seq": 1}).json == {"seq": 1}
+    assert client.request(REDACT, {"seq": 1}).json["seq"] == 1
 
 
 def test_a_conversation_with_a_pending_approval_is_listed_as_waiting(connect: Connect) -> None:
