@@ -505,7 +505,7 @@ def completion_command(shell: str) -> None:
     print(SCRIPTS[shell], end="")
 
 
-@click.command("pipe", epilog=help_epilog("nplt ssh://box", "ssh box nplt pipe"))
+@click.command("pipe", epilog=help_epilog("ssh box nplt pipe", "ssh -p 2222 ada@box nplt pipe"))
 def pipe_command() -> None:
     """Carry frames over stdin and stdout, for ssh:// addresses.
 
