@@ -58,4 +58,6 @@ def ask(client: sync.Client, number: int, question: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python examples/batch.py FILE, with a question on each line")
     sys.exit(main(Path(sys.argv[1])))

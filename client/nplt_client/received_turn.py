@@ -69,6 +69,8 @@ class ReceivedTurn:
         self.finished: messages.TurnFinished | None = None
         self.abandoned = False
         """Whether the caller stopped following the turn before its end."""
+        self.was_dropped = False
+        """Whether its conversation was moved to the trash."""
         self.tool_calls: dict[str, JsonObject] = {}
         self.notices: list[str] = []
         """Lines that a person should read: how the answer was made."""

@@ -383,7 +383,8 @@ class Server(ServerState):
         activity = self.services.activity
         conversations = list(self.session_manager)
         busy = sum(conversation.is_busy for conversation in conversations)
-        log.info("shutting down: %d conversations are busy", busy)
+        conversations_are = "conversation is" if busy == 1 else "conversations are"
+        log.info("shutting down: %d %s busy", busy, conversations_are)
         for broadcast in self.session_manager.broadcasts():
             broadcast.announce("shutdown")
         for conversation in conversations:

@@ -714,3 +714,17 @@ def token(name: str) -> None:
     click.echo(fresh)
     click.echo(f"users:\n  - {{name: {name}, token_sha256: {token_digest(fresh)}}}", err=True)
     click.echo("The token is shown this once; give it to its user (NPLT_TOKEN).", err=True)
+
+
+@main.command(
+    "completion",
+    epilog=_notes("source <(nplt-server completion bash)", "nplt-server completion fish | source"),
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_script(shell: str) -> None:
+    """Print the script that completes nplt-server commands in a shell."""
+    from click.shell_completion import get_completion_class
+
+    completion = get_completion_class(shell)
+    assert completion is not None
+    click.echo(completion(main, {}, "nplt-server", "_NPLT_SERVER_COMPLETE").source())

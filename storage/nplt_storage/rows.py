@@ -305,15 +305,31 @@ def _without(
     return tuple(turn for turn in unfinished if turn[0] != turn_id)
 
 
+_MARK_BEFORE: Final = re.compile(r"\s*(?:(?:#{1,6}|>|[-*+]|\d+[.)])\s+)+|\s*(?:```|~~~).*")
+"""The Markdown that makes a line a heading, a quote, an item or the border of code."""
+_MARKS_AROUND: Final = re.compile(
+    r"(\*\*|~~|`+)(?=\S)(?P<marked>.+?)(?<=\S)\1|!?\[(?P<linked>[^][]+)\]\([^()\s]*\)"
+)
+"""Emphasis, inline code and links. Underscores and single stars are left: code has them too."""
+
+
 def name_from(prompt: str) -> str:
+    """Names a conversation by the first line of its first prompt, without Markdown."""
     lines = prompt[:_LOOKED_AT_MAX].splitlines()
-    line = next((line for line in map(_single_line, lines) if line), "")
+    plain = (_single_line(_without_marks(line)) for line in lines)
+    line = next(filter(None, plain), "")
     if len(line) <= NAME_CHARACTERS_MAX:
         return line or NEW_NAME
     cut = line[: NAME_CHARACTERS_MAX - 1]
     if line[NAME_CHARACTERS_MAX - 1] != " " and " " in cut:
         cut = cut[: cut.rindex(" ")]
     return cut.rstrip() + "…"
+
+
+def _without_marks(line: str) -> str:
+    if mark := _MARK_BEFORE.match(line):
+        line = line[mark.end() :]
+    return _MARKS_AROUND.sub(lambda found: found["marked"] or found["linked"], line)
 
 
 def preview_of(content: str) -> str:

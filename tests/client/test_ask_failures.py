@@ -23,6 +23,34 @@ def test_a_timeout_is_reported_as_a_json_object(server: str, tmp_path: Path) -> 
     assert result["session_id"]
 
 
+def test_the_conversation_of_a_first_turn_that_failed_is_moved_to_the_trash(
+    server: str, tmp_path: Path
+) -> None:
+    failed = run_nplt("ask", "--json", "!fail", home=tmp_path, server=server)
+    session_id = orjson.loads(failed.stdout)["session_id"]
+    assert failed.returncode == 6
+    assert f"in the trash: nplt undelete {session_id[:8]}" in failed.stderr
+    assert (
+        session_id in run_nplt("sessions", "--trash", "--json", home=tmp_path, server=server).stdout
+    )
+    named = ("ask", "-s", f"named {session_id}", "--create", "!fail")
+    assert run_nplt(*named, home=tmp_path, server=server).returncode == 6
+    rows = run_nplt("sessions", "--query", f"named {session_id}", home=tmp_path, server=server)
+    assert f"named {session_id}"[:30] in rows.stdout, "a conversation that was named stays"
+
+
+def test_a_conversation_stays_if_the_failed_command_timed_out(server: str, tmp_path: Path) -> None:
+    asked = ("ask", "--json", "--timeout", "0.5", "!slow 60 one")
+    session_id = orjson.loads(run_nplt(*asked, home=tmp_path, server=server).stdout)["session_id"]
+    assert session_id in run_nplt("sessions", "--json", home=tmp_path, server=server).stdout
+
+
+def test_a_schema_file_that_is_missing_is_a_usage_error(tmp_path: Path) -> None:
+    done = run_nplt("ask", "--schema", "missing.json", "hi", home=tmp_path)
+    assert done.returncode == 2
+    assert "can't read missing.json" in done.stderr
+
+
 def test_a_full_pipe_on_stdout_does_not_outlast_the_timeout(server: str, tmp_path: Path) -> None:
     closed_reader, stdout = os.pipe()
     asking = subprocess.Popen(

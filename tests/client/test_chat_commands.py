@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.chat_face import RecordingFace, chat_with
+from tests.support.server_thread import serving
 
 from nplt_client.chat.changes import PromptShown, changes_from_history
 from nplt_client.chat.commands import (
@@ -21,6 +22,7 @@ from nplt_client.chat.display import remember_theme, remembered_theme
 from nplt_client.chat.prompt_history import PromptHistory, parse_prompt
 from nplt_client.errors import ConfigurationError, LimitExceeded, RequestRefused
 from nplt_client.render.reports import history_text
+from nplt_protocol.json_text import JsonValue
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "chat.md").read_text(encoding="utf-8")
 
@@ -94,6 +96,8 @@ async def test_slash_commands_about_the_last_message(server: str) -> None:
         assert "nothing to bring back" in await do(face, "/redo")
         assert "taken back: one and 1 more" in await do(face, "/undo 2")
         assert await messages(face) == []
+        await run_command(face, "/redo")
+        assert "one and 1 more, which are all messages of yours" in await do(face, "/undo 99")
         for wrong in ("x", "0"):
             with pytest.raises(RequestRefused, match="takes a number"):
                 await run_command(face, f"/undo {wrong}")
@@ -209,10 +213,10 @@ async def test_slash_commands_about_conversations(server: str, tmp_path: Path) -
         assert client.session_id != notes
         assert [turn for turn, _ in face.shown]
         copy = client.session_id
-        assert f"nplt undelete {copy}" in await do(face, "/delete")
+        assert f"nplt undelete {copy[:8]}`" in await do(face, "/delete")
         assert face.notices[-2] == "moved", "what is told is in the conversation one sees then"
         assert not face.session.is_stored
-        assert f"'other notes' is in the trash; `nplt undelete {notes}`" in await do(
+        assert f"'other notes' is in the trash; `nplt undelete {notes[:8]}`" in await do(
             face, f"/delete {notes}"
         )
         assert client.session_id not in (notes, copy)
@@ -236,6 +240,20 @@ async def test_slash_commands_about_the_model_and_its_context(server: str) -> No
             await run_command(face, "/allow always")
         with pytest.raises(RequestRefused, match="or always"):
             await run_command(face, "/deny perhaps")
+
+
+async def test_a_model_that_was_chosen_is_kept_and_the_introduction_says_so(
+    tmp_path: Path,
+) -> None:
+    providers: list[JsonValue] = [{"id": each, "type": "offline"} for each in ("offline", "local")]
+    with serving(tmp_path, {"providers": providers}) as port:
+        async with chat_with(f"nplt://127.0.0.1:{port}") as face:
+            assert "because the server found no key" in face.first_contact
+            await run_command(face, "/model local/echo")
+            assert ", as you chose. /model lists 2 models." in face.first_contact
+            assert "no key" not in face.first_contact
+            await run_command(face, "/new")
+            assert face.session.client.model == "local/echo"
 
 
 async def test_slash_commands_of_the_chat_itself(server: str, tmp_path: Path) -> None:

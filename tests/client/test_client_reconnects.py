@@ -101,6 +101,8 @@ async def test_on_connection_is_called_with_each_state() -> None:
 
         def note(state: nplt_client.ConnectionState) -> None:
             states.append(type(state).__name__)
+            if isinstance(state, nplt_client.Offline):
+                assert state.was_closed
             if states.count("Online") == 2:
                 online_again.set()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,20 @@ SETTING_UP = {
     "zsh": (("-f",), "autoload -Uz compinit; compinit -u -D; source <(nplt completion zsh)"),
     "fish": (("--no-config",), "nplt completion fish | source"),
 }
+
+
+def test_the_server_program_completes_its_commands(tmp_path: Path) -> None:
+    environ = private_environment(tmp_path)
+    run = partial(subprocess.run, capture_output=True, text=True, check=True, env=environ)
+    command = [sys.executable, "-m", "nplt_server"]
+    assert "nplt-server" in run([*command, "completion", "bash"]).stdout
+    environ |= {
+        "_NPLT_SERVER_COMPLETE": "bash_complete",
+        "COMP_WORDS": "nplt-server doc",
+        "COMP_CWORD": "1",
+    }
+    program = "from nplt_server.cli import main; main(prog_name='nplt-server')"
+    assert run([sys.executable, "-c", program]).stdout == "plain,doctor\n"
 
 
 @pytest.mark.parametrize("shell", sorted(SETTING_UP))

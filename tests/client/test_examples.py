@@ -54,6 +54,12 @@ def test_a_restarted_batch_sends_no_prompt_twice(server: str, tmp_path: Path) ->
     assert [each.get("answer") for each in answers] == ["one", None, "two", "three"]
 
 
+def test_the_batch_example_explains_itself_without_a_file(tmp_path: Path) -> None:
+    done = run("batch.py", server="nplt://127.0.0.1:1", home=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "usage: python examples/batch.py FILE, with a question on each line\n"
+
+
 def test_the_raw_socket_example_gets_long_answers_and_reports_failures(
     server: str, tmp_path: Path
 ) -> None:

@@ -103,7 +103,7 @@ async def test_a_whole_session_of_the_line_chat_in_the_scrollback(
         shown = person.raw.decode()
     assert re.search(r"come back with: nplt chat \S+ --resume [0-9a-f]{32}\s*$", shown)
     assert "\x1b[?1049h" not in shown
-    assert json.loads(prompts.read_text().splitlines()[1]) == "你好"
+    assert json.loads(prompts.read_text().splitlines()[1])["text"] == "你好"
 
 
 def test_a_reconnect_prints_two_lines_and_the_resumed_answer_once(tmp_path: Path) -> None:

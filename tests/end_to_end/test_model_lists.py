@@ -149,7 +149,7 @@ def test_the_models_command_shows_the_lists_of_vendors(tmp_path: Path, key_file:
             done = run_nplt("models", "--json", home=tmp_path, server=f"nplt://127.0.0.1:{port}")
     head, first, *rest = shown.stdout.splitlines()
     assert head.split() == ["model", "window", "$", "in/out", "tools", "pictures", "pdf", "from"]
-    assert first.split()[:4] == ["*", "offline/echo", "16,000,000", "unknown"]
+    assert first.split()[:4] == ["*", "offline/echo", "16,000,000", "0/0"]
     assert rest[1].startswith("also listed by anthropic (")
     [opus] = [line for line in rest if line.startswith("  anthropic/claude-opus-5-5 ")]
     assert opus.split()[1:3] == ["400,000", "unknown"]

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from tests.server.conversations import Stage, conversation_of
 from tests.server.services import make_services
 
+from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
 from nplt_server.context.messages import ContextMessage, ModelInputMessage, ToolResultsMessage
 from nplt_server.conversations import operations, redaction
@@ -245,6 +246,15 @@ async def test_compacting_shows_less_and_a_rollback_shows_it_all_again() -> None
         after = await play.account("and now?")
         assert after["tokens"] == before["tokens"]
         assert all(not isinstance(e, CompactionEntry) for e in play.conversation.history.active)
+
+
+async def test_compacting_a_short_conversation_is_refused_and_writes_nothing() -> None:
+    async with playing() as play:
+        await play.stage.play("hi")
+        head = play.conversation.history.head_seq
+        with pytest.raises(RequestError, match="would not make the context shorter"):
+            await compact(play.conversation)
+        assert play.conversation.history.head_seq == head
 
 
 async def test_a_summarizer_writes_what_stands_for_the_older_turns() -> None:

@@ -28,6 +28,7 @@ from tests.storage.conversations import Pen, answer, chat, file_bytes, prompt
 
 from nplt_storage.entries import Entry, RollbackEntry
 from nplt_storage.files.examination import Finding
+from nplt_storage.files.live_journal import encode_piece
 from nplt_storage.maintenance.doctor import NoDataDirectory, Report, examine_directory
 from nplt_storage.rows import row_as_bytes, row_from_bytes
 
@@ -268,8 +269,9 @@ async def test_what_a_crash_leaves_is_a_note_since_the_next_start_takes_care_of_
         await put(store, Pen().write_all([prompt("t1"), answer("t1"), prompt("t2")]))
     path = the_file(tmp_path)
     path.write_bytes(path.read_bytes()[:-30])
-    for name in (f"{path.name}.live", f"{path.name}.broken-1", f".{path.name}.new"):
+    for name in (f"{path.name}.broken-1", f".{path.name}.new"):
         path.with_name(name).write_bytes(b"x")
+    path.with_name(f"{path.name}.live").write_bytes(encode_piece(("t2", 0, "text", "so fa")))
     (tmp_path / "files" / "s1").mkdir()
     (tmp_path / "files" / "s1" / f"{FILE_ID}.part").write_bytes(b"x")
     assert wrong(tmp_path) == []
@@ -281,6 +283,14 @@ async def test_what_a_crash_leaves_is_a_note_since_the_next_start_takes_care_of_
         "unfinished_turn",
         "unnamed_attachment",
     ]
+
+
+async def test_the_text_of_an_answer_that_has_its_entry_is_no_note(tmp_path: Path) -> None:
+    async with file_store(tmp_path) as store:
+        await put(store, Pen().write_all([prompt("t1"), answer("t1")]))
+    journal = the_file(tmp_path).with_name(f"{the_file(tmp_path).name}.live")
+    journal.write_bytes(encode_piece(("t1", 0, "text", "all of it")))
+    assert (wrong(tmp_path), notes(tmp_path)) == ([], [])
 
 
 async def test_a_conversation_without_an_owner_is_a_note_of_the_doctor(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from nplt_client.render.text import (
     word_in,
 )
 from nplt_protocol import messages
+from nplt_protocol.codes import ErrorCode
 from nplt_protocol.json_text import JsonObject, JsonValue
 
 _NAME_WIDTH = 20
@@ -331,7 +332,7 @@ _REMARKS = {
     "cleared": "cleared: the model is shown nothing older",
     "compacted": "compacted: the model is shown older turns in less detail",
     "deleted": "this conversation was deleted",
-    "shutdown": "the server is shutting down",
+    "shutdown": "the server is shutting down; this chat reconnects when it is back",
 }
 
 
@@ -406,6 +407,8 @@ class EventTranslator:
                 yield approval_wanted(event, is_mine=self._started_here(event.turn_id))
             case messages.SessionEvent():
                 yield from _session_changes(event)
+            case messages.ErrorReport(code=ErrorCode.SHUTTING_DOWN):
+                pass  # a session event has said so
             case messages.ErrorReport():
                 words = f"the server says: {safe_line(event.message)}"
                 yield NoticeShown(text=words, is_error=True)

@@ -193,7 +193,7 @@ class ChatSession:
         self.is_stored = False
         """Whether the server has stored the conversation, so that it can be resumed."""
         self.background = background
-        self._was_stopped = False
+        self.is_server_stopping = False
         """Whether the server announced that it shuts down. Then it is not restarted."""
         self.restarting: asyncio.Task[None] | None = None
         self.attachments: list[str] = []
@@ -235,7 +235,7 @@ class ChatSession:
                 await self._settled.wait()
                 kind = event.event if isinstance(event, messages.SessionEvent) else ""
                 if kind == "shutdown":
-                    self._was_stopped = True
+                    self.is_server_stopping = True
                 if isinstance(event, messages.SessionEvent) and kind == "redacted":
                     named = event.details.get("message_ids")
                     self._forget_prompts(named if isinstance(named, list) else ())
@@ -269,11 +269,11 @@ class ChatSession:
     def connection_changed(self, state: ConnectionState) -> None:
         self.display.connection_changed(state)
         if isinstance(state, Online):
-            self._was_stopped = False
+            self.is_server_stopping = False
             self._forget_prompts(self.client.welcome.redacted)
         # The first attempt is made without a restart: someone else may be starting the server.
         is_due = isinstance(state, Reconnecting) and state.attempt == _RESTART_ATTEMPT
-        if is_due and self.background is not None and not self._was_stopped:
+        if is_due and self.background is not None and not self.is_server_stopping:
             self.restarting = asyncio.ensure_future(self.restart_server(self.background))
 
     async def restart_server(self, address: Address) -> None:
@@ -496,7 +496,7 @@ class ChatSession:
         percent = account.occupancy.get("percent")
         self.context_percent = float(percent) if isinstance(percent, int | float) else None
         cost = account.cost or {}
-        amount = cost.get("amount")
+        amount = cost.get("amount") if cost.get("amount") != "0" else None
         shown = f"{amount:.4f}" if isinstance(amount, float) else str(amount)
         self.cost = safe_line(f"{shown} {cost.get('currency') or ''}") if amount else ""
 

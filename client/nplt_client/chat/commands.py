@@ -33,7 +33,7 @@ from nplt_client.render.text import (
     safe_line,
     word_in,
 )
-from nplt_client.settings import check_delete_target
+from nplt_client.settings import DELETE_PREFIX_MIN, check_delete_target
 from nplt_client.wire.reconnect_policy import Offline, Online
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import EFFORTS
@@ -115,7 +115,10 @@ async def _help(chat: ChatDisplay, argument: str) -> None:
 
 @_command("[NAME]", "begin a new conversation")
 async def _new(chat: ChatDisplay, argument: str) -> None:
-    await chat.session.move(chat.session.client.new(argument or None), name=argument)
+    """The new conversation keeps a model that was chosen in this one."""
+    client = chat.session.client
+    chosen = client.model if client.model != client.welcome.model else None
+    await chat.session.move(client.new(argument or None, model=chosen), name=argument)
 
 
 @_command("[TEXT]", "list conversations")
@@ -141,7 +144,7 @@ async def _delete(chat: ChatDisplay, argument: str) -> None:
         name = chat.session.name or "the conversation"
         was_stored = chat.session.is_stored
         await chat.session.move(client.delete(here))
-        way_back = f"; `nplt undelete {here}` brings it back" if was_stored else ""
+        way_back = f"; {_undelete_words(here)}" if was_stored else ""
         await chat.show_text(f"{name!r} is in the trash{way_back}. This is a new conversation.")
         return
     found = await client.switch(argument)
@@ -153,8 +156,11 @@ async def _delete(chat: ChatDisplay, argument: str) -> None:
             await client.attach(here)
     if found.session_id == here:
         await chat.session.read_again()
-    way_back = f"`nplt undelete {found.session_id}` brings it back"
-    await chat.show_text(f"{found.name!r} is in the trash; {way_back}")
+    await chat.show_text(f"{found.name!r} is in the trash; {_undelete_words(found.session_id)}")
+
+
+def _undelete_words(session_id: str) -> str:
+    return f"`nplt undelete {session_id[:DELETE_PREFIX_MIN]}` brings it back"
 
 
 @_command("[NAME]", "show or switch the model")
@@ -253,6 +259,8 @@ async def _undo(chat: ChatDisplay, argument: str) -> None:
             await client.roll_back(number_in(newest[0], "seq") - 1)
     text = safe_line(newest[0].get("content"), 60)
     more = f" and {len(newest) - 1} more" if len(newest) > 1 else ""
+    if len(newest) < count:
+        more += f", which {'is the only message' if not more else 'are all messages'} of yours"
     chat.remark(f"taken back: {text}{more} (/redo brings it back)")
 
 
@@ -376,7 +384,13 @@ async def _context(chat: ChatDisplay, argument: str) -> None:
 @_command("", "show the model older turns in less detail")
 async def _compact(chat: ChatDisplay, argument: str) -> None:
     with chat.session.expecting("compacted"):
-        begun = await chat.session.client.compact()
+        try:
+            begun = await chat.session.client.compact()
+        except RequestRefused as error:
+            if error.code != "conflict":
+                raise
+            chat.remark(error.message)
+            return
     await chat.show_text(reports.epoch_text(begun))
     await chat.session.refresh_usage()
 

@@ -134,7 +134,9 @@ class ChatDisplay(SessionView):
 
     @property
     def first_contact(self) -> str:
-        return first_contact_text(self.session.model, self.session.client.welcome.models)
+        client = self.session.client
+        is_chosen = client.model != client.welcome.model
+        return first_contact_text(self.session.model, client.welcome.models, is_chosen=is_chosen)
 
     async def attempt(self, work: Awaitable[object]) -> None:
         """Awaits `work`, and shows an `NpltError` instead of raising it."""

@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nplt_client.errors import (
+    ConfigurationError,
     LimitExceeded,
     NpltError,
     ProviderFailed,
@@ -228,6 +229,8 @@ def _ask(options: AskOptions) -> int:
                 )
                 with Interrupts() as connection.interrupts:
                     _run(connection, prompt, received, output, options)
+                    if (options.session or address.session) is None:
+                        _drop_if_failed(connection, received)
                 stopped_by = connection.interrupts.signal
     except NpltError as error:
         output.turn_failed(error, received)
@@ -239,7 +242,10 @@ def _ask(options: AskOptions) -> int:
     if stopped_by == signal.SIGTERM:
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGTERM)  # so that the exit status shows the signal
-    if received.receipt is not None and is_terminal(sys.stderr):
+    if received.was_dropped:
+        short = received.receipt.session_id[:SHORT_ID] if received.receipt else ""
+        print_remark(f"the conversation is in the trash: nplt undelete {short}", dimmed=True)
+    elif received.receipt is not None and is_terminal(sys.stderr):
         short = received.receipt.session_id[:SHORT_ID]
         print_remark(f"conversation {short} · go on with: nplt ask -s {short} …", dimmed=True)
     if received.abandoned or received.finished is None:
@@ -253,6 +259,8 @@ def _read_schema(path: str) -> JsonObject:
 
     try:
         schema = answer_value(read_file(Path(path)).decode())
+    except ConfigurationError as error:
+        raise click.UsageError(f"--schema: {error.message}") from None
     except ValueError as error:
         why = str(error).replace("the answer", "it", 1)
         raise click.UsageError(f"{path} holds no JSON schema: {why}.") from None
@@ -354,6 +362,21 @@ def _run(
     except TimedOut:
         _cancel(connection, turn, received, output, seconds=CANCEL_LATE_SECONDS_MAX)
         raise
+
+
+def _drop_if_failed(connection: BlockingConnection, received: ReceivedTurn) -> None:
+    """Moves the conversation that this command began to the trash, if its turn failed without any
+    output: nothing is left to go on with."""
+    finished, receipt = received.finished, received.receipt
+    if finished is None or finished.state != "failed" or receipt is None:
+        return
+    if received.text or received.tool_calls:
+        return
+    with suppress(NpltError):
+        connection.request(
+            messages.SessionDelete(session_id=receipt.session_id), messages.SessionDeleted
+        )
+        received.was_dropped = True
 
 
 def _receipt_of(

@@ -309,7 +309,7 @@ def rename(wanted: str, name: str, server: str | None) -> None:
         row = connection.request(
             messages.SessionUpdate(session_id=found.session_id, name=name), messages.SessionRow
         )
-    print_remark(f"{row.session_id} is now called {row.name!r}")
+    print_remark(f"{found.name!r} is now called {row.name!r}")
 
 
 @command('nplt delete "my notes"', "nplt delete @last")
@@ -325,7 +325,7 @@ def delete(wanted: str, server: str | None) -> None:
             messages.SessionDelete(session_id=found.session_id), messages.SessionDeleted
         )
     print_remark(
-        f"{found.session_id} ({found.name}) is in the trash; "
+        f"{found.name!r} is in the trash; "
         f"to bring it back: nplt undelete {found.session_id[:DELETE_PREFIX_MIN]}"
     )
 
@@ -370,7 +370,7 @@ def undelete(wanted: str, server: str | None) -> None:
         row = connection.request(
             messages.SessionUpdate(session_id=wanted, deleted=False), messages.SessionRow
         )
-    print_remark(f"{row.session_id} ({row.name}) is back")
+    print_remark(f"{row.name!r} is back")
 
 
 @command('nplt redact "my notes" 12', "nplt redact @last 12 --yes --everywhere")

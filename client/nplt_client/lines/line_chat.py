@@ -187,7 +187,8 @@ class LineChat(ChatDisplay):
         match state:
             case Reconnecting(attempt=1) if state.in_seconds:
                 self._was_lost = True
-                self.remark(f"{state.reason}; reconnecting …", is_news=True)
+                if not self.session.is_server_stopping:  # that was said
+                    self.remark(f"{state.reason}; reconnecting …", is_news=True)
             case Online() if self._was_lost:
                 self._was_lost = False
                 self.remark("online again", is_news=True)
@@ -233,7 +234,8 @@ class LineChat(ChatDisplay):
 
     async def show_sessions(self, wanted: str) -> None:
         rows = [row async for row in self.session.client.sessions(wanted or None)]
-        await self.show_text(sessions_table(rows) if rows else "no conversations yet")
+        none = f"no conversations match {wanted!r}" if wanted else "no conversations yet"
+        await self.show_text(sessions_table(rows) if rows else none)
         if self.session.client.list_is_incomplete:
             self.remark(INCOMPLETE)
 

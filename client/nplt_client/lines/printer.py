@@ -406,9 +406,12 @@ class ChangePrinter:
             turn.prompt = turn.prompt or change
             self.unsent.pop(change.message_id or "", None)
             return
-        turn.begin(self._name_of_others)
-        turn.apply(change)
+        was_taken_back = isinstance(change, changes.TurnEnded) and not change.has_begun
+        if not was_taken_back:
+            turn.begin(self._name_of_others)
+            turn.apply(change)
         if isinstance(change, changes.TurnEnded):
-            self.answers.append(turn.answer)
+            if not was_taken_back:
+                self.answers.append(turn.answer)
             self._ended.append(change.turn_id)
             del self._open[change.turn_id]

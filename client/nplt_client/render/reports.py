@@ -506,9 +506,9 @@ def _share(tokens: int, of: int) -> str:
     return f"{tokens:,} of {of:,} tokens ({100 * tokens / of:.1f} %)"
 
 
-def first_contact_text(model: str, models: Sequence[str]) -> str:
+def first_contact_text(model: str, models: Sequence[str], *, is_chosen: bool = False) -> str:
     """Introduces an empty conversation: which model answers and why, how to get a better one,
-    and what to try."""
+    and what to try. `is_chosen`: the person chose the model."""
     provider = model.partition("/")[0]
     has_vendor = any(one.partition("/")[0] not in ("offline", "local") for one in models)
     about = {
@@ -516,8 +516,9 @@ def first_contact_text(model: str, models: Sequence[str]) -> str:
         "local": ": a very small model on this machine",
     }.get(provider, " here")
     what = f"{model} answers{about}"
-    if has_vendor:
-        lines = [f"{what}. /model lists {len(models)} models."]
+    if has_vendor or is_chosen:
+        chosen = ", as you chose" if is_chosen else ""
+        lines = [f"{what}{chosen}. /model lists {len(models)} models."]
     else:
         lines = [
             f"{what}, because the server found no key.",

@@ -347,12 +347,18 @@ class ChatApp(ChatDisplay, App[bool]):
         self.transcript.go_to_end()
 
     def remark(self, text: str) -> None:
-        """Shows a toast. While a question is open, which a toast would cover, shows a notice."""
-        if self._question.wanted is None:
+        """Shows a toast. While a question or a window is open, which a toast would cover, shows a
+        notice."""
+        if self._question.wanted is None and not self.has_window:
             self.notify(safe_line(text), markup=False)
         else:
             notice = changes.NoticeShown(text=safe_line(text))
             self.run_worker(self.transcript.add_notice(notice), group="drawing")
+
+    @property
+    def has_window(self) -> bool:
+        """Whether a window covers the chat: a list to choose from, the palette."""
+        return len(self.screen_stack) > 1
 
     def fill(self, text: str) -> None:
         self._composer.replace_text(text)

@@ -108,6 +108,7 @@ class PickerScreen(ModalScreen[str | None]):
             yield Static(Content(self.KEYS_HELP), id="keys", markup=False)
 
     def on_mount(self) -> None:
+        self.app.clear_notifications()  # they would cover the window
         self.query_one("#found").can_focus = False
         self.query_one(SearchInput).focus()
         self.begin()
@@ -482,14 +483,17 @@ class SessionPicker(PickerScreen):
         self._sessions = {back.session_id: back, **self._sessions}
 
     async def _attempt(self, work: Awaitable[None]) -> None:
+        failure = ""
         try:
             await work
         except NpltError as error:
-            self.notify(safe_line(error.message), severity="error", markup=False)
+            failure = safe_line(error.message)
         if self.is_open:
             self.show_matches()
             self._show_marked()
             self._show_usual_keys()
+            if failure:
+                self._show_keys(f"✗ {failure}")
 
     def _show_marked(self) -> None:
         if self.marked is not None:

@@ -377,6 +377,9 @@ class Transcript(VerticalScroll, can_focus=False):
             view.turn_id = change.turn_id
         if isinstance(change, changes.PromptShown) and change.continues:
             self._join(change.turn_id)
+        if isinstance(change, changes.TurnEnded) and not change.has_begun:
+            await self._remove_turn(change.turn_id)
+            return
         is_known = change.turn_id in self._turns
         if not self.follows:
             new = _new_lines(change, is_first=not self._new, is_known=is_known)
@@ -410,6 +413,13 @@ class Transcript(VerticalScroll, can_focus=False):
     async def take_back(self, message_id: str) -> None:
         """Removes a prompt that was refused."""
         if view := self._unsent.pop(message_id, None):
+            await view.remove()
+
+    async def _remove_turn(self, turn_id: str) -> None:
+        """Removes a prompt that was taken back before its turn began."""
+        view = self._turns.pop(turn_id, None)
+        # A view may also show the turn that this one goes on with.
+        if view is not None and view not in self._turns.values():
             await view.remove()
 
     async def add_notice(self, notice: changes.NoticeShown) -> None:

@@ -129,6 +129,8 @@ class Offline(Struct, frozen=True, kw_only=True):
     """The final state: closed, given up, or refused."""
 
     reason: str
+    was_closed: bool = False
+    """Whether this client closed the connection itself."""
 
 
 ConnectionState: TypeAlias = Online | Reconnecting | Offline

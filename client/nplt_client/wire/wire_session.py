@@ -433,7 +433,7 @@ class WireSession:
         self._close_turns(self.end)
         for feed in tuple(self._feeds):
             feed.close(error)
-        self._set_state(Offline(reason=self.end.message))
+        self._set_state(Offline(reason=self.end.message, was_closed=error is None))
 
     # Called by the shell
 

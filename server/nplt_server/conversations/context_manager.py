@@ -231,10 +231,19 @@ class ContextManager:
         except Exception:
             log.exception("%s: compression failed; the turn goes on", session_id)
 
-    async def view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
-        if self._only_grows(prompt_ref, call_budget):
+    async def view(
+        self,
+        prompt_ref: PromptReference,
+        call_budget: CallBudget,
+        *,
+        epoch: EpochEntry | None = None,
+    ) -> ContextView:
+        """`epoch`: a draft; the context is the one that would follow it."""
+        if epoch is None and self._only_grows(prompt_ref, call_budget):
             return self._grown_view(prompt_ref, call_budget)
-        return await self.compute(lambda: self.projection.context(prompt_ref, call_budget))
+        return await self.compute(
+            lambda: self.projection.context(prompt_ref, call_budget, epoch=epoch)
+        )
 
     def _grown_view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
         history = self.record.history

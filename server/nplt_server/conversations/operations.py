@@ -247,16 +247,23 @@ async def import_document(
 
 async def compact(conversation: Conversation) -> EpochBegun:
     """Begins a new epoch on request. If there is a summarizer, its summary is awaited first. Called
-    between turns."""
+    between turns. Refuses if the context would not become shorter."""
     context = conversation.context
     await context.ready()
     call_budget = context.call_budget(conversation.model)
     before = (await context.view(None, call_budget)).tokens
     if not conversation.history.shown_turns:
         raise RequestError(ErrorCode.CONFLICT, "there is nothing to compact here yet")
-    compaction = await conversation.summarizer.finish(
-        await context.draft_epoch("asked", call_budget)
-    )
+    draft = await context.draft_epoch("asked", call_budget)
+    compaction = await conversation.summarizer.finish(draft)
+    if compaction is None:
+        after = (await context.view(None, call_budget, epoch=draft)).tokens
+        if after >= before:
+            raise RequestError(
+                ErrorCode.CONFLICT,
+                f"compacting would not make the context shorter: its {before:,} tokens would be "
+                f"{after:,}",
+            )
     epoch = await context.begin_epoch_for("asked", call_budget)
     return EpochBegun(
         session_id=conversation.session_id,

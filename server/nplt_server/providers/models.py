@@ -35,11 +35,14 @@ from nplt_server.settings import (
 from nplt_server.usage import ModelPrices
 
 MODEL: Final = "smollm2"
+FREE: Final = ModelPrices.of(0, 0)
+FREE_SOURCE: Final = "it runs on this machine"
 FACTS: Final = ModelFacts(
     context_tokens=4096,
     output_tokens=1024,
+    prices=FREE,
     takes_tools=False,
-    sources={"context_tokens": "fixed", "tools": "fixed"},
+    sources={"context_tokens": "fixed", "prices": FREE_SOURCE, "tools": "fixed"},
 )
 """Facts about the local model. Half of its window is used: it reads about a hundred tokens a
 second, so a full window would take more than a minute, and two calls share the memory."""
@@ -72,8 +75,13 @@ def facts_of_local(provider: LocalSettings) -> ModelFacts:
         window, source = LOCAL_WINDOW_TOKENS, "limited to save memory; context_tokens sets another"
     return ModelFacts(
         context_tokens=window,
+        prices=FREE,
         takes_tools=found.takes_tools,
-        sources={"context_tokens": source, "tools": "its file's template"},
+        sources={
+            "context_tokens": source,
+            "prices": FREE_SOURCE,
+            "tools": "its file's template",
+        },
     )
 
 
@@ -239,6 +247,12 @@ class KnownModels(dict[str, ModelFacts]):
         self._listed[name] = model
         self[name] = self._facts(name)
 
+    def _is_free(self, provider: str, model: str) -> bool:
+        """Whether a server that was found on this machine runs the model. Ollama also passes some
+        on to its cloud."""
+        is_found_here = provider in (self._settings.local_servers or {})
+        return is_found_here and not model.endswith(("-cloud", ":cloud"))
+
     def _ceiling(self, name: str) -> int | None:
         """The largest window that the model could be loaded with."""
         provider = self._providers.get(name.partition("/")[0])
@@ -255,6 +269,9 @@ class KnownModels(dict[str, ModelFacts]):
         known = ModelFacts() if provider is None else _by_name(provider, model)
         if (listed := self._listed.get(name)) is not None:
             known = _with_list(known, listed)
+        if provider is None and known.prices is None and self._is_free(id_, model):
+            sources = {**known.sources, "prices": FREE_SOURCE}
+            known = structs.replace(known, prices=FREE, sources=sources)
         if settings is not None:
             known = _with_settings(known, settings)
         if (ceiling := self._ceiling(name)) is not None:
@@ -336,8 +353,9 @@ def _by_name(provider: AnyProviderSettings, model: str) -> ModelFacts:
         case OfflineSettings():
             return ModelFacts(
                 context_tokens=OFFLINE_CONTEXT_TOKENS,
+                prices=FREE,
                 counts_tokens=False,
-                sources={"context_tokens": "fixed"},
+                sources={"context_tokens": "fixed", "prices": FREE_SOURCE},
             )
         case LocalSettings():
             return facts_of_local(provider)

@@ -36,8 +36,10 @@ from nplt_storage.files.format import (
     by_session_id,
     companion_of,
     is_unfinished,
+    live_of,
     session_id_of,
 )
+from nplt_storage.files.live_journal import read_journal, sound_pieces
 from nplt_storage.files.trash import deleted_id
 from nplt_storage.ids import is_file_id, new_entry_id
 from nplt_storage.index.database import (
@@ -203,7 +205,6 @@ _SIDE_FILES: Final = {
     ".broken-": ("torn_append", "what a torn append left; it was set aside here"),
     ".orig": ("original", "what another program had written; kept when it was taken in"),
     ".before-repair-": ("before_repair", "a file as it was before it was repaired"),
-    ".live": ("running_answer", "what a running answer had said so far"),
 }
 
 
@@ -246,6 +247,7 @@ def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -
             path = history / name
             found = _examined(disk, path, session_id, report)
             local = [*found.findings, *_companion_findings(disk, data_dir, path, session_id, found)]
+            local += _journal_findings(disk, path, found)
             with suppress(OSError):  # that it can't be read was said
                 mode = disk.status(path).st_mode
                 if stat.S_ISREG(mode) and stat.S_IMODE(mode) != PRIVATE_FILE:
@@ -351,6 +353,17 @@ def _side_files(
             findings = [what for part, what in _SIDE_FILES.items() if part in name][:1]
         for code, message in findings:
             yield note(code, message, file=f"history/{name}")
+
+
+def _journal_findings(disk: Disk, path: Path, found: Examination) -> Iterator[Finding]:
+    """Reports the text of an answer that has no entry yet. After an answer the file stays for a
+    while, with text that is stale."""
+    journal = live_of(path)
+    piece = next(sound_pieces(read_journal(disk, journal)), None)
+    unfinished = found.row.unfinished if found.row is not None else ()
+    if piece is not None and piece[0] in [turn_id for turn_id, _ in unfinished]:
+        message = "the text of an answer that runs, or ran when the server was killed"
+        yield note("running_answer", message, file=f"history/{journal.name}")
 
 
 def _companion_findings(
