@@ -11,11 +11,12 @@ from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Router, WebSocketRoute
 from starlette.types import Message, Receive, Scope, Send
 
-from nplt_gateway import websocket
+from nplt_gateway import chat_completions, openai_models, websocket
 from nplt_gateway.access import Access, check_framing
 from nplt_gateway.bodies import JsonResponse
 from nplt_gateway.errors import SERVER, ApiError, api_error
@@ -24,7 +25,19 @@ from nplt_server.app import Server
 
 log = logging.getLogger(__name__)
 
-ROUTES: Final[tuple[BaseRoute, ...]] = (WebSocketRoute("/ws", websocket.serve),)
+ROUTES: Final[tuple[BaseRoute, ...]] = (
+    WebSocketRoute("/ws", websocket.serve),
+    *openai_models.ROUTES,
+    *chat_completions.ROUTES,
+)
+
+_SERVED: Final = "it has /v1/models, /v1/chat/completions, /v1/responses and /v1/conversations"
+_NOT_SERVED: Final = (
+    *("assistants", "audio", "batches", "completions", "embeddings", "evals", "files"),
+    *("fine_tuning", "images", "moderations", "realtime", "threads", "uploads", "vector_stores"),
+    "videos",
+)
+"""Endpoints of OpenAI's that clients may look for."""
 
 
 class Application:
@@ -54,6 +67,8 @@ class Application:
             await _refuse(error, scope, receive, send)
         except RequestError as refusal:
             await _refuse(api_error(refusal), scope, receive, send)
+        except ClientDisconnect:
+            pass
         except HTTPException as unfit:  # Starlette's own: a method that the route does not have
             refused = ApiError(unfit.status_code, f"{scope['method']} can't be used here")
             await _refuse(refused, scope, receive, send)
@@ -69,6 +84,9 @@ async def _refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    parts = scope["path"].split("/")
+    if parts[1] == "v1" and parts[2:] and parts[2] in _NOT_SERVED:
+        raise ApiError(404, f"this server has no {parts[2]}; {_SERVED}", code="not_found")
     raise ApiError(404, f"there is nothing at {scope['path'][:200]}", code="not_found")
 
 

@@ -120,6 +120,10 @@ class HttpDoor:
             server.admission.log_refusal(connection.address, reason)
             accepted.close()
             connection.lost()
+        except BaseException:  # the libraries can't be imported, or the server stops
+            accepted.close()
+            connection.lost()
+            raise
         if connection.is_lost and connection.protocol is not None:  # closed to make room
             connection.protocol.transport.abort()
 

@@ -22,13 +22,16 @@ import secrets
 import socket
 from collections import Counter, defaultdict
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Protocol
 
 import anyio
 
+from nplt_protocol import ErrorCode, RequestError
 from nplt_protocol.frames import ByteBudget
 from nplt_protocol.peer_user import GONE, can_look_up, find_user
+from nplt_server.conversations.services import Services
 from nplt_server.settings import Settings, user_dir
 from nplt_server.tasks import Activity
 from nplt_storage.errors import StorageUnavailable
@@ -272,7 +275,19 @@ class Admission:
             self._wrong_tokens.clear()
             self._refusals.clear()
 
-    async def count_prompt(self, user: str, shared: Shared) -> None:
+    def take_prompt(self, user: str, services: Services) -> None:
+        """Counts a prompt, on a server with tokens; without tokens there is one user, who is not
+        limited. Raises `rate_limited` if the user has sent too many in a short time."""
+        if wait := self.prompts[user].take():
+            raise RequestError(
+                ErrorCode.RATE_LIMITED,
+                f"too many prompts in a short time; try again in {wait:.0f} s",
+                retry_after=wait,
+            )
+        if (shared := services.histories.shared) is not None:
+            services.spawn(partial(self._count_prompt, user, shared))
+
+    async def _count_prompt(self, user: str, shared: Shared) -> None:
         """Counts a prompt in the shared store, and updates the local limit with the prompts at
         other servers. This runs in the background: prompts sent elsewhere count here from the
         user's next prompt on."""

@@ -28,15 +28,7 @@ async def prompt(session: Session, request: messages.Prompt, pending: PendingRep
 
     admission, services = session.server.admission, session.server.services
     if admission.need_tokens:  # a server without tokens has one user, who is not limited
-        if wait := admission.prompts[session.user].take():
-            raise RequestError(
-                ErrorCode.RATE_LIMITED,
-                f"too many prompts in a short time; try again in {wait:.0f} s",
-                retry_after=wait,
-            )
-        if (shared := services.histories.shared) is not None:
-            services.spawn(partial(admission.count_prompt, session.user, shared))
-
+        admission.take_prompt(session.user, services)
         await services.quotas.check_conversations(session.user)
 
     def send_receipt(receipt: messages.Receipt) -> None:

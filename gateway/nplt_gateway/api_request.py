@@ -1,0 +1,76 @@
+"""A request to the API: who sent it, what its body says, and the routes that take such requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from nplt_gateway.access import Access
+from nplt_gateway.bodies import Body, read_json
+from nplt_gateway.door import HttpConnection
+from nplt_server.app import Server
+
+T = TypeVar("T")
+
+
+class _Application(Protocol):
+    server: Server
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRequest:
+    request: Request
+    server: Server
+    connection: HttpConnection
+    user: str
+
+    async def body(self, shape: type[Body]) -> Body:
+        return await read_json(self.request, self.server, self.user, shape)
+
+    async def unless_gone(self, work: Coroutine[object, object, T]) -> T:
+        """Awaits the work, or cancels it and raises `ClientDisconnect` if the client goes away."""
+        doing = asyncio.ensure_future(work)
+        watching = asyncio.ensure_future(self._gone())
+        try:
+            await asyncio.wait((doing, watching), return_when=asyncio.FIRST_COMPLETED)
+            if doing.done():
+                return doing.result()
+            raise ClientDisconnect
+        finally:
+            doing.cancel()
+            watching.cancel()
+
+    async def _gone(self) -> None:
+        while (await self.request.receive())["type"] != "http.disconnect":
+            pass
+
+    def header(self, name: str) -> str:
+        """The value of a header without blanks around it; empty if it is not there."""
+        return self.request.headers.get(name, "").strip()
+
+    @property
+    def client(self) -> str:
+        """The program that sent it, by its own name."""
+        return self.header("user-agent")[:64] or "http"
+
+
+Endpoint: TypeAlias = Callable[[ApiRequest], Awaitable[Response]]
+
+
+def api_route(method: str, path: str, endpoint: Endpoint) -> Route:
+    """A route whose requests need a token, on a server that has tokens."""
+
+    async def serve(request: Request) -> Response:
+        app: _Application = request.scope["app"]
+        connection: HttpConnection = request.scope["state"]["connection"]
+        user = await app.access.user_by_token(connection, request.headers)
+        return await endpoint(ApiRequest(request, app.server, connection, user))
+
+    return Route(path, serve, methods=[method])
