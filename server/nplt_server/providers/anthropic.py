@@ -7,8 +7,7 @@ client. Rendering and parsing are pure. What a model supports is read off its na
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, assert_never
 
 import orjson
@@ -27,7 +26,7 @@ from nplt_server.providers import (
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.providers.client import RawResponse, VendorClient
+from nplt_server.providers.client import VendorClient
 from nplt_server.providers.compiler import (
     AssistantStep,
     CompiledCall,
@@ -39,7 +38,6 @@ from nplt_server.providers.compiler import (
 )
 from nplt_server.providers.failures import text_of
 from nplt_server.providers.schemas import for_anthropic, in_words, well_formed
-from nplt_server.providers.sse import json_object_of
 from nplt_server.providers.vendor_api import (
     AnswerParser,
     RenderedRequest,
@@ -51,8 +49,7 @@ from nplt_server.tools import ToolDescription
 
 if TYPE_CHECKING:
     import anthropic
-
-    from nplt_server.providers.http_client import ProviderHttpClient
+    import httpx2
 
 Json: TypeAlias = dict[str, Any]
 """Deeply nested, accessed by place."""
@@ -358,7 +355,7 @@ class MessagesApi(VendorApi, frozen=True, kw_only=True):
             else _answer_blocks(step, ids)
             for step in steps
         ]
-        body: Json = {"model": request.invocation.model}
+        body: Json = {"model": request.invocation.model, "stream": True}
         if compiled.system:
             body["system"] = [{"type": "text", "text": compiled.system}]
         tools = _rendered_tools(request.tools)
@@ -592,51 +589,39 @@ def _is_object(arguments: str) -> bool:
 
 _PAGE_MODELS = 1_000
 """The API gives at most so many in one page."""
-_PAGES_MAX = 10
 
 
 class MessagesClient(VendorClient):
     vendor = "Anthropic"
     vendor_url = "https://api.anthropic.com"
 
-    def _open(self, http: ProviderHttpClient) -> anthropic.AsyncAnthropic:
+    def _open(self, http: httpx2.AsyncClient) -> anthropic.AsyncAnthropic:
         import anthropic
 
-        self._sdk_error = anthropic.AnthropicError
         sdk = anthropic.AsyncAnthropic(
             api_key=self._api_key,
             base_url=self.address,
             max_retries=0,
-            timeout=http.timeout,
+            timeout=None,
             open_telemetry=False,
             http_client=http,
         )
         sdk._custom_headers = self._headers
         return sdk
 
-    def _address_hint(self, path: str) -> str:
-        return "without /v1, which is added" if path.rstrip("/").endswith("/v1") else ""
-
-    def _request(
-        self, sdk: anthropic.AsyncAnthropic, rendered: RenderedRequest
-    ) -> AbstractAsyncContextManager[RawResponse]:
-        body, betas = rendered.body, rendered.betas
-        return sdk.messages.with_streaming_response.create(
-            model=body["model"],
-            max_tokens=body["max_tokens"],
-            messages=[],
-            stream=True,
-            extra_body=body,
-            extra_headers={"anthropic-beta": ",".join(betas)} if betas else None,
+    async def _ask(self, sdk: anthropic.AsyncAnthropic, rendered: RenderedRequest) -> None:
+        betas = {"anthropic-beta": ",".join(rendered.betas)} if rendered.betas else None
+        await sdk.messages.with_raw_response.create(
+            model="", max_tokens=1, messages=[], stream=True, extra_headers=betas
         )
 
-    async def _pages(self, sdk: anthropic.AsyncAnthropic) -> AsyncIterator[RawResponse]:
-        after: str | None = None
-        for _ in range(_PAGES_MAX):
-            query = {"after_id": after} if after else None
-            page = await sdk.models.with_raw_response.list(limit=_PAGE_MODELS, extra_query=query)
-            yield page
-            call_ids = json_object_of(page.http_response.content)
-            after = last if isinstance(last := call_ids.get("last_id"), str) else None
-            if call_ids.get("has_more") is not True or after is None:
-                return
+    async def _ask_for_models(self, sdk: anthropic.AsyncAnthropic, after: str | None) -> None:
+        query = {"after_id": after} if after else None
+        await sdk.models.with_raw_response.list(limit=_PAGE_MODELS, extra_query=query)
+
+    def _next_page(self, page: Json) -> str | None:
+        last = page.get("last_id")
+        return last if page.get("has_more") is True and isinstance(last, str) else None
+
+    def _address_hint(self, path: str) -> str:
+        return "without /v1, which is added" if path.rstrip("/").endswith("/v1") else ""

@@ -1,8 +1,7 @@
 """The parts that all vendors' adapters share: the provider, and the client that sends its requests.
 
 `VendorProvider` chooses the API, has it render the request and parse the raw stream of the
-answer; `VendorClient` sends through the vendor's SDK. Errors become the server's own
-(`failures`).
+answer; `VendorClient` sends it. Errors become the server's own (`failures`).
 
 Servers differ in what they take: tools or none, content as a list or as a string, a schema or
 none, one of two APIs, a model's reasoning or not (`RequestForm`). A request that is refused for
@@ -14,22 +13,24 @@ refusal is about the API or the reasoning too, the first one says more and is th
 remembers the form in which a model has answered; `ModelRoute` does not count a refusal with
 `instead` as a failed call.
 
-The SDKs make an object of every chunk, which costs ten times what reading it does, and return a
-cut stream as complete. So only their request side is used, without retries. They are imported
-at the first call, in a thread: that takes a second. Their exceptions do not leave this file:
-they contain the request, and so the key.
+The SDKs make an object of every chunk, which costs ten times what reading it does, walk through
+the whole context to send it, and return a cut stream as complete. So each of them only says, once,
+what its requests look like (`sdk_requests`); `http_client` sends them. The SDKs are imported at the
+first call, in a thread: that takes a second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
+from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 import anyio
@@ -57,7 +58,6 @@ from nplt_server.providers.failures import (
     failure_of,
     failure_of_page,
     failure_of_transport,
-    too_slow,
     without_prompt,
 )
 from nplt_server.providers.learned_forms import LearnedForms
@@ -76,18 +76,18 @@ from nplt_server.request_form import RequestForm
 if TYPE_CHECKING:
     import httpx2
 
-    from nplt_server.providers.http_client import ProviderHttpClient
+    from nplt_server.providers.http_client import HttpClient, HttpRequest, HttpResponse
+    from nplt_server.providers.sdk_requests import SdkRequests
 
 
 _NO_KEY = "none"
-_DRAIN_SECONDS = 1.0
 _LIST_SECONDS_MAX = 10.0
-_DRAIN_BYTES_MAX = 64 * 1024
-
-
-class RawResponse(Protocol):
-    @property
-    def http_response(self) -> httpx2.Response: ...
+_PAGES_MAX = 10
+_LIST_BYTES_MAX = 8 * 1024 * 1024
+_ERROR_BYTES_MAX = 64 * 1024
+"""More of an error is not read: the status says enough."""
+_JSON_BYTES_MAX = 32 * 1024 * 1024
+"""A whole answer in place of a stream."""
 
 
 class VendorClient(ABC):
@@ -113,25 +113,26 @@ class VendorClient(ABC):
         self._headers = {**({"x-api-key": api_key} if is_elsewhere else {}), **(headers or {})}
         self._patience = patience or Patience()
         self._opening = anyio.Lock()
-        self._sdk: Any = None
-        self._http: ProviderHttpClient | None = None
-        self._sdk_error: type[Exception] = OSError
+        self._open_clients: tuple[HttpClient, SdkRequests] | None = None
+        self._requests: dict[Hashable, HttpRequest] = {}
+        """The requests of model calls, without their bodies, by what they depend on."""
 
     @abstractmethod
-    def _open(self, http: ProviderHttpClient) -> Any:
-        """Imports the SDK and sets `_sdk_error`. What the SDK reads from the environment is
-        taken out of it: it may belong to another account or server."""
+    def _open(self, http: httpx2.AsyncClient) -> Any:
+        """Imports the SDK and makes its client. What the SDK reads from the environment is taken
+        out of it: it may belong to another account or server."""
 
     @abstractmethod
-    def _request(
-        self, sdk: Any, rendered: RenderedRequest
-    ) -> AbstractAsyncContextManager[RawResponse]:
-        """Sends the request. The body is passed as `extra_body`, which goes out as it is; as
-        arguments the SDK would walk through it."""
+    async def _ask(self, sdk: Any, rendered: RenderedRequest) -> None:
+        """Has the SDK send a request to which the rendered one is equal but for its body."""
 
     @abstractmethod
-    def _pages(self, sdk: Any) -> AsyncIterator[RawResponse]:
-        """The pages of the list of models."""
+    async def _ask_for_models(self, sdk: Any, after: str | None) -> None:
+        """Has the SDK ask for a page of the list of models: the first, or the one after that."""
+
+    def _next_page(self, page: JsonObject) -> str | None:
+        """What the next page of the list of models comes after; `None` if there is none."""
+        return None
 
     @abstractmethod
     def _address_hint(self, path: str) -> str:
@@ -139,97 +140,107 @@ class VendorClient(ABC):
 
     async def list_models(self) -> tuple[ListedModel, ...]:
         """Raises whatever goes wrong; the caller tells no more of it than its type."""
-        sdk = await self._opened()
+        http, sdk = await self._opened()
         models: list[ListedModel] = []
+        after: str | None = None
         with anyio.fail_after(_LIST_SECONDS_MAX):  # what is imported first takes its time
-            async for page in self._pages(sdk):
-                answer = json_object_of(page.http_response.content)
-                models += await read_with_details(answer, self.fetch)
+            for _ in range(_PAGES_MAX):
+                request = await sdk.request(partial(self._ask_for_models, after=after))
+                page = json_object_of(await _fetched(http, request, b""))
+                models += await read_with_details(page, self.fetch)
+                after = self._next_page(page)
+                if after is None:
+                    break
         return tuple(models)
 
     async def fetch(self, path: str, body: JsonObject | None) -> JsonValue:
         """Asks an endpoint of the server besides its API. Raises whatever goes wrong."""
-        await self._opened()
-        assert self._http is not None
+        http, sdk = await self._opened()
         headers = {**self._headers}
         if self._api_key != _NO_KEY:
             headers["authorization"] = f"Bearer {self._api_key}"
         # Its root is where the version of the API begins.
         url = re.sub(r"/(v\d\w*)/?$", "", self.address.rstrip("/")) + path
-        method = "GET" if body is None else "POST"
-        response = await self._http.request(method, url, json=body, headers=headers)
-        response.raise_for_status()
-        answer: JsonValue = orjson.loads(response.content)
+        request = sdk.plain_request("GET" if body is None else "POST", url, headers)
+        sent = b"" if body is None else orjson.dumps(body)
+        answer: JsonValue = orjson.loads(await _fetched(http, request, sent))
         return answer
 
     async def stream(
         self, rendered: RenderedRequest, parser: AnswerParser
     ) -> AsyncGenerator[ModelOutputDelta, None]:
         """Ends where the answer ends, or where the stream does."""
-        sdk = await self._opened()
-        import httpx2
+        from nplt_server.providers.http_client import HttpFailure
 
+        clock = asyncio.get_running_loop().time
+        began = clock()
+
+        def deadline() -> float:
+            return parser.deadline(self._patience, began=began, now=clock())
+
+        response = await self._response(rendered, deadline())
         try:
-            async with AsyncExitStack() as stack:
-                began = asyncio.get_running_loop().time()
-                async with self._in_time(parser, began):
-                    response = await stack.enter_async_context(self._request(sdk, rendered))
-                if _is_whole(response.http_response):
-                    for delta in _deltas_of_whole(response.http_response, parser):
-                        yield delta
+            if response.content_type.startswith(_WHOLE_KINDS):
+                for delta in await _deltas_of_whole(response, deadline(), parser):
+                    yield delta
+                return
+            events = SseParser()
+            was_silent = True
+            while not parser.is_done:
+                chunk = await response.read(deadline())
+                if not chunk:
                     return
-                chunks = _chunks_of(response.http_response)
-                events = SseParser()
-                was_silent = True
-                while not parser.is_done:
-                    async with self._in_time(parser, began):
-                        chunk = await anext(chunks, None)
-                    if chunk is None:
-                        return
-                    for event in events.feed(chunk):
-                        for delta in parser.feed(event):
-                            yield delta
-                        if parser.is_done:
-                            break
-                    if was_silent and parser.has_spoken:
-                        # The first token is on its way before the next is waited for, which
-                        # takes as long: one tick to merge it with others, one to write it.
-                        was_silent = False
-                        await asyncio.sleep(0)
-                        await asyncio.sleep(0)
-                await _drain(chunks)
+                for event in events.feed(chunk):
+                    for delta in parser.feed(event):
+                        yield delta
+                    if parser.is_done:
+                        break
+                if was_silent and parser.has_spoken:
+                    # The first token is on its way before the next is waited for, which
+                    # takes as long: one tick to merge it with others, one to write it.
+                    was_silent = False
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
         except ProviderError as failure:
             words = failure.vendor or VendorWords()
             told = VendorError(code=words.code, param=words.param, message=words.message)
             raise self._explained(failure, told, rendered) from None
-        except TimeoutError:
-            raise too_slow(before_first_token=not parser.has_spoken) from None
-        except (
-            self._sdk_error,
-            httpx2.HTTPError,
-            httpx2.StreamError,
-            httpx2.InvalidURL,
-            OSError,
-        ) as error:
-            raise self._failure_of(error, parser, rendered) from None
+        except (HttpFailure, TimeoutError) as failure:
+            raise failure_of_transport(
+                failure, before_first_token=not parser.has_spoken, address=self.address
+            ) from None
+        finally:
+            response.close(is_done=parser.is_done)
 
-    def _in_time(self, parser: AnswerParser, began: float) -> asyncio.Timeout:
-        now = asyncio.get_running_loop().time()
-        return asyncio.timeout_at(parser.deadline(self._patience, began=began, now=now))
+    async def _response(self, rendered: RenderedRequest, deadline: float) -> HttpResponse:
+        """Sends the request; the response says that it succeeded."""
+        from nplt_server.providers.http_client import HttpFailure
 
-    def _failure_of(
-        self, error: Exception, parser: AnswerParser, rendered: RenderedRequest
+        try:
+            http, sdk = await self._opened()
+            request = self._requests.get(rendered.kind)
+            if request is None:
+                request = await sdk.request(partial(self._ask, rendered=rendered))
+                self._requests[rendered.kind] = request
+            response = await http.send(request, json_bytes(rendered.body), deadline=deadline)
+            if response.is_success:
+                return response
+            try:
+                body = await response.whole(_ERROR_BYTES_MAX, deadline=deadline, may_cut=True)
+            finally:
+                response.close()
+        except (HttpFailure, TimeoutError) as failure:
+            raise failure_of_transport(
+                failure, before_first_token=True, address=self.address
+            ) from None
+        raise self._refusal(response, body, rendered) from None
+
+    def _refusal(
+        self, response: HttpResponse, body: bytes, rendered: RenderedRequest
     ) -> ProviderError:
-        import httpx2
-
-        response = getattr(error, "response", None)
-        if not isinstance(response, httpx2.Response):
-            return failure_of_transport(
-                error, before_first_token=not parser.has_spoken, address=self.address
-            )
-        vendor_error = VendorError.of_body(response.content)
+        vendor_error = VendorError.of_body(body)
         retry_after = response.headers.get("retry-after")
-        failure = failure_of(response.status_code, vendor_error, retry_after=retry_after)
+        failure = failure_of(response.status, vendor_error, retry_after=retry_after)
         hint = self._address_hint(urlsplit(self.address).path)
         if hint and isinstance(failure, ProviderRefused) and failure.wrong_api:
             failure = replace(failure, sentence=f"{failure.sentence}: {hint}")
@@ -250,64 +261,63 @@ class VendorClient(ABC):
         return failure
 
     async def aclose(self) -> None:
-        sdk, self._sdk = self._sdk, None
-        if sdk is not None:
-            await sdk.close()
+        opened, self._open_clients = self._open_clients, None
+        if opened is not None:
+            await opened[0].aclose()
 
-    async def _opened(self) -> Any:
-        def open_with_http() -> Any:
-            from nplt_server.providers.http_client import ProviderHttpClient
+    async def _opened(self) -> tuple[HttpClient, SdkRequests]:
+        def open_both() -> tuple[HttpClient, SdkRequests]:
+            from nplt_server.providers.http_client import HttpClient
+            from nplt_server.providers.sdk_requests import SdkRequests
 
-            connect_seconds = self._patience.connect_seconds
-            self._http = ProviderHttpClient(self.address, connect_seconds=connect_seconds)
-            return self._open(self._http)
+            http = HttpClient(self.address, connect_seconds=self._patience.connect_seconds)
+            return http, SdkRequests(self._open)
 
+        if self._open_clients is not None:
+            return self._open_clients
         async with self._opening:
-            if self._sdk is None:
+            if self._open_clients is None:
                 try:
-                    self._sdk = await anyio.to_thread.run_sync(open_with_http)
+                    self._open_clients = await anyio.to_thread.run_sync(open_both)
                 except ImportError:
                     raise ProviderRefused(f"{self.vendor}'s SDK is not installed here") from None
-            return self._sdk
+            return self._open_clients
 
 
 _WHOLE_KINDS = ("application/json", "text/html")
+"""The kinds of bodies that are no stream of events."""
 
 
-def _is_whole(response: httpx2.Response) -> bool:
-    """Whether the body is no stream of events; `bounded_http` has read it."""
-    return response.headers.get("content-type", "").lower().startswith(_WHOLE_KINDS)
+async def _fetched(http: HttpClient, request: HttpRequest, body: bytes) -> bytes:
+    from nplt_server.providers.http_client import RefusedStatus
+
+    deadline = asyncio.get_running_loop().time() + _LIST_SECONDS_MAX
+    response = await http.send(request, body, deadline=deadline)
+    try:
+        if not response.is_success:
+            raise RefusedStatus(response.status)
+        return await response.whole(_LIST_BYTES_MAX, deadline=deadline)
+    finally:
+        response.close()
 
 
-def _deltas_of_whole(response: httpx2.Response, parser: AnswerParser) -> list[ModelOutputDelta]:
-    body = response.content
+async def _deltas_of_whole(
+    response: HttpResponse, deadline: float, parser: AnswerParser
+) -> list[ModelOutputDelta]:
+    is_page = not response.content_type.startswith("application/json")
+    # The title is enough of the page of a proxy.
+    most = _ERROR_BYTES_MAX if is_page else _JSON_BYTES_MAX
+    body = await response.whole(most, deadline=deadline, may_cut=is_page)
     if (page := VendorError.of_body(body).page) is not None:
-        raise failure_of_page(response.status_code, page)
+        raise failure_of_page(response.status, page)
     return parser.feed_whole(body)
 
 
-def _chunks_of(response: httpx2.Response) -> AsyncIterator[bytes]:
-    chunks = response.aiter_bytes()
-    return _in_turn(chunks) if "content-encoding" in response.headers else chunks
-
-
-async def _in_turn(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Lets others run between two chunks: a few compressed bytes give many, without a wait."""
-    async for chunk in chunks:
-        yield chunk
-        await asyncio.sleep(0)
-
-
-async def _drain(chunks: AsyncIterator[bytes]) -> None:
-    """Reads the rest, mostly the end of the body, so that the connection can be used again."""
-    import httpx2
-
-    rest_bytes = 0
-    with suppress(httpx2.HTTPError), anyio.move_on_after(_DRAIN_SECONDS):
-        async for chunk in chunks:
-            rest_bytes += len(chunk)
-            if rest_bytes > _DRAIN_BYTES_MAX:
-                return
+def json_bytes(body: JsonObject) -> bytes:
+    try:
+        return orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # an integer of the settings that is longer than 64 bits
+        return json.dumps(body).encode()
 
 
 _OF_SCHEMAS = re.compile(

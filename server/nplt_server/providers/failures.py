@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import orjson
@@ -39,6 +39,9 @@ from nplt_server.providers.refusal_rules import (
     is_about_shape,
     refused_part,
 )
+
+if TYPE_CHECKING:
+    from nplt_server.providers.http_client import HttpFailure
 
 
 class VendorError(Struct, frozen=True, kw_only=True):
@@ -521,35 +524,27 @@ def failure_in_stream(body: VendorError, *, before_first_token: bool) -> Provide
 
 
 def failure_of_transport(
-    error: Exception, *, before_first_token: bool, address: str = ""
+    failure: HttpFailure | TimeoutError, *, before_first_token: bool, address: str = ""
 ) -> ProviderError:
-    """The error for an exception of `httpx2`, or of an SDK that has one as its cause. `address`:
-    the `base_url` that was called."""
-    import httpx2  # slow, but whoever has such an exception has imported it
+    """`address`: the `base_url` that was called."""
+    from nplt_server.providers.http_client import BodyTooLarge, NoConnection, UnusableAddress
 
-    from nplt_server.bounded_http import BodyTooLarge
-
-    is_its_own = isinstance(error, httpx2.HTTPError | httpx2.InvalidURL)
-    cause = error if is_its_own else error.__cause__
-    failures: tuple[tuple[tuple[type[Exception], ...], ProviderError], ...] = (
-        (
-            (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout),
-            ProviderUnavailable(_why_no_connection(error, address), of_provider=True),
-        ),
-        (
-            (BodyTooLarge,),
-            ProviderRefused("the provider sent an answer that is too large to be read"),
-        ),
-        ((httpx2.TimeoutException,), too_slow(before_first_token=before_first_token)),
-        (
-            (httpx2.UnsupportedProtocol, httpx2.InvalidURL),
-            ProviderRefused("the provider's address is not one that can be called; check base_url"),
-        ),
-    )
-    otherwise = ProviderUnavailable(
-        "the connection to the provider broke; ask again", before_first_token=before_first_token
-    )
-    return next((failure for kinds, failure in failures if isinstance(cause, kinds)), otherwise)
+    match failure:
+        case TimeoutError():
+            return too_slow(before_first_token=before_first_token)
+        case NoConnection():
+            return ProviderUnavailable(_why_no_connection(failure, address), of_provider=True)
+        case BodyTooLarge():
+            return ProviderRefused("the provider sent an answer that is too large to be read")
+        case UnusableAddress():
+            return ProviderRefused(
+                "the provider's address is not one that can be called; check base_url"
+            )
+        case _:
+            return ProviderUnavailable(
+                "the connection to the provider broke; ask again",
+                before_first_token=before_first_token,
+            )
 
 
 def _why_no_connection(error: Exception, address: str) -> str:

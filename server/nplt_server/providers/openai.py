@@ -7,15 +7,13 @@ Options a model is known to refuse are left out; unknown models get everything.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from nplt_protocol import JsonObject, JsonValue
 from nplt_protocol.messages import EFFORTS
 from nplt_server.digest.text import clean_text
 from nplt_server.providers import LlmRequest, UsageReport
-from nplt_server.providers.client import RawResponse, VendorClient
+from nplt_server.providers.client import VendorClient
 from nplt_server.providers.compiler import UserStep, fitting_tool_name, own_names
 from nplt_server.providers.failures import object_of
 from nplt_server.providers.schemas import (
@@ -30,45 +28,39 @@ from nplt_server.request_form import RequestForm
 from nplt_server.tools import ToolDescription
 
 if TYPE_CHECKING:
+    import httpx2
     import openai
-
-    from nplt_server.providers.http_client import ProviderHttpClient
 
 
 class OpenAIClient(VendorClient):
     vendor = "OpenAI"
     vendor_url = "https://api.openai.com/v1"
 
-    def _open(self, http: ProviderHttpClient) -> openai.AsyncOpenAI:
+    def _open(self, http: httpx2.AsyncClient) -> openai.AsyncOpenAI:
         import openai
 
-        self._sdk_error = openai.OpenAIError
         sdk = openai.AsyncOpenAI(
             api_key=self._api_key,
             base_url=self.address,
             max_retries=0,
-            timeout=http.timeout,
+            timeout=None,
             http_client=http,
         )
         sdk.organization = sdk.project = None
         sdk._custom_headers = self._headers
         return sdk
 
-    async def _pages(self, sdk: openai.AsyncOpenAI) -> AsyncIterator[RawResponse]:
-        yield await sdk.models.with_raw_response.list()
+    async def _ask(self, sdk: openai.AsyncOpenAI, rendered: RenderedRequest) -> None:
+        if "input" in rendered.body:
+            await sdk.responses.with_raw_response.create(stream=True)
+        else:
+            await sdk.chat.completions.with_raw_response.create(model="", messages=(), stream=True)
+
+    async def _ask_for_models(self, sdk: openai.AsyncOpenAI, after: str | None) -> None:
+        await sdk.models.with_raw_response.list()
 
     def _address_hint(self, path: str) -> str:
         return "" if "/v1" in path else "it mostly ends in /v1"
-
-    def _request(
-        self, sdk: openai.AsyncOpenAI, rendered: RenderedRequest
-    ) -> AbstractAsyncContextManager[RawResponse]:
-        body = rendered.body
-        if "input" in body:
-            return sdk.responses.with_streaming_response.create(stream=True, extra_body=body)
-        return sdk.chat.completions.with_streaming_response.create(
-            model="", messages=(), stream=True, extra_body=body
-        )
 
 
 # ------------------------------------------------------------------------------

@@ -47,6 +47,11 @@ class RenderedRequest(Struct, frozen=True, kw_only=True):
     """Our names of tools, by the names that are sent."""
     betas: tuple[str, ...] = ()
 
+    @property
+    def kind(self) -> tuple[str, tuple[str, ...]]:
+        """Requests of the same kind have the same address and headers."""
+        return ("responses" if "input" in self.body else "messages", self.betas)
+
 
 _IDS = ("id", "call_id", "tool_call_id")
 _ID = re.compile(r"(?=[\w-]*\d)[\w-]{8,}")
