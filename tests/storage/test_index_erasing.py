@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from msgspec.structs import replace
 from tests.storage.conversations import Pen, answer, prompt
 from tests.storage.surveyed_files import SurveyedFile, SurveyedFiles
 
-from nplt_storage import SearchQuery
+from nplt_storage import SearchHit, SearchQuery
 from nplt_storage.entries import Entry, ModelInputEntry
+from nplt_storage.index import full_text
 from nplt_storage.index.worker import ConversationIndex
-from nplt_storage.search import searched_text
+from nplt_storage.search import hit_without_snippet, searched_text
 
 SECRET = "hunter2swordfish"
 TRACE = b"swordfish"
@@ -93,6 +97,34 @@ async def test_redacted_words_leave_the_files_at_once(
     assert (await index.search("ada", SearchQuery(text=SECRET))).hits == ()
     found = await index.search("ada", SearchQuery(text="word59"))
     assert len(found.hits) == 3, "all else can be found"
+
+
+async def test_a_message_redacted_during_a_search_does_not_fail_the_search(
+    index: ConversationIndex, files: SurveyedFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_found, is_redacted = threading.Event(), threading.Event()
+
+    def pause(*message: Any) -> SearchHit:
+        is_found.set()
+        is_redacted.wait(30)
+        return hit_without_snippet(*message)
+
+    monkeypatch.setattr(full_text, "hit_without_snippet", pause)
+    file = files.by_id["s1"]
+    seq = redact(file)
+    async with anyio.create_task_group() as tasks:
+
+        async def search() -> None:
+            found = await index.search("ada", SearchQuery(text=SECRET))
+            assert [SECRET in hit.snippet for hit in found.hits] == [True]
+
+        tasks.start_soon(search)
+        await anyio.to_thread.run_sync(is_found.wait)
+        tasks.start_soon(index.redact, file.row, file.stamp, seq)
+        await anyio.wait_all_tasks_blocked()
+        await index.known("s1")  # the message is removed by then
+        is_redacted.set()
+    assert (await index.search("ada", SearchQuery(text=SECRET))).hits == ()
 
 
 async def test_a_word_redacted_as_soon_as_it_was_noted_leaves_too(

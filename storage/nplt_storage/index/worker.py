@@ -296,7 +296,8 @@ class ConversationIndex:
             return tables.search(user, query)
 
         def find_in_thread() -> SearchPage:
-            with closing(open_reader(self._path)) as connection:
+            # One transaction: what is found can't be removed before its text is read.
+            with closing(open_reader(self._path)) as connection, transaction(connection):
                 return find(IndexTables(connection))
 
         turn = self._searching.setdefault(user, anyio.Lock())
