@@ -262,12 +262,13 @@ class MemoryStore:
     async def is_trash_of_another(self, session_id: str, user: str) -> bool:
         return session_id in self._trash and self._trash[session_id][1].row.user != user
 
-    async def trash(self, user: str) -> Sequence[DeletedConversation]:
-        return [
+    async def trash(self, user: str, *, limit: int | None = None) -> Sequence[DeletedConversation]:
+        found = [
             DeletedConversation(row=stored.row, deleted_at=at)
             for at, stored in reversed(self._trash.values())
             if stored.row.user == user
         ]
+        return found[:limit]
 
     # All of them
 

@@ -202,9 +202,9 @@ class ConversationStore(Protocol):
         not free for this user."""
         ...
 
-    async def trash(self, user: str) -> Sequence[DeletedConversation]:
+    async def trash(self, user: str, *, limit: int | None = None) -> Sequence[DeletedConversation]:
         """The conversations that this user can undelete, last deleted first; each id occurs
-        once."""
+        once. `limit`: only so many of them, because all may take long to read."""
         ...
 
     # All of them

@@ -284,7 +284,7 @@ async def _remaining(services: Services, erased: Erased) -> Sequence[Remaining]:
             )
         )
     try:
-        has_trash = bool(await services.histories.trash(erased.user))
+        has_trash = bool(await services.histories.trash(erased.user, limit=1))
     except StorageError:
         has_trash = True
     if has_trash:

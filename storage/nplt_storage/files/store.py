@@ -58,7 +58,14 @@ from nplt_storage.index.updates import FileStamp, PromptsFound
 from nplt_storage.json_values import check_object, check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page
-from nplt_storage.rows import UNKNOWN_USER, ConversationRow, RowPage, RowQuery
+from nplt_storage.rows import (
+    UNKNOWN_USER,
+    ConversationRow,
+    RowPage,
+    RowQuery,
+    row_as_bytes,
+    row_from_bytes,
+)
 from nplt_storage.search import SearchPage, SearchQuery
 from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import (
@@ -143,9 +150,9 @@ class JsonFileStore:
         """Files that another program changed, as they were when they were read."""
         self._trash_emptied_at = clock()  # by the start
         self._trash_counted_at = directory.settings.seconds()
-        self._trash_rows: dict[str, ConversationRow] = {}
-        """The rows of deleted conversations that have been listed, by folder and file name; their
-        files do not change."""
+        self._trash_rows: dict[str, bytes] = {}
+        """The encoded rows of deleted conversations that have been listed, by folder and file name;
+        their files do not change. Decoded they would take twice the memory."""
 
     @classmethod
     async def open_directory(
@@ -328,17 +335,23 @@ class JsonFileStore:
         trash = self._directory.trash
         return bool(await self._threads.read(lambda: trash.owners(session_id)) - {user})
 
-    async def trash(self, user: str) -> Sequence[DeletedConversation]:
-        return await self._threads.read(lambda: self._trash_of(user))
+    async def trash(self, user: str, *, limit: int | None = None) -> Sequence[DeletedConversation]:
+        return await self._threads.read(lambda: self._trash_of(user, limit))
 
-    def _trash_of(self, user: str) -> list[DeletedConversation]:
+    def _trash_of(self, user: str, limit: int | None) -> list[DeletedConversation]:
         """Blocks: files that were not listed before are read."""
-        known, self._trash_rows = self._trash_rows, {}
+        known = self._trash_rows
+        if limit is None:  # all are listed: rows of those that are gone are dropped
+            self._trash_rows = {}
         found: dict[str, DeletedConversation] = {}
         for at, session_id, path in self._directory.trash.conversations():
+            if len(found) == limit:
+                break
             name = f"{path.parent.name}/{path.name}"  # a path would take as much room as the row
-            row = known.get(name) or self._directory.row_in(path, session_id)[0]
-            self._trash_rows[name] = row
+            if name not in known:
+                known[name] = row_as_bytes(self._directory.row_in(path, session_id)[0])
+            row = row_from_bytes(known[name])
+            self._trash_rows[name] = known[name]
             if row.user == user:
                 found.setdefault(session_id, DeletedConversation(row=row, deleted_at=at))
         return list(found.values())

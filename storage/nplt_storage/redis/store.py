@@ -468,13 +468,15 @@ class RedisStore:
         return row is not None and row.user != user
 
     @in_worker_thread
-    def trash(self, user: str) -> Sequence[DeletedConversation]:
+    def trash(self, user: str, *, limit: int | None = None) -> Sequence[DeletedConversation]:
         """The deleted conversations. Those that have expired or were replaced are removed from the
         list."""
         found: list[DeletedConversation] = []
         key = self._keyspace.of_user("deleted", user)
         listed = self._connection.ask("ZREVRANGE", key, 0, -1, "WITHSCORES")
         for place, score in zip(listed[::2], listed[1::2], strict=True):
+            if len(found) == limit:
+                break
             row, at = self._deleted(place.decode())
             if row is not None and at is not None and row.user == user:
                 found.append(DeletedConversation(row=row, deleted_at=at))
