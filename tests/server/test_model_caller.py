@@ -316,7 +316,7 @@ async def test_a_fallback_gets_a_context_that_fits_its_own_window() -> None:
 
 
 async def test_a_fallback_whose_window_is_too_small_is_skipped() -> None:
-    tiny = ModelFacts(context_tokens=16, output_tokens=8)
+    tiny = ModelFacts(context_tokens=4, output_tokens=2)
     context_services = ContextServices(
         counting=TokenCounting(CharacterCounter()), models=ModelCatalog({"b/model": tiny})
     )

@@ -24,6 +24,7 @@ from nplt_server.conversations.attachments_shown import AttachmentReader
 from nplt_server.conversations.record import QUICK_ENTRIES_MAX, ConversationRecord
 from nplt_server.conversations.services import Compressible, OverThreshold, Services
 from nplt_server.providers import CallRoom
+from nplt_server.tools import ToolOffer
 from nplt_storage.entries import (
     Entry,
     EpochEntry,
@@ -43,6 +44,10 @@ _QUICK_CHARACTERS_MAX: Final = 64 * 1024
 _QUICK_DIGEST_MAX: Final = 16 * 1024
 """The most characters that are digested without a thread."""
 
+_TOOLS_SHARE_MAX: Final = 2 / 3
+"""Of a window that tools would fill further than this, too little is left for a prompt: the model
+is called without them."""
+
 _T = TypeVar("_T")
 
 
@@ -56,6 +61,8 @@ class ContextManager:
         self._ceilings: dict[str, CallRoom] = {}
         self._corrections_loaded: set[str] = set()
         """Models whose token correction was searched for in the record."""
+        self._without_tools: set[str] = set()
+        """Models whose windows have no room for tools, and that were called without them."""
         self._attachments: AttachmentReader | None = None
         self._computed: tuple[ConversationHistory | None, int] = (None, 0)
         """The history used in the last computation, and its `head_seq` then."""
@@ -148,11 +155,14 @@ class ContextManager:
             budget = min(budget, ceiling.context_tokens)
         if tokens_max is not None:
             budget = min(budget, tokens_max)
+        tools_tokens = 0
+        if facts.takes_tools:
+            tools_tokens = services.counting.tokens_of_tools(offer.digest, offer.texts)
+            if tools_tokens > _TOOLS_SHARE_MAX * budget:
+                offer, tools_tokens = ToolOffer(), 0
         return CallBudget(
             budget_tokens=budget,
-            tools_tokens=services.counting.tokens_of_tools(offer.digest, offer.texts)
-            if facts.takes_tools
-            else 0,
+            tools_tokens=tools_tokens,
             offer=offer,
             threshold=services.rules.threshold,
             keep=services.rules.keep,
@@ -277,6 +287,13 @@ class ContextManager:
             if entry.invocation and model_name(entry.invocation) == model and isinstance(real, int):
                 self.services.counting.learn(model, counted=entry.sent.tokens, real=real)
                 return
+
+    def begins_without_tools(self, model: str) -> bool:
+        """Whether a call without tools is the first one to this model, since the conversation was
+        opened, for which there are tools but no room."""
+        is_first = bool(self._tools.offer.descriptions) and model not in self._without_tools
+        self._without_tools.add(model)
+        return is_first
 
     def has_answered(self, model: str) -> bool:
         """Whether the model gave one of the newest outputs."""

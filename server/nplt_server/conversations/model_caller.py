@@ -304,7 +304,7 @@ class ModelCaller:
             invocation, view, self._record.options, form=form, answer_only=answer_only
         )
         self._announce_left_out(view)
-        self._remind_without_tools()
+        self._remind_without_tools(view)
         await self._stream(request, made)
         if output.stop_reason == "pause":
             await self._go_on_after_pauses(request, made)
@@ -576,9 +576,16 @@ class ModelCaller:
             "notice", f"{self.model} takes no tools and is asked without them{said}"
         )
 
-    def _remind_without_tools(self) -> None:
+    def _remind_without_tools(self, view: ContextView) -> None:
         """Says once in a conversation that the model takes no tools, also where that was learned
-        in another one."""
+        in another one, or that its window has no room for them."""
+        if not view.call_budget.offer.descriptions and self._context.begins_without_tools(
+            self.model
+        ):
+            self._events.send_status(
+                "notice",
+                f"{self.model} is asked without tools: they would fill most of its window",
+            )
         if self._said_without_tools or not self.route.is_listed:
             return
         form = self._router.learned.of(self.model)
