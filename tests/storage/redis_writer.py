@@ -48,9 +48,10 @@ async def write(
             await opened.record.close()
             opened = None
     if opened is not None:
-        opened.record.journal_delta(f"{name}{turns - 1}", 0, "text", f"{name} was ")
-        opened.record.journal_delta(f"{name}{turns - 1}", 0, "text", "saying")
-    await store._connection.in_thread(store._sender.flush)
+        for piece in (f"{name} was ", "saying"):
+            stored = opened.record.journal_delta(f"{name}{turns - 1}", 0, "text", piece)
+            assert stored is not None
+            assert await stored
     print("waiting", flush=True)
     await asyncio.Event().wait()
 

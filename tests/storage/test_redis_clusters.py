@@ -120,8 +120,7 @@ async def test_all_keys_of_a_conversation_are_in_one_slot(one_node: RedisCluster
         await writer.record.keep_blob(b"beside")
         await writer.turns(1, 1)
         await writer.write(prompt("t2"))
-        writer.record.journal_delta("t2", 0, "text", "so far")
-    await store._connection.in_thread(store._sender.flush)
+        assert await writer.journal("t2", 0, "text", "so far")
     with one_node.nodes[0].client() as client:
         keys: Any = client.keys("slot:{s1}:*")
     assert len(keys) == 5

@@ -58,8 +58,7 @@ async def full_conversation(store: RedisStore) -> Writer:
     blob = await writer.record.keep_blob(b"sesame in a blob")
     await writer.turns(1, 4)
     await writer.write(prompt("a"), asking("a"), looking("a", "sesame", blob))
-    writer.record.journal_delta("a", 1, "text", "so far")
-    await store._connection.in_thread(store._sender.flush)
+    assert await writer.journal("a", 1, "text", "so far")
     return writer
 
 

@@ -77,7 +77,7 @@ async def older(store: RedisStore, server: RedisServer, prefix: str, session_id:
     await writer.turns(1, 5)
     await writer.write(replace(prompt("a"), message_id="m1"), asking("a"))
     await writer.write(looking("a", "seen", blob))
-    writer.record.journal_delta("a", 1, "text", "so far")
+    assert await writer.journal("a", 1, "text", "so far")
     await writer.record.close()
     to_older_layout(server, prefix, session_id)
     return writer

@@ -106,12 +106,6 @@ async def test_a_server_that_closes_leaves_nothing_locked(
     await two.open("s1")
 
 
-async def is_journaled(writer: Writer, turn_id: str, text: str) -> bool:
-    stored = writer.record.journal_delta(turn_id, 0, "text", text)
-    assert stored is not None
-    return await stored
-
-
 async def test_who_slept_through_its_lease_is_refused_though_nothing_was_written_yet(
     one: RedisStore, two: RedisStore, redis_server: RedisServer, prefix: str
 ) -> None:
@@ -121,7 +115,7 @@ async def test_who_slept_through_its_lease_is_refused_though_nothing_was_written
     heir = Writer.of(MAKE, await two.open("s1"))
     with pytest.raises(WrittenElsewhere):
         await sleeper.write(answer("t1", "from one who slept"))
-    assert not await is_journaled(sleeper, "t1", "from one who slept")
+    assert not await sleeper.journal("t1", 0, "text", "from one who slept")
     await sleeper.record.close()
     with redis_server.client() as client:
         assert not client.exists(f"{prefix}{{s1}}:live")
@@ -221,7 +215,7 @@ async def test_a_fenced_owner_changes_nothing_any_more(
             await frozen.record.keep_blob(b"too late")
         with pytest.raises(WrittenElsewhere):
             await frozen.record.redact(1, at=START)
-        assert not await is_journaled(frozen, "t2", "too late")
+        assert not await frozen.journal("t2", 0, "text", "too late")
         with pytest.raises(ConversationHeld):
             await one.delete("s1")
         left = client.pttl(f"{prefix}{{s1}}:owner")
@@ -260,7 +254,7 @@ async def test_past_its_lease_an_owner_acquires_again_before_its_answer_may_be_s
     writer = await Writer.create(MAKE, one)
     await writer.write(prompt("t1"))
     monkeypatch.setattr(one._leases, "clock", lambda: boot_time() + 60)
-    assert await is_journaled(writer, "t1", "so far")
+    assert await writer.journal("t1", 0, "text", "so far")
     assert b"so far" in redis_server.call("GET", f"{prefix}{{s1}}:live")
     with redis_server.client() as client:
         assert generation(client, prefix) == 2

@@ -65,7 +65,7 @@ from nplt_storage.rows import BadCursor, ConversationRow, RowQuery, fold_all, ne
 from nplt_storage.search import SearchQuery
 from nplt_storage.sent_before import SentBefore
 from nplt_storage.store import ConversationStore as Store
-from nplt_storage.store import Opened, Origin, PartialAnswer, Record
+from nplt_storage.store import DeltaKind, Opened, Origin, PartialAnswer, Record
 
 # ------------------------------------------------------------------------------
 # Store makers
@@ -262,6 +262,11 @@ class Writer(Struct):
     async def append(self, entry: Entry) -> None:
         """Appends through the record alone; the history is not updated."""
         await self.record.append(entry)
+
+    async def journal(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> bool:
+        """Journals a piece of a running answer. Returns whether it may be shown."""
+        stored = self.record.journal_delta(turn_id, call, kind, text)
+        return stored is None or await stored
 
     async def redact(self, seq: int) -> Entry:
         return await self.record.redact(seq, at=self.clock())
@@ -1376,19 +1381,19 @@ async def _partial_answer(store: Store, writer: Writer) -> PartialAnswer | None:
 
 async def entries_are_there_when_opened_again(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"), asking("t1"), looking("t1"))
-    writer.record.journal_delta("t1", 1, "reasoning", "hm, ")
-    writer.record.journal_delta("t1", 1, "text", "It ")
-    writer.record.journal_delta("t1", 1, "reasoning", "so\n")
-    writer.record.journal_delta("t1", 1, "text", "was \x00漢")
+    await writer.journal("t1", 1, "reasoning", "hm, ")
+    await writer.journal("t1", 1, "text", "It ")
+    await writer.journal("t1", 1, "reasoning", "so\n")
+    await writer.journal("t1", 1, "text", "was \x00漢")
     wanted = PartialAnswer(turn_id="t1", call=1, text="It was \x00漢", reasoning="hm, so\n")
     expect_equal(await _partial_answer(store, writer), wanted, "what was said so far")
 
 
 async def the_words_of_an_earlier_call_are_not_mixed_in(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"))
-    writer.record.journal_delta("t1", 0, "text", "first")
+    await writer.journal("t1", 0, "text", "first")
     await writer.write(asking("t1"), looking("t1"))
-    writer.record.journal_delta("t1", 1, "text", "second")
+    await writer.journal("t1", 1, "text", "second")
     wanted = PartialAnswer(turn_id="t1", call=1, text="second")
     expect_equal(await _partial_answer(store, writer), wanted, "what was said so far")
 
@@ -1407,9 +1412,9 @@ async def what_became_an_entry_is_forgotten(make: Maker, store: Store) -> None:
 
 async def the_end_of_another_turn_does_not_forget_it(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"), prompt("t2"))
-    writer.record.journal_delta("t1", 0, "text", "one ")
+    await writer.journal("t1", 0, "text", "one ")
     await writer.write(fault("t2"))
-    writer.record.journal_delta("t1", 0, "text", "two")
+    await writer.journal("t1", 0, "text", "two")
     wanted = PartialAnswer(turn_id="t1", call=0, text="one two")
     expect_equal(await _partial_answer(store, writer), wanted, "what was said so far")
 
@@ -1429,7 +1434,7 @@ async def after_a_crash_there_is_how_it_began(make: Maker, store: Store, writer:
     await writer.write(prompt("t1"))
     pieces = [f"piece {number}, " for number in range(50)]
     for piece in pieces:
-        writer.record.journal_delta("t1", 0, "text", piece)
+        await writer.journal("t1", 0, "text", piece)
     store = await make.after_crash(store)
     turns = (await store.open("s1")).partial_answer
     whole = "".join(pieces)
@@ -1756,7 +1761,7 @@ async def an_unused_conversation_expires(make: Maker, store: Store, writer: Writ
 @where("expire", ttl_seconds=100)
 async def opening_and_touching_keep_it_alive(make: Maker, store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"))
-    writer.record.journal_delta("t1", 0, "text", "so far")
+    await writer.journal("t1", 0, "text", "so far")
     await writer.record.close()
     await make.pass_time(60)
     opened = await store.open("s1")
