@@ -256,6 +256,22 @@ class Member(Struct, frozen=True, kw_only=True):
     started_at: float = 0.0
 
 
+class SharedCounts(Struct, kw_only=True):
+    """What has happened since the start of this server, as operators count it."""
+
+    leases_lost: int = 0
+    """Conversations that another server acquired although this one had not given them up."""
+    writes_fenced: int = 0
+    """Writes that were refused because another server owns the conversation."""
+    takeovers: int = 0
+    """Conversations acquired from a server that had not given them up."""
+    journal_gaps_mended: int = 0
+    """Running answers whose stored text was written again from its beginning."""
+    outages: int = 0
+    """How often the store was away."""
+    outage_seconds: float = 0.0
+
+
 @runtime_checkable
 class Shared(Protocol):
     """A store that several servers use at once, and through which they know each other."""
@@ -264,6 +280,9 @@ class Shared(Protocol):
     def server_id(self) -> str:
         """The id of this server among the members."""
         ...
+
+    @property
+    def counts(self) -> SharedCounts: ...
 
     def join(self) -> None:
         """Announces this server to the others until the store is closed."""

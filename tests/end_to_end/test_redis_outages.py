@@ -147,6 +147,8 @@ def wait_for_storage(client: RawClient) -> str:
 
 
 WORDS = "word " * 40
+STOP_SECONDS_MAX = 30
+"""The server needs 15 s at most; a busy machine may take longer."""
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
@@ -192,6 +194,23 @@ def test_what_was_not_sent_as_finished_before_a_kill_is_told_once_and_truly_afte
     by_turn = {each["turn_id"]: each for each in stored if each["role"] == "assistant"}
     assert by_turn[first["turn_id"]]["state"] == "interrupted"
     assert by_turn[second["turn_id"]]["state"] == "completed"
+
+
+def test_a_server_stops_in_time_while_redis_is_away_and_the_turn_ends_at_the_next_start(
+    server: ServerProcess, redis: RedisServer
+) -> None:
+    with RawClient(server.port) as client:
+        client.hello()
+        receipt = client.request(PROMPT, {"text": WORDS, "model": "slow/echo"}).json
+        client.event(TEXT_DELTA)
+        with down(redis):
+            wait_for_storage(client)
+            began = time.monotonic()
+            assert server.terminate() == 0
+            assert time.monotonic() - began < STOP_SECONDS_MAX
+            assert all(each.type != TURN_FINISHED for each in client.until_closed())
+    server.start()
+    assert taken_over(server.port, receipt["session_id"])["state"] == "interrupted"
 
 
 def test_the_text_shown_after_an_outage_survives_a_kill(

@@ -16,7 +16,15 @@ from tests.server.approvals import SOMEONE, Asked, asking, until
 from tests.server.services import EventRecorder
 
 from nplt_protocol.errors import RequestError
-from nplt_protocol.messages import Cleared, Prompt, SessionEvent, ToolFinished, ToolStarted
+from nplt_protocol.messages import (
+    AgentThought,
+    ApprovalRequest,
+    Cleared,
+    Prompt,
+    SessionEvent,
+    ToolFinished,
+    ToolStarted,
+)
 from nplt_server.conversations import operations
 from nplt_server.conversations.approvals import question_event, remembered_decisions
 from nplt_server.conversations.broadcast import ConnectedClient
@@ -295,6 +303,20 @@ answers = st.lists(
     min_size=1,
     max_size=9,
 )
+
+
+async def test_a_question_that_expires_while_the_shared_store_is_away_is_not_asked_again() -> None:
+    async with asking(seconds_max=0.05) as here:
+        here.store.is_leased = True
+        (question,) = await here.ask("write")
+        here.store.full_for = ("approval",)
+        thoughts = partial(here.received, AgentThought)
+        await until(lambda: any(each.type == "waiting" for each in thoughts()))
+        here.store.full_for = ()
+        assert (await here.ended()).state == "completed"
+        assert [fact.state for fact in here.facts] == ["asked", "denied"]
+        assert {fact.approval_id for fact in here.facts} == {question.approval_id}
+        assert len(here.received(ApprovalRequest)) == 1
 
 
 @settings(max_examples=20)

@@ -10,7 +10,7 @@ import pytest
 
 from nplt_server.tasks import TurnSlots
 from nplt_storage.errors import ConversationHeld, StorageUnavailable
-from nplt_storage.store import Member
+from nplt_storage.store import Member, SharedCounts
 
 pytestmark = pytest.mark.anyio
 SECONDS_MAX = 30.0
@@ -20,6 +20,7 @@ class SharedSlots:
     """A store of which another server holds all slots of bob."""
 
     server_id = "one"
+    counts = SharedCounts()
 
     def __init__(self) -> None:
         self.is_down = False

@@ -232,7 +232,9 @@ class Approvals:
         before = last_words_of_step(self._record.history, turn_id).get(tool_call.tool_call_id)
         if before is not None and before.state != "asked":
             return before  # asked before a restart, decided since
-        question = self._open.get(before.approval_id) if before else None
+        question = None
+        if before is not None:  # asked before a restart, or its decision could not be stored
+            question = self._open.get(before.approval_id) or self._open_question(before, tool_call)
         if question is None:
             draft = ApprovalEntry(
                 turn_id=turn_id,

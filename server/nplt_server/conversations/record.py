@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 EntryT = TypeVar("EntryT", bound=Entry)
 _T = TypeVar("_T")
 
+_TAKEN_OVER: Final = "another server has taken the conversation over"
 QUICK_ENTRIES_MAX: Final = 256
 """A computation over this many entries in memory takes a few milliseconds and needs no thread."""
 
@@ -268,9 +269,9 @@ class ConversationRecord:
         except ConversationReadOnly:
             self.profile.check_there()
             raise
-        except (WrittenElsewhere, ConversationNotFound):
+        except (WrittenElsewhere, ConversationNotFound) as error:
             self.profile.check_there()
-            self.mark_stale()
+            self.mark_stale(_why_stale(error))
             raise
         if after is not None or not is_rollback:
             self.history.add(entry, after)
@@ -322,8 +323,8 @@ class ConversationRecord:
         if self.lease is not None and self.lease.is_lapsed:
             try:
                 await self.lease.reclaim()
-            except (WrittenElsewhere, ConversationNotFound):
-                self.mark_stale()
+            except (WrittenElsewhere, ConversationNotFound) as error:
+                self.mark_stale(_why_stale(error))
                 raise
 
     def journal_delta(
@@ -451,10 +452,16 @@ class ConversationRecord:
             self._hold(opened.record)
             self.history, self.row = opened.history, opened.row
 
-    def mark_stale(self, why: str = "another server has taken the conversation over") -> None:
+    def mark_stale(self, why: str = _TAKEN_OVER) -> None:
         """The turn queue ends the running turn for this reason. Clients detach, attach again
         and read the current record."""
         if not self.is_stale:
-            log.warning("%s must be opened anew: %s", self.session_id, why)
+            log.warning("%s must be opened again: %s", self.session_id, why)
             self.staleness.set_result(why)
             self.broadcast.announce("lagged", {"head_seq": self.history.head_seq})
+
+
+def _why_stale(error: StorageError) -> str:
+    if isinstance(error, ConversationNotFound):
+        return "it has expired or was deleted"
+    return _TAKEN_OVER

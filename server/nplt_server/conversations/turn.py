@@ -37,7 +37,7 @@ from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.model_caller import CallOutcome, ModelCaller
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.services import Compressible, Services
-from nplt_server.conversations.turn_events import TurnEvents
+from nplt_server.conversations.turn_events import STORAGE_SLOW_SECONDS, TurnEvents
 from nplt_server.errors import (
     AnswerRejected,
     ProviderError,
@@ -73,9 +73,6 @@ _OWN_MESSAGES_MAX: Final = 20
 _AROUND_BYTES_MAX: Final = 64 * 1024
 _STORAGE_RETRY_SECONDS: Final = (0.1, 1.0)
 """The first and the longest pause before a write to an absent store is tried again."""
-
-_STORAGE_SLOW_SECONDS: Final = 1.0
-"""A wait for the journal that takes longer is announced."""
 
 _Written = TypeVar("_Written")
 
@@ -139,6 +136,11 @@ class TurnClock:
     def go_on(self) -> None:
         if self._scope is not None:
             self._scope.deadline = monotonic() + self._seconds_left
+
+    def add(self, seconds: float) -> None:
+        """Adds to the time that is left."""
+        if self._scope is not None:
+            self._scope.deadline += seconds
 
 
 CANCELLED: Final = "cancelled"
@@ -238,11 +240,13 @@ class TurnRun:
                 self._clock.go_on()
 
     async def until_stored(self, write: Callable[[], Awaitable[_Written]]) -> _Written:
-        """Repeats a write as long as the store that several servers share is away. The clients
-        are told. A full disk is an error: it may stay full."""
+        """Repeats a write as long as the store that several servers share is away. That time does
+        not count, and the clients are sent the reason. A full disk is an error, because it may stay
+        full."""
         pause, longest = _STORAGE_RETRY_SECONDS
         is_announced = False
         while True:
+            began = monotonic()
             try:
                 return await write()
             except (StorageUnavailable, ConversationReadOnly) as error:
@@ -250,9 +254,9 @@ class TurnRun:
                 if record.lease is None or record.is_stale or record.is_closed:
                     raise
                 if not is_announced:
-                    log.warning("%s: a turn waits for storage: %s", record.session_id, error)
                     self.events.announce_wait(f"waits for storage: {error}")
                 is_announced = True
+            self._clock.add(monotonic() - began)
             with self._paused():
                 await anyio.sleep(pause)
             pause = min(pause * 2, longest)
@@ -379,7 +383,8 @@ class TurnRun:
             made = await self.until_stored(self._make_call)
         finally:
             self._update_token_usage()
-        await self._wait_until_sent()
+        if self.events.held:
+            await self._wait_until_sent()
         draft = made.entry(self.turn_id, self.call, self.services.new_entry_id)
         if "schema" in self.prompt.options and not draft.tool_calls:
             draft = replace(draft, rejected=await self._why_rejected(draft))
@@ -400,13 +405,10 @@ class TurnRun:
         return await self.caller.call(self.call, answer_only=self._has_rejected)
 
     async def _wait_until_sent(self) -> None:
-        """Waits until all text of the call was journaled and sent."""
-        if not self.events.is_held:
-            return
-        with anyio.move_on_after(_STORAGE_SLOW_SECONDS):
+        """Waits until all text of the call was journaled and sent. A long wait does not count."""
+        with anyio.move_on_after(STORAGE_SLOW_SECONDS):
             await self.events.wait_until_sent()
             return
-        self.events.announce_wait("waits for storage")
         with self._paused():
             await self.events.wait_until_sent()
 

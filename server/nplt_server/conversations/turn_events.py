@@ -19,6 +19,8 @@ _DELTA_CHARACTERS_MAX = 64 * 1024
 _TOOL_TEXT_CHARACTERS_MAX = 32 * 1024
 """Longer results of a tool are cut, longer arguments left out. Both are whole in the record."""
 _TOOL_NAME_CHARACTERS_MAX = 200
+STORAGE_SLOW_SECONDS = 1.0
+"""A wait for the journal that takes longer is announced."""
 
 
 @dataclass(slots=True)
@@ -52,7 +54,10 @@ class TurnEvents:
         self.turn_id = turn_id
         self._kind: DeltaKind = "text"
         self._pieces: list[str] = []
-        self._held: list[_HeldEvents] = []
+        self.held: list[_HeldEvents] = []
+        """The events that wait for the journal."""
+        self._held_since = 0.0
+        self._held_timer: asyncio.TimerHandle | None = None
         self._flush_handle: asyncio.Handle | None = None
         self.begin_call(0)
 
@@ -83,11 +88,6 @@ class TurnEvents:
         self._pieces.append(text)
         if self._flush_handle is None:
             self._flush_handle = asyncio.get_running_loop().call_soon(self.flush)
-
-    @property
-    def is_held(self) -> bool:
-        """Whether events wait for the journal."""
-        return bool(self._held)
 
     @property
     def has_output(self) -> bool:
@@ -153,18 +153,20 @@ class TurnEvents:
         journaled = self._record.journal_delta(self.turn_id, self.call, kind, text)
         events = self.deltas(kind, text, self._offsets_after_held[kind])
         self._offsets_after_held[kind] += len(text)
-        if journaled is None and not self._held:
+        if journaled is None and not self.held:
             self._send(_HeldEvents(None, events, kind, len(text), self._sent_offsets))
             return
-        self._held.append(_HeldEvents(journaled, events, kind, len(text), self._sent_offsets))
+        if not self.held:
+            self._begin_hold()
+        self.held.append(_HeldEvents(journaled, events, kind, len(text), self._sent_offsets))
         if journaled is not None:
             journaled.add_done_callback(lambda _: self._send_ready())
 
     def _emit(self, event: Event) -> None:
         """Emits the event after all text so far and after the held events."""
         self.flush()
-        if self._held:
-            self._held.append(_HeldEvents(None, [event], "text", 0, self._sent_offsets))
+        if self.held:
+            self.held.append(_HeldEvents(None, [event], "text", 0, self._sent_offsets))
         else:
             self._broadcast.emit(event)
 
@@ -174,19 +176,37 @@ class TurnEvents:
         ready.offsets[ready.kind] += ready.length
 
     def _send_ready(self) -> None:
-        while self._held:
-            journaled = self._held[0].journaled
+        while self.held:
+            journaled = self.held[0].journaled
             if journaled is not None and not journaled.done():
                 return
             if journaled is not None and not journaled.result():
-                self._held.clear()
+                self.held.clear()
                 return
-            self._send(self._held.pop(0))
+            self._send(self.held.pop(0))
+
+    def _begin_hold(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._held_since = loop.time()
+        if self._held_timer is None:
+            self._held_timer = loop.call_later(STORAGE_SLOW_SECONDS, self._check_hold)
+
+    def _check_hold(self) -> None:
+        """Announces a hold that takes long. There is one timer, however many pieces are held."""
+        self._held_timer = None
+        if not self.held:
+            return
+        loop = asyncio.get_running_loop()
+        left = self._held_since + STORAGE_SLOW_SECONDS - loop.time()
+        if left > 0:
+            self._held_timer = loop.call_later(left, self._check_hold)
+        else:
+            self.announce_wait("waits for storage")
 
     async def wait_until_sent(self) -> None:
         """Waits until everything flushed has been sent."""
-        while self._held:
-            if (journaled := self._held[0].journaled) is not None:
+        while self.held:
+            if (journaled := self.held[0].journaled) is not None:
                 await asyncio.wait([journaled])
             self._send_ready()
 

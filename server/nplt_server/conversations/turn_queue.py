@@ -275,7 +275,7 @@ class TurnQueue:
         if not stale.done():
             stale.add_done_callback(self._cancel_stale)
         try:
-            if self._unwritten_ends or not self._ending.is_quiet:
+            if self._unwritten_ends:
                 await self._write_ends_first()
             await turn.start()
             self.services.counters[self.record.user].turns_started += 1

@@ -35,6 +35,7 @@ from redis.sentinel import Sentinel
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.redis.address import RedisAddress, read_address
 from nplt_storage.redis.scripts import Keyspace
+from nplt_storage.store import SharedCounts
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class RedisConnection:
         self._connected: Client | None = None
         self._connecting = Lock()
         self._threads: anyio.CapacityLimiter | None = None
+        self.counts = SharedCounts()
         self.trouble: str | None = None
         """The reason for the last failure, until a command succeeds."""
 
@@ -144,7 +146,7 @@ class RedisConnection:
     ) -> list[Any]:
         """Runs a script for the keys of many conversations on one node. It bypasses the cluster
         client, which would ask some other node, perhaps one that is down, which keys a script
-        has."""
+        has. A refusal is returned in place of the reply."""
         commands = [
             ("EVALSHA", _sha1(script), len(keys), *keys, *arguments) for keys, arguments in group
         ]
@@ -157,11 +159,15 @@ class RedisConnection:
             if self.is_cluster:
                 self.call(*commands[0])  # which looks for the node that took its place
             raise
-        return [
-            # Its slot was moved, or Redis has forgotten the script.
-            self.run(script, each[0], *each[1]) if isinstance(reply, redis.ResponseError) else reply
-            for each, reply in zip(group, replies, strict=True)
-        ]
+        for place, reply in enumerate(replies):
+            if isinstance(reply, redis.ResponseError):
+                # Perhaps its slot was moved, or Redis has forgotten the script.
+                keys, arguments = group[place]
+                try:
+                    replies[place] = self.run(script, keys, *arguments)
+                except RedisError as error:
+                    replies[place] = error
+        return replies
 
     def node_name(self, key: str) -> str:
         """The name of the cluster node that has the key, as far as is known; else ""."""

@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import logging
 from asyncio import Future, get_running_loop
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
-from itertools import islice
+from io import StringIO
+from itertools import groupby, islice
+from operator import itemgetter
 from threading import Condition, Lock, Thread
+from time import monotonic
 from typing import Final, NamedTuple
 
 import orjson
@@ -39,11 +42,19 @@ _AT_ONCE: Final = 200
 """The most conversations in one pipeline."""
 
 
+class _Piece(NamedTuple):
+    kind: DeltaKind
+    text: str
+    stored: Future[bool]
+
+
 class _Write(NamedTuple):
-    call: tuple[str, int]
+    version: int
     at: int
-    """The number of bytes that Redis has already; 0 to write the text anew."""
+    """The number of bytes that Redis has already; 0 to write the whole text."""
     data: bytes
+    pieces: int
+    """The number of waiting pieces that it stores."""
 
 
 class LiveText:
@@ -53,14 +64,20 @@ class LiveText:
         """`partial_answer` is the text that Redis holds of a call whose server died."""
         self.owned = owned
         self.sending = Lock()
-        """Held while pieces are being sent, so that none arrives after the call's entry."""
+        """Held while pieces are being sent, so that none arrives after the call's entry, or after
+        the lease was returned."""
         self._call = (partial_answer.turn_id, partial_answer.call) if partial_answer else None
-        self._text = bytearray()
-        """The encoded pieces of the call, from its beginning."""
+        self._whole: dict[DeltaKind, StringIO] = {}
+        """The text of the call, from its beginning."""
         self._stored_bytes = 0
-        """How many bytes of them Redis has for certain."""
-        self._waiting: list[tuple[int, Future[bool]]] = []
-        """The end of each piece that is not stored yet, and the future of its writer."""
+        """How many encoded bytes Redis has for certain."""
+        self._waiting: list[_Piece] = []
+        """The pieces that are not stored yet."""
+        self._version = 0
+        """Changes when what is being sent no longer counts."""
+        self.has_gap = False
+        """Whether it is not known what Redis has, so that the next write has the whole text."""
+        self._is_closed = False
         self._lock = Lock()
 
     def add(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> Future[bool]:
@@ -68,10 +85,13 @@ class LiveText:
         encodable = text.encode(errors="replace").decode()  # half a surrogate pair is not
         stored: Future[bool] = get_running_loop().create_future()
         with self._lock:
+            if self._is_closed:
+                stored.set_result(False)
+                return stored
             if self._call != (turn_id, call):
                 self._reset((turn_id, call))
-            self._text += orjson.dumps((turn_id, call, kind, encodable)) + b"\n"
-            self._waiting.append((len(self._text), stored))
+            self._whole.setdefault(kind, StringIO()).write(encodable)
+            self._waiting.append(_Piece(kind, encodable, stored))
         return stored
 
     def is_outdated_by(self, entry: Entry) -> bool:
@@ -91,49 +111,70 @@ class LiveText:
     def drop(self) -> None:
         """The pieces that wait are neither sent nor shown."""
         with self._lock:
-            self._settle_waiting()
+            self._drop()
+
+    def close(self) -> None:
+        """Ends the journal of the conversation: nothing more is sent or shown."""
+        with self._lock:
+            self._is_closed = True
+            self._reset(None)
 
     def next_write(self) -> _Write | None:
         with self._lock:
             if not self._waiting or self._call is None:
                 return None
-            at = self._stored_bytes
-            return _Write(self._call, at, bytes(self._text[at:]))
+            pieces: list[tuple[DeltaKind, str]] = (
+                [(piece.kind, piece.text) for piece in self._waiting]
+                if self._stored_bytes
+                else [(kind, text.getvalue()) for kind, text in self._whole.items()]
+            )
+            data = _encoded(self._call, pieces)
+            return _Write(self._version, self._stored_bytes, data, len(self._waiting))
 
     def written(self, write: _Write) -> None:
         with self._lock:
-            if (write.call, write.at) != (self._call, self._stored_bytes):
+            if write.version != self._version:
                 return  # another call has begun meanwhile
-            self._stored_bytes += len(write.data)
-            done = [stored for end, stored in self._waiting if end <= self._stored_bytes]
-            self._waiting = self._waiting[len(done) :]
+            self._stored_bytes = write.at + len(write.data)
+            self.has_gap = False
+            done, self._waiting = self._waiting[: write.pieces], self._waiting[write.pieces :]
         _settle(done, is_stored=True)
 
     def write_whole(self) -> None:
-        """It is not known what Redis has."""
         with self._lock:
             self._stored_bytes = 0
+            self.has_gap = True
 
     def _reset(self, call: tuple[str, int] | None) -> None:
         self._call = call
-        self._text = bytearray()
-        self._stored_bytes = 0
-        self._settle_waiting()
+        self._whole = {}
+        self.has_gap = False
+        self._drop()
 
-    def _settle_waiting(self) -> None:
+    def _drop(self) -> None:
+        self._version += 1
+        self._stored_bytes = 0  # should the call go on, its next write has the dropped pieces too
         waiting, self._waiting = self._waiting, []
-        _settle([stored for _, stored in waiting], is_stored=False)
+        _settle(waiting, is_stored=False)
 
 
-def _settle(futures: Sequence[Future[bool]], *, is_stored: bool) -> None:
+def _encoded(call: tuple[str, int], pieces: Iterable[tuple[DeltaKind, str]]) -> bytes:
+    """One line for each run of pieces of the same kind."""
+    runs = groupby(pieces, key=itemgetter(0))
+    return b"".join(
+        orjson.dumps((*call, kind, "".join(text for _, text in run))) + b"\n" for kind, run in runs
+    )
+
+
+def _settle(pieces: Sequence[_Piece], *, is_stored: bool) -> None:
     def settle() -> None:
-        for stored in futures:
-            if not stored.done():
-                stored.set_result(is_stored)
+        for piece in pieces:
+            if not piece.stored.done():
+                piece.stored.set_result(is_stored)
 
-    if futures:
+    if pieces:
         with suppress(RuntimeError):  # the loop has ended, so no caller waits
-            futures[0].get_loop().call_soon_threadsafe(settle)
+            pieces[0].stored.get_loop().call_soon_threadsafe(settle)
 
 
 class LiveJournal:
@@ -157,20 +198,24 @@ class LiveJournal:
 
 
 class _Sender:
-    """Sends to one node. After a failure it tries again until it succeeds."""
+    """Sends to one node. What fails is sent again until it succeeds."""
 
     def __init__(self, connection: RedisConnection, leases: Leases) -> None:
         self._connection = connection
         self._leases = leases
         self._posted: dict[LiveText, None] = {}
+        self._failed: dict[LiveText, None] = {}
+        """Those that Redis refused, to be sent again at `_retry_at`."""
+        self._retry_at = 0.0
+        self._is_well = True
         self._changed = Condition()
         self._is_closed = False
         self._thread = Thread(target=self._work, name="redis live journal", daemon=True)
         self._thread.start()
 
-    def post(self, *lives: LiveText) -> None:
+    def post(self, live: LiveText) -> None:
         with self._changed:
-            self._posted.update(dict.fromkeys(lives))
+            self._posted[live] = None
             self._changed.notify()
 
     def close(self) -> None:
@@ -180,32 +225,30 @@ class _Sender:
         self._thread.join()
 
     def _work(self) -> None:
-        is_well = True
         while batch := self._next_batch():
             try:
                 self._send(batch)
-                is_well = True
             except Exception as error:
-                if is_well:
-                    expected = isinstance(error, RedisError)
-                    log.warning("running answers wait: %s", error, exc_info=not expected)
-                is_well = False
                 for live in batch:
-                    live.write_whole()
-                self.post(*batch)
-                with self._changed:
+                    self._send_again(live, error)
+                with self._changed:  # no other can be sent either
                     self._changed.wait_for(lambda: self._is_closed, _RETRY_SECONDS)
 
     def _next_batch(self) -> list[LiveText]:
         """Empty when the journal is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._posted or self._is_closed)
-            if self._is_closed:
-                return []
-            batch = list(islice(self._posted, _AT_ONCE))
-            for live in batch:
-                del self._posted[live]
-            return batch
+            while not self._is_closed:
+                now = monotonic()
+                if self._failed and now >= self._retry_at:
+                    self._posted.update(self._failed)
+                    self._failed.clear()
+                if self._posted:
+                    batch = list(islice(self._posted, _AT_ONCE))
+                    for live in batch:
+                        del self._posted[live]
+                    return batch
+                self._changed.wait(self._retry_at - now if self._failed else None)
+            return []
 
     def _send(self, batch: Sequence[LiveText]) -> None:
         with ExitStack() as held:
@@ -222,21 +265,38 @@ class _Sender:
             lasts = self._leases.milliseconds
             replies = self._connection.run_many(
                 scripts.APPEND_LIVE,
-                [(live.owned.keys, (token, lasts, *write[1:])) for live, token, write in group],
+                [
+                    (live.owned.keys, (token, lasts, write.at, write.data))
+                    for live, token, write in group
+                ],
             )
-        for (live, token, write), reply in zip(group, replies, strict=True):
-            match reply:
-                case b"done":
-                    self._leases.extend(live.owned, token, asked_at)
-                    live.written(write)
-                case b"gap":
-                    live.write_whole()
-                    self.post(live)
-                case b"fenced":
-                    if self._is_reclaimed(live, token):
+            for (live, token, write), reply in zip(group, replies, strict=True):
+                match reply:
+                    case b"done":
+                        self._is_well = True
+                        self._leases.extend(live.owned, token, asked_at)
+                        self._connection.counts.journal_gaps_mended += live.has_gap
+                        live.written(write)
+                    case b"gap":
+                        live.write_whole()
                         self.post(live)
-                case _:  # it was deleted
-                    live.drop()
+                    case b"fenced":
+                        if self._is_reclaimed(live, token):
+                            self.post(live)
+                    case RedisError():  # of this conversation alone
+                        self._send_again(live, reply)
+                    case _:  # it was deleted
+                        live.drop()
+
+    def _send_again(self, live: LiveText, error: Exception) -> None:
+        if self._is_well:
+            expected = isinstance(error, RedisError)
+            log.warning("running answers wait: %s", error, exc_info=not expected)
+        self._is_well = False
+        live.write_whole()
+        with self._changed:
+            self._failed[live] = None
+            self._retry_at = monotonic() + _RETRY_SECONDS
 
     def _is_reclaimed(self, live: LiveText, token: str | None = None) -> bool:
         """Reclaims the lease, or drops the text if another server has the conversation."""

@@ -261,13 +261,18 @@ class Leases:
             scripts.RENEW,
             [([owned.keys.owner], (token, self.milliseconds)) for owned, token in asked],
         )
+        refusals = [reply for reply in replies if isinstance(reply, RedisError)]
         for (owned, token), reply in zip(asked, replies, strict=True):
+            if isinstance(reply, RedisError):
+                continue
             if reply:
                 self.extend(owned, token, asked_at)
                 may_ask = asked_at - owned.since >= self._seconds
                 owned.wanted_by = reply if may_ask and isinstance(reply, bytes) else None
             elif owned.token == token:
                 owned.until = asked_at  # another server owns it now
+        if refusals:
+            raise refusals[0]
 
     # Notes for the other servers
 

@@ -133,8 +133,6 @@ class RedisRecord:
     def journal_delta(
         self, turn_id: str, call: int, kind: DeltaKind, text: str
     ) -> Future[bool] | None:
-        if self._is_closed:
-            return None
         stored = self._live.add(turn_id, call, kind, text)
         self._parts.journal.post(self._live)
         return stored
@@ -157,7 +155,8 @@ class RedisRecord:
 
     def _leave(self) -> None:
         self._parts.sender.flush()
-        self._live.drop()
+        with self._live.sending:  # a piece that arrives later would acquire the lease again
+            self._live.close()
         try:
             with self._lock:
                 self._settle()
@@ -171,7 +170,7 @@ class RedisRecord:
     def stop_writing(self) -> None:
         """Stops all writes, because the conversation was deleted."""
         self._is_closed = True
-        self._live.drop()
+        self._live.close()
         self._leases.forget(self.owned)
 
     def learn_turns(self, entries: Iterable[Entry]) -> None:

@@ -71,6 +71,7 @@ from nplt_storage.store import (
     Origin,
     Piece,
     Record,
+    SharedCounts,
     StoreDescription,
     check_byte_range,
     joined,
@@ -162,6 +163,10 @@ class RedisStore:
         self._connection.close()
 
     # The servers that share it
+
+    @property
+    def counts(self) -> SharedCounts:
+        return self._connection.counts
 
     def join(self) -> None:
         self._leases.start(announces=True)
