@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
@@ -118,9 +118,14 @@ class RecordingFace(ChatDisplay):
         self.input = text
 
     async def choose(
-        self, title: str, choices: Sequence[str], marked: str | None = None
+        self,
+        title: str,
+        choices: Sequence[str],
+        marked: str | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> str | None:
-        self.notices.append(f"{title}: {', '.join(choices)}")
+        words = (f"{one} {(about or {}).get(one, '')}".rstrip() for one in choices)
+        self.notices.append(f"{title}: {', '.join(words)}")
         return choices[-1]
 
     async def show_sessions(self, wanted: str) -> None:

@@ -12,9 +12,15 @@ from tests.client.hostile_bits import BITS, FORBIDDEN
 from tests.client.nplt_process import run_nplt
 
 from nplt_client import sync
-from nplt_client.render.reports import context_text, epoch_text, tools_text, usage_text
+from nplt_client.render.reports import (
+    context_text,
+    epoch_text,
+    model_words,
+    tools_text,
+    usage_text,
+)
 from nplt_protocol.json_text import JsonObject, JsonValue
-from nplt_protocol.messages import ContextAccount, EpochBegun, ToolList, UsageAccount
+from nplt_protocol.messages import ContextAccount, EpochBegun, ModelChoice, ToolList, UsageAccount
 
 ACCOUNT = ContextAccount(
     session_id="s",
@@ -224,6 +230,42 @@ def test_a_chat_shows_its_context_and_undoes_turns(server: str, tmp_path: Path) 
     assert any(line.startswith("billed ") for line in rest)
     assert any(line.startswith("notebook ") for line in rest)
     assert "compacting would not make the context shorter" in rest[-1]
+
+
+def test_usage_and_context_give_the_same_share_also_after_a_rollback(server: str) -> None:
+    def shares(client: sync.Client) -> set[object]:
+        account = client.context()
+        tokens = account.totals["tokens"]
+        assert isinstance(tokens, int)
+        share = round(100 * tokens / account.budget_tokens, 1)
+        return {share, client.usage().estimate["percent"]}
+
+    with sync.connect(server) as client:
+        client.ask_text(f"!slow 0.1 {'word ' * 60_000}")
+        before = shares(client)
+        client.roll_back(0)
+        after = shares(client)
+    assert len(before) == len(after) == 1
+    assert before != after
+
+
+def test_models_are_chosen_by_window_and_price() -> None:
+    choice = ModelChoice(
+        model="a/one",
+        previous_model="a/one",
+        models=("a/one", "local/two", "a/three"),
+        facts={
+            "a/one": {"context_tokens": 128_000, "price_in": 1.25, "price_out": 10.0},
+            "local/two": {"context_tokens": 8_192, "price_in": 0.0, "price_out": 0.0},
+            "a/three": {"context_tokens": 8_192},
+        },
+    )
+    assert [model_words(choice, name) for name in (*choice.models, "unlisted")] == [
+        "128,000 tokens · $1.25/10",
+        "8,192 tokens · free",
+        "8,192 tokens · price unknown",
+        "",
+    ]
 
 
 def test_the_blocking_client_compacts_and_rolls_back(server: str) -> None:

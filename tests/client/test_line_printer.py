@@ -156,6 +156,8 @@ def test_markdown_answers_are_formatted_and_nothing_is_hidden() -> None:
     assert "\x1b[1mbold\x1b[0m" in page.raw
     assert "]8;" not in page.raw
     assert all(line == line.rstrip() for line in page.raw.split("\n"))
+    shown = page.apply(asked("3", "go"), kept("3", "one\ntwo\n\n- [x] done"), done("3"))
+    assert shown.endswith("one\ntwo\n • ☑ done")
     page.scrollback.is_raw = True
     assert page.apply(asked("2", "raw"), kept("2", "**as it is**")).endswith("**as it is**")
 

@@ -18,10 +18,15 @@ def rows_in(markdown: str) -> list[TextRow]:
     return [
         row
         for token in parser().parse(markdown)
-        if token.type == "folded"
+        if token.type.startswith("folded")
         for row in rows_of(
             token.meta["tokens"],
-            inline=lambda inline: Content(inline.content),
+            inline=lambda inline: Content(
+                "".join(
+                    "\n" if child.type == "hardbreak" else child.content
+                    for child in inline.children or ()
+                )
+            ),
             code=lambda code, _: Content(code),
         )
     ]
@@ -87,6 +92,42 @@ def test_a_table_shrinks_its_widest_columns_and_becomes_lists_if_nothing_fits() 
         "",
         "a: 2",
         "words:",
+    ]
+
+
+def test_table_columns_keep_their_alignment() -> None:
+    assert typeset("| name | size | x |\n|---|--:|:-:|\n| a | 1 | y |\n| bb | 1000 | yyy |\n") == [
+        "name │ size │  x",
+        "─────┼──────┼────",
+        "a    │    1 │  y",
+        "bb   │ 1000 │ yyy",
+    ]
+
+
+def test_items_of_a_task_list_have_boxes_instead_of_bullets() -> None:
+    assert typeset("- [ ] buy milk today\n- [x] done\n- [link](x)\n", width=16) == [
+        "☐ buy milk today",
+        "☑ done",
+        "• link (x)",
+    ]
+
+
+def test_line_breaks_stay_as_they_were_written() -> None:
+    assert typeset("> one\n> two\n") == ["▌ one", "▌ two"]
+
+
+def test_link_targets_stand_next_to_their_text() -> None:
+    text = "- [a](https://x.org/y) https://z.org <me@x.org> ![chart](c.png)\n"
+    assert typeset(text) == [
+        "• a (https://x.org/y) https://z.org me@x.org chart (c.png)",
+    ]
+
+
+def test_a_long_line_of_code_is_broken_with_a_mark() -> None:
+    assert typeset("```\nab cd ef gh ij\nshort\n```\n", width=8) == [
+        "ab cd ef",
+        "↪  gh ij",
+        "short",
     ]
 
 

@@ -32,6 +32,7 @@ class ApprovalWanted(Struct, frozen=True, kw_only=True):
     """The arguments as JSON on several lines."""
     line: str = ""
     """The same on one line, shortened."""
+    tool_call_id: str = ""
     is_mine: bool = False
     """Whether this client started the turn."""
 
@@ -65,6 +66,7 @@ def approval_wanted(request: ApprovalRequest, *, is_mine: bool = False) -> Appro
         tool_name=safe_line(request.tool_name),
         arguments=safe_json(request.arguments, indent=2) + (f"\n… {cut}" if cut else ""),
         line=f"{line} {cut}".rstrip(),
+        tool_call_id=request.tool_call_id or "",
         is_mine=is_mine,
     )
 

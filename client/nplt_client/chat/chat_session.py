@@ -493,7 +493,8 @@ class ChatSession:
         except NpltError:
             return
         status.input_tokens, status.output_tokens = changes.tokens_of(account.billed)
-        percent = account.occupancy.get("percent")
+        # The same figure as in /context; an older server gives only that of the last call.
+        percent = account.estimate.get("percent", account.occupancy.get("percent"))
         self.context_percent = float(percent) if isinstance(percent, int | float) else None
         cost = account.cost or {}
         amount = cost.get("amount") if cost.get("amount") != "0" else None

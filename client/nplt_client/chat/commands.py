@@ -169,7 +169,8 @@ async def _model(chat: ChatDisplay, argument: str) -> None:
     if not argument:
         choice = await client.models(listed=True)
         names = (*choice.models, *reports.listed_models(choice))
-        argument = await chat.choose("models", names, choice.model) or ""
+        about = {name: reports.model_words(choice, name) for name in names}
+        argument = await chat.choose("models", names, choice.model, about) or ""
     if argument:
         choice = await client.switch_model(argument)
         chat.remark(f"the model is now {choice.model}")

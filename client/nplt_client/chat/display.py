@@ -8,7 +8,7 @@ chat they were typed in. It also stores the chosen theme.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from uuid import uuid4
@@ -106,10 +106,14 @@ class ChatDisplay(SessionView):
         """Shows one line, temporarily or permanently."""
 
     async def choose(
-        self, title: str, choices: Sequence[str], marked: str | None = None
+        self,
+        title: str,
+        choices: Sequence[str],
+        marked: str | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> str | None:
-        """Lets the user choose. Returns `None` if the user chose nothing, or if this display only
-        lists the choices."""
+        """Lets the user choose; `about` describes choices in a few words. Returns `None` if the
+        user chose nothing, or if this display only lists the choices."""
         raise NotImplementedError
 
     async def show_sessions(self, wanted: str) -> None: ...

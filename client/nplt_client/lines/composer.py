@@ -348,6 +348,7 @@ class PromptChat(LineChat):
         """Prints what is missing, starting with the first known turn."""
         known = (place for place, (turn_id, _) in enumerate(turns) if self._printer.knows(turn_id))
         self._printer.catch_up(turns[next(known, 0) :], self.session.turn_status.waiting)
+        self.refresh_usage()
 
     def apply(self, change: TurnChange) -> None:
         self._printer.apply(change)

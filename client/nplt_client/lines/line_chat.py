@@ -9,7 +9,7 @@ prompt_toolkit nor rich.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -21,7 +21,7 @@ from nplt_client.chat.display import ChatDisplay
 from nplt_client.errors import NpltError
 from nplt_client.render.reports import INCOMPLETE, history_text, hits_text, sessions_table
 from nplt_client.render.terminal import clipboard_sequence, print_remark
-from nplt_client.render.text import safe, safe_line
+from nplt_client.render.text import pairs, safe, safe_line
 from nplt_client.wire.reconnect_policy import ConnectionState, Online, Reconnecting
 from nplt_protocol.messages import SearchHit
 
@@ -150,7 +150,7 @@ class LineChat(ChatDisplay):
         elif not turns and self.is_interactive:
             await self.show_text(self.first_contact)
         await self.show_turns(turns, has_moved=has_moved)
-        self._refresh_usage()
+        self.refresh_usage()
 
     async def draw(self, change: changes.Change) -> None:
         if isinstance(change, changes.TurnChange):
@@ -158,11 +158,12 @@ class LineChat(ChatDisplay):
             if isinstance(change, changes.TurnBegan):
                 self._last_remark = ""
             if isinstance(change, changes.TurnEnded):
-                self._refresh_usage()
+                self.refresh_usage()
             return
         match change:
-            case changes.NoticeShown():
+            case changes.NoticeShown():  # it was cleared, compacted …
                 self.remark(change.text, is_news=True, is_error=change.is_error)
+                self.refresh_usage()
             case ApprovalWanted():
                 self.put_question(change)
             case changes.ApprovalSettled():
@@ -171,6 +172,7 @@ class LineChat(ChatDisplay):
                 self.remark(f"this conversation is now called {change.name!r}", is_news=True)
             case changes.ModelChanged():
                 self.remark(f"the model is now {change.model}", is_news=True)
+                self.refresh_usage()
             case changes.ActivityChanged():
                 self.put_activity(change)
             case changes.PresenceChanged() | changes.TranscriptOutdated():
@@ -195,7 +197,7 @@ class LineChat(ChatDisplay):
             case _:
                 self.flush()
 
-    def _refresh_usage(self) -> None:
+    def refresh_usage(self) -> None:
         if not self.is_sequential:  # only these have a status line
             self.begin(self.session.refresh_usage())
 
@@ -226,10 +228,17 @@ class LineChat(ChatDisplay):
         await super().ask(text, cut=cut, typed=typed, message_id=message_id)
 
     async def choose(
-        self, title: str, choices: Sequence[str], marked: str | None = None
+        self,
+        title: str,
+        choices: Sequence[str],
+        marked: str | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> str | None:
-        rows = (f"{'*' if one == marked else ' '} {safe_line(one)}" for one in choices)
-        await self.show_text("\n".join(rows))
+        rows = [
+            (f"{'*' if one == marked else ' '} {safe_line(one)}", (about or {}).get(one, ""))
+            for one in choices
+        ]
+        await self.show_text(pairs(rows))
         return None
 
     async def show_sessions(self, wanted: str) -> None:

@@ -24,6 +24,7 @@ from rich.theme import Theme
 
 from nplt_client.chat import changes
 from nplt_client.lines.printed_text import PrintedText
+from nplt_client.render.markdown_rules import draw_boxes, keep_line_breaks
 from nplt_client.render.text import safe_line, width_of
 
 _FENCE = re.compile(r" {0,3}(?:```|~~~)")
@@ -36,6 +37,8 @@ _IS_TEXT = re.compile(r"[^\W\d_]|\*\*\w|[\"'(“‘]")
 @cache
 def markdown_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False})
+    for rule in (keep_line_breaks, draw_boxes):  # rich writes the targets of links
+        parser.core.ruler.push(rule.__name__, rule)
     return parser.enable(["table", "strikethrough"]).disable(["reference", "image"])
 
 

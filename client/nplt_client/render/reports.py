@@ -245,6 +245,16 @@ def _fact_cells(facts: JsonObject | None, name: str) -> list[str]:
     ]
 
 
+def model_words(choice: messages.ModelChoice, name: str) -> str:
+    """The window and the prices of a model, for a list to choose from."""
+    cells = _fact_cells(choice.facts, name)
+    if not any(cells):
+        return ""
+    window, prices, *_ = cells
+    known = {"unknown": "price unknown", "0/0": "free"}
+    return f"{window} tokens · {known.get(prices, f'${prices}')}"
+
+
 _SOURCED: Final = {
     "context_tokens": "window",
     "prices": "price",
@@ -464,11 +474,13 @@ def usage_text(account: messages.UsageAccount) -> str:
     source = counted_by.get(word_in(occupied, "source"), "")
     counter = word_in(estimate, "counter")
     by = f" ({counter})" if counter else ""
+    percent = estimate.get("percent")
+    room = f", {percent:.1f} % of what fits" if isinstance(percent, int | float) else ""
     return pairs(
         [
             *rows,
             ("occupancy", f"{share} in the last call{source}"),
-            ("estimate", f"{number_in(estimate, 'tokens'):,} tokens in the next{by}"),
+            ("estimate", f"{number_in(estimate, 'tokens'):,} tokens in the next{by}{room}"),
             ("cost", _cost(account.cost)),
         ]
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -246,13 +246,13 @@ class ChatApp(ChatDisplay, App[bool]):
     async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
         self._question.close()
         await self.show_again(turns)
-        self._refresh_usage()
 
     async def show_again(self, turns: changes.Turns) -> None:
         await self.transcript.start_over(turns)
         self.transcript.has_older = self.session.has_older
         if not turns and self.session.turn_status.running is None:
             await self.transcript.show_card(self.first_contact)
+        self._refresh_usage()
 
     async def show_older(self, turns: changes.Turns) -> None:
         self.transcript.has_older = self.session.has_older
@@ -269,10 +269,14 @@ class ChatApp(ChatDisplay, App[bool]):
                 self._refresh_usage()
             return
         match change:
-            case changes.NoticeShown():
+            case changes.NoticeShown():  # it was cleared, compacted …
                 await self.transcript.add_notice(change)
+                self._refresh_usage()
+            case changes.ModelChanged():
+                self._refresh_usage()
             case ApprovalWanted():
                 self._question.ask_next()
+                await self.transcript.tool_asks(change.tool_call_id)
             case changes.ApprovalSettled():
                 self._question.close(change.approval_id)
             case _:
@@ -368,9 +372,14 @@ class ChatApp(ChatDisplay, App[bool]):
         self._composer.load_text("")
 
     async def choose(
-        self, title: str, choices: Sequence[str], marked: str | None = None
+        self,
+        title: str,
+        choices: Sequence[str],
+        marked: str | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> str | None:
-        place = await self.push_screen_wait(ChoicePicker(title, choices, marked=marked))
+        picker = ChoicePicker(title, choices, marked=marked, about=about or {})
+        place = await self.push_screen_wait(picker)
         return None if place is None else choices[int(place)]
 
     async def show_sessions(self, wanted: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
@@ -21,6 +21,9 @@ from textual.geometry import Size
 from textual.widget import Widget
 from textual.widgets import Markdown, Static
 from textual.widgets.markdown import MarkdownBlock, MarkdownFence
+
+from nplt_client.render.markdown_rules import draw_boxes, keep_line_breaks, show_link_targets
+from nplt_client.render.text import width_of
 
 PAGE_LINES = 300
 PAGE_CHARACTERS = 20_000
@@ -94,9 +97,17 @@ _COLUMN_MIN = 6
 
 Cells: TypeAlias = Sequence[Sequence[Content]]
 """The cells of a table; the first row has the headings."""
+Alignment: TypeAlias = Literal["left", "center", "right"]
 
 
-def table_lines(cells: Cells, width: int) -> list[Content]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    cells: Cells
+    alignments: Sequence[Alignment] = ()
+    """One per column; columns without one are aligned to the left."""
+
+
+def table_lines(cells: Cells, width: int, alignments: Sequence[Alignment] = ()) -> list[Content]:
     """Lays a table out as lines of text.
 
     If the screen is too narrow, the widest columns shrink first; if that is not enough, each
@@ -123,13 +134,15 @@ def table_lines(cells: Cells, width: int) -> list[Content]:
         )
         widths = [min(one, bound) for one in widths]
     rule = Content("─┼─".join("─" * one for one in widths)).stylize(".rule")
-    lines = [*_row_lines(heads, widths), rule]
+    lines = [*_row_lines(heads, widths, alignments), rule]
     for row in rows:
-        lines.extend(_row_lines(row, widths))
+        lines.extend(_row_lines(row, widths, alignments))
     return lines
 
 
-def _row_lines(row: Sequence[Content], widths: Sequence[int]) -> list[Content]:
+def _row_lines(
+    row: Sequence[Content], widths: Sequence[int], alignments: Sequence[Alignment]
+) -> list[Content]:
     """Lays out one row, which is as high as its highest cell."""
     missing = [Content()] * (len(widths) - len(row))
     wrapped = [
@@ -138,14 +151,19 @@ def _row_lines(row: Sequence[Content], widths: Sequence[int]) -> list[Content]:
     ]
     lines: list[Content] = []
     for parts in zip_longest(*wrapped, fillvalue=Content()):
-        *padded, last = (
-            (part, part.pad_right(max(0, width - part.cell_length)))
-            for part, width in zip(parts, widths, strict=True)
-        )
-        lines.append(Content(_APART).join([*(wide for _, wide in padded), last[0]]))
+        columns = zip_longest(parts, widths[: len(parts)], alignments[: len(parts)])
+        padded = [_aligned(part, width, how or "left") for part, width, how in columns]
+        lines.append(Content(_APART).join([*padded[:-1], padded[-1].rstrip()]))
     return lines
 
 
+def _aligned(part: Content, width: int, how: Alignment) -> Content:
+    room = max(0, width - part.cell_length)
+    left = {"left": 0, "center": room // 2, "right": room}[how]
+    return part.pad_left(left).pad_right(room - left)
+
+
+_BOX_WIDTH = 2
 _BULLETS = ("• ", "▪ ", "‣ ", "◦ ")
 _TAB_WIDTH = 4
 _WIDTH_MIN = 8
@@ -163,7 +181,9 @@ class TextRow:
 
     first: str
     rest: str
-    content: Content | Cells
+    content: Content | Table
+    is_code: bool = False
+    """A line of code: it is broken anywhere, and a mark shows where."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -186,6 +206,7 @@ class _BlockReader:
         self._lists: list[int | None] = []
         """The number of the next item of each open list; None for bullets."""
         self._table: list[list[Content]] = []
+        self._alignments: list[Alignment] = []
 
     def read(self, token: Token) -> None:
         match token.type:
@@ -195,9 +216,11 @@ class _BlockReader:
                 self._part()
             case "tr_open":
                 self._table.append([])
+            case "th_open":
+                self._alignments.append(_alignment_of(token))
             case "table_close":
-                self._add(self._table)
-                self._table = []
+                self._add(Table(cells=self._table, alignments=self._alignments))
+                self._table, self._alignments = [], []
             case "inline":
                 content = _without_tabs(self._inline(token))
                 if self._table:
@@ -208,7 +231,7 @@ class _BlockReader:
                 self._part()
                 code = self._code(token.content.rstrip(), token.info.partition(" ")[0])
                 for line in code.split("\n", allow_blank=True):
-                    self._add(_without_tabs(line))
+                    self._add(_without_tabs(line), is_code=True)
             case "hr":
                 self._part()
                 self._add(Content("───"))
@@ -224,12 +247,15 @@ class _BlockReader:
             case "bullet_list_close" | "ordered_list_close":
                 self._lists.pop()
             case "list_item_open":
-                if (number := self._lists[-1]) is None:
+                number = self._lists[-1]
+                if token.meta.get("is_task"):  # its text begins with a box
+                    marker = ""
+                elif number is None:
                     marker = _BULLETS[(self._lists.count(None) - 1) % len(_BULLETS)]
                 else:
                     self._lists[-1] = number + 1
                     marker = f"{number}. ".rjust(4)
-                self._levels.append(_Indent(first=marker, rest=" " * len(marker)))
+                self._levels.append(_Indent(first=marker, rest=" " * (len(marker) or _BOX_WIDTH)))
             case "blockquote_open":
                 self._part()
                 self._levels.append(_Indent(first="▌ ", rest="▌ "))
@@ -247,12 +273,22 @@ class _BlockReader:
             prefix = "".join(level.rest for level in self._levels if level.is_begun)
             self.rows.append(TextRow(first=prefix, rest=prefix, content=Content()))
 
-    def _add(self, content: Content | Cells) -> None:
+    def _add(self, content: Content | Table, *, is_code: bool = False) -> None:
         first = "".join(one.rest if one.is_begun else one.first for one in self._levels)
         rest = "".join(one.rest for one in self._levels)
         for level in self._levels:
             level.is_begun = True
-        self.rows.append(TextRow(first=first, rest=rest, content=content))
+        self.rows.append(TextRow(first=first, rest=rest, content=content, is_code=is_code))
+
+
+def _alignment_of(cell: Token) -> Alignment:
+    match str(cell.attrs.get("style", "")):
+        case "text-align:right":
+            return "right"
+        case "text-align:center":
+            return "center"
+        case _:
+            return "left"
 
 
 def rows_of(tokens: Iterable[Token], *, inline: Inline, code: Code) -> list[TextRow]:
@@ -271,8 +307,10 @@ def lay_out(rows: Sequence[TextRow], width: int) -> Content:
     for row in rows:
         prefix, rest = row.first[-indent_max:], row.rest[-indent_max:]
         room, content = max(1, width - len(prefix)), row.content
-        if not isinstance(content, Content):
-            lines = table_lines(content, room)
+        if isinstance(content, Table):
+            lines = table_lines(content.cells, room, content.alignments)
+        elif row.is_code:
+            lines = broken_code(content, room)
         elif "\n" not in content.plain and content.cell_length <= room:
             lines = [content]
         else:
@@ -288,12 +326,39 @@ def lay_out(rows: Sequence[TextRow], width: int) -> Content:
     return Content("\n".join(parts), spans)
 
 
+GOES_ON = "↪ "
+"""Marks the rest of a line of code that is longer than the screen is wide."""
+
+
+def broken_code(line: Content, width: int) -> list[Content]:
+    """Breaks a line of code that is too long, at any character."""
+    parts: list[Content] = []
+    room = width
+    while line.cell_length > room:
+        end = max(1, _characters_within(line.plain, room))
+        part, line = line.divide([end])
+        parts.append(part if not parts else GOES_ON + part)
+        room = max(1, width - len(GOES_ON))
+    return [*parts, line if not parts else GOES_ON + line]
+
+
+def _characters_within(text: str, width: int) -> int:
+    """How many characters of the text fit into that many cells."""
+    used = 0
+    for place, character in enumerate(text):
+        used += width_of(character)
+        if used > width:
+            return place
+    return len(text)
+
+
 def _without_tabs(content: Content) -> Content:
     """Expands tabs, so that the measured width is the drawn width."""
     return content.expand_tabs(_TAB_WIDTH) if "\t" in content.plain else content
 
 
 _FOLDED = frozenset({"bullet_list", "ordered_list", "blockquote", "table"})
+_CODE = frozenset({"fence", "code_block"})
 _NESTING_MAX = 100
 """The parser ignores blocks that are nested deeper."""
 
@@ -301,6 +366,8 @@ _NESTING_MAX = 100
 def parser() -> MarkdownIt:
     """Makes a parser that treats HTML as text."""
     made = MarkdownIt("gfm-like", {"html": False, "maxNesting": _NESTING_MAX})
+    for rule in (keep_line_breaks, draw_boxes, show_link_targets):
+        made.core.ruler.push(rule.__name__, rule)
     made.core.ruler.push("fold_blocks", _fold_blocks)
     return made
 
@@ -309,6 +376,9 @@ def _fold_blocks(state: StateCore) -> None:
     kept: list[Token] = []
     within: list[Token] = []
     for token in state.tokens:
+        if not within and token.type in _CODE:
+            kept.append(Token("folded_code", "", 0, map=token.map, meta={"tokens": [token]}))
+            continue
         if not within and token.type.removesuffix("_open") not in _FOLDED:
             kept.append(token)
             continue
@@ -320,7 +390,7 @@ def _fold_blocks(state: StateCore) -> None:
 
 
 class MarkdownView(Markdown):
-    """Textual's Markdown, with each list, quote and table as one widget.
+    """Textual's Markdown, with each list, quote, table and piece of code as one widget.
 
     The parser folds all tokens of such a block into one. A growing block is laid out again in
     its widget.
@@ -343,7 +413,13 @@ class MarkdownView(Markdown):
             await self.update(self.source)
 
     def unhandled_token(self, token: Token) -> MarkdownBlock | None:
-        return FoldedBlock(self, token) if token.type == "folded" else None
+        match token.type:
+            case "folded":
+                return FoldedBlock(self, token)
+            case "folded_code":
+                return CodeBlock(self, token)
+            case _:
+                return None
 
 
 class FoldedBlock(MarkdownBlock):
@@ -392,6 +468,17 @@ class FoldedBlock(MarkdownBlock):
         return self._laid_out[1]
 
 
+class CodeBlock(FoldedBlock):
+    DEFAULT_CSS = """
+    CodeBlock {
+        margin: 0 0 1 0;
+        padding: 1 2;
+        background: $surface;
+        &:ansi { background: transparent; }
+    }
+    """
+
+
 MARKDOWN_LINES_MAX = 400
 MARKDOWN_CHARACTERS_MAX = 40_000
 _FROM_HERE_ON = "… this is long: from here on it is shown as it was written"
@@ -414,8 +501,6 @@ class AnswerView(Widget):
         .limit { padding: 0 2; color: $text-muted; margin: 0 0 1 0; }
         Markdown { background: transparent; }
         MarkdownH1, MarkdownH2 { content-align: left middle; margin: 1 0; }
-        MarkdownFence, MarkdownFence:light { margin: 0 0 1 0; background: $surface; }
-        MarkdownFence:ansi { background: transparent; }
     }
     """
 

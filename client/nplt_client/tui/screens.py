@@ -24,7 +24,7 @@ from textual.worker import WorkType
 from nplt_client.client import Client
 from nplt_client.errors import NpltError
 from nplt_client.render.reports import row_flags
-from nplt_client.render.text import pad, safe, safe_line, shorten, word_in
+from nplt_client.render.text import pad, safe, safe_line, shorten, width_of, word_in
 from nplt_client.tui.keyboard import handle_key_now
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import SearchHit, SessionRow
@@ -278,10 +278,19 @@ _ABOUT_LINES_MAX = 6
 class ChoicePicker(PickerScreen):
     """Picks one of several texts: earlier prompts, models, themes."""
 
-    def __init__(self, title: str, choices: Sequence[str], *, marked: str | None = None) -> None:
+    def __init__(
+        self,
+        title: str,
+        choices: Sequence[str],
+        *,
+        marked: str | None = None,
+        about: Mapping[str, str] | None = None,
+    ) -> None:
+        """`marked`: the current choice. `about` describes choices in a few words."""
         super().__init__(title)
         self._choices = {str(place): choice for place, choice in enumerate(choices)}
         self._first_marked = marked
+        self._about = about or {}
 
     def begin(self) -> None:
         super().begin()
@@ -290,7 +299,16 @@ class ChoicePicker(PickerScreen):
 
     def rows(self, wanted: str) -> Sequence[Option]:
         found = ranked(wanted, self._choices)[:_SHOWN_MAX]
-        return [Option(Content(safe_line(self._choices[key], 110)), id=key) for key in found]
+        width = max((width_of(self._choices[key]) for key in found), default=0)
+        return [Option(Content(self._row(self._choices[key], width)), id=key) for key in found]
+
+    def _row(self, choice: str, width: int) -> str:
+        row = safe_line(choice, 110)
+        if self._about:
+            is_current = " · current" if choice == self._first_marked else ""
+            row = f"{pad(row, width)}  {safe_line(self._about.get(choice, ''))}{is_current}"
+        room = (self.query_one(OptionList).size.width or self.app.size.width - 4) - _SCROLLBAR
+        return shorten(row.rstrip(), max(room, _NAME_WIDTH_MIN))
 
     def details_of(self, key: str) -> str:
         lines = safe(self._choices.get(key, "")).split("\n")

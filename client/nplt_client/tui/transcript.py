@@ -74,6 +74,8 @@ class CollapsibleLine(Static, can_focus=True):
 
 _PROMPT_CHARACTERS_MAX = 20_000
 _ARGUMENTS_WIDTH = 60
+_TOOL_STATES = {"pending": "running…", "asks": "asks"}
+"""The states of a tool call without a result, as its line shows them."""
 
 
 class TurnView(Widget):
@@ -221,11 +223,11 @@ class TurnView(Widget):
     async def _show_tool(self, change: changes.ToolShown) -> None:
         known = self._tools.get(change.tool_call_id)
         fold, shown = known or (CollapsibleLine(), change)
-        if change.status == "pending" != shown.status:
+        if change.status in _TOOL_STATES and shown.status not in _TOOL_STATES:
             return  # the result is shown already
         arguments = change.arguments or shown.arguments or "{}"
         given = "" if arguments == "{}" else f" {safe_line(arguments, _ARGUMENTS_WIDTH)}"
-        state = "running…" if change.status == "pending" else change.status
+        state = _TOOL_STATES.get(change.status, change.status)
         time = "" if change.seconds is None else f" · {change.seconds:.1f} s"
         result = f"\n{change.result}" if change.result else ""
         fold.set_text(f"⚙ {change.name}{given} · {state}{time}", f"arguments: {arguments}{result}")
@@ -233,6 +235,11 @@ class TurnView(Widget):
         self._tools[change.tool_call_id] = (fold, replace(change, arguments=arguments))
         if known is None:
             await self._add(fold)
+
+    async def tool_asks(self, tool_call_id: str) -> None:
+        """Shows that the tool call waits for a decision."""
+        if tool_call_id in self._tools:
+            await self._show_tool(replace(self._tools[tool_call_id][1], status="asks"))
 
     def _set_end(self, words: str) -> None:
         self._end.update(Content(words))
@@ -414,6 +421,10 @@ class Transcript(VerticalScroll, can_focus=False):
         """Removes a prompt that was refused."""
         if view := self._unsent.pop(message_id, None):
             await view.remove()
+
+    async def tool_asks(self, tool_call_id: str) -> None:
+        for turn in self.turns:
+            await turn.tool_asks(tool_call_id)
 
     async def _remove_turn(self, turn_id: str) -> None:
         """Removes a prompt that was taken back before its turn began."""

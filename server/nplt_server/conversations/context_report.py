@@ -504,12 +504,15 @@ def usage_of(context: ContextManager, model: str) -> UsageAccount:
     billed, cost = billed_series(bills, details, prices)
     counting = services.counting
     tokens = counting.correction.corrected(model, next_tokens)
+    estimate: JsonObject = {"tokens": tokens, "counter": counting.now.name}
+    if budget := call_budget.budget_tokens:
+        estimate["percent"] = round(100 * next_tokens / budget, 1)
     return UsageAccount(
         session_id=context.record.session_id,
         model=model,
         billed=billed,
         occupancy=_occupancy(context, model),
-        estimate={"tokens": tokens, "counter": counting.now.name},
+        estimate=estimate,
         cost=cost,
     )
 

@@ -127,11 +127,18 @@ class ResultWithPictures(str):
     attachments: tuple[str, ...] = ()
 
 
+def no_mistake(_arguments: JsonObject) -> str | None:
+    return None
+
+
 class Tool(Struct, frozen=True, kw_only=True):
     description: ToolDescription
     run: Callable[[JsonObject, ToolHost], Awaitable[str]]
     keeps_time: bool = False
     """It has a time limit of its own, which depends on the progress that it reports."""
+    mistake_in: Callable[[JsonObject], str | None] = no_mistake
+    """Says what is wrong with arguments, in a sentence for the model, so that nobody is asked
+    whether a tool may run that would refuse them; `None` if nothing is known to be wrong."""
 
 
 ToolRunner: TypeAlias = Callable[[Tool, JsonObject, ToolHost], Awaitable[str]]

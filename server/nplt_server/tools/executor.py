@@ -310,12 +310,15 @@ class ToolExecutor:
             offered = [description.name for description in self.offer.descriptions]
             unknown = f"there is no tool {name!r}{did_you_mean(name, offered)}"
             return self._result(call, "failed", unknown, 0.0)
-        if policy_of(tool.description, self._policies) == "deny":
+        policy = policy_of(tool.description, self._policies)
+        if policy == "deny":
             denied = f"not run: {call.tool_name} is denied by the server's settings"
             return self.skipped(call, denied)
         if call.arguments is None:
             unreadable = call.parse_error or "the arguments could not be read"
             return self._result(call, "failed", unreadable, 0.0)
+        if policy == "ask" and (mistake := tool.mistake_in(dict(call.arguments))) is not None:
+            return self._result(call, "failed", mistake, 0.0)
         return tool
 
     def _result(

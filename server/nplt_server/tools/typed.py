@@ -183,11 +183,21 @@ def typed_tool(
         raise TypeError(f"{name} has no docstring for a model to read")
     model, names, host_name = _read_signature(function)
 
-    async def run(arguments: JsonObject, host: ToolHost) -> str:
+    def read_arguments(arguments: JsonObject) -> BaseModel:
         try:
-            read = model.model_validate(arguments)
+            return model.model_validate(arguments)
         except ValidationError as error:
             raise ToolFailed("\n".join(mistakes(error, names.values()))) from None
+
+    def mistake_in(arguments: JsonObject) -> str | None:
+        try:
+            read_arguments(arguments)
+        except ToolFailed as failure:
+            return str(failure)
+        return None
+
+    async def run(arguments: JsonObject, host: ToolHost) -> str:
+        read = read_arguments(arguments)
         given = {
             name: getattr(read, field)
             for field, name in names.items()
@@ -211,6 +221,7 @@ def typed_tool(
             tool_class=tool_class,
         ),
         run=run,
+        mistake_in=mistake_in,
     )
 
 

@@ -61,6 +61,7 @@ def widget_tools(widgets: Iterable[Widget]) -> tuple[Tool, ...]:
         Tool(
             description=tool.description,
             run=partial(widget.execute_tool, tool.description.name),
+            mistake_in=tool.mistake_in,
         )
         for widget in widgets
         for tool in widget.tools

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 from tests.support.tool_hosts import RecordingTurn
 
 from nplt_protocol import JsonObject
@@ -18,6 +19,7 @@ from nplt_server.tools import (
     unknown_tools,
 )
 from nplt_server.tools.executor import ToolExecutor
+from nplt_server.tools.typed import typed_tool
 from nplt_storage.entries import ToolCallRequest, ToolCallResult
 
 
@@ -62,6 +64,33 @@ async def test_a_tool_with_the_policy_allow_runs() -> None:
 async def test_a_tool_with_the_policy_ask_is_skipped_without_an_approval() -> None:
     result = await run("fetch", {})
     assert (result.status, result.result) == ("skipped", "nobody allows fetch")
+
+
+async def test_nobody_is_asked_about_a_call_whose_arguments_are_wrong() -> None:
+    async def send(to: str, copies: int = 1) -> str:
+        """Sends it."""
+        return "sent"
+
+    asked: list[str] = []
+
+    class AskingTurn(RecordingTurn):
+        async def ask(self, tool_call: ToolCallRequest) -> str | None:
+            asked.append(tool_call.tool_call_id)
+            return None
+
+    runner = ToolExecutor(
+        [typed_tool(send, tool_class="network")], clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)
+    )
+    turn = AskingTurn()
+    call = ToolCallRequest(
+        tool_call_id="wrong", tool_name="send", raw_arguments="", arguments={"copies": "many"}
+    )
+    right = replace(call, tool_call_id="right", arguments={"to": "ada"})
+    await runner.run_all((call, right), turn)
+    assert asked == ["right"]
+    results = {result.tool_call_id: result.result for result in turn.results}
+    assert results["right"] == "sent"
+    assert "to: is missing" in results["wrong"]
 
 
 async def test_a_tool_with_the_policy_deny_is_skipped_even_if_it_only_reads() -> None:

@@ -280,7 +280,8 @@ class McpServer:
             tool_class="network",
         )
         run = partial(self._call, tool.name)
-        return Tool(description=description, run=run, keeps_time=True)
+        mistake_in = partial(_missing_in, description.parameters)
+        return Tool(description=description, run=run, keeps_time=True, mistake_in=mistake_in)
 
     async def _call(self, tool: str, arguments: JsonObject, host: ToolHost) -> str:
         result = await self._connected().call(tool, arguments)
@@ -302,6 +303,15 @@ class McpServer:
             reason = self.error or "it is being connected to"
             raise ToolFailed(f"{self.config.name} is not connected; {reason}")
         return self._connection
+
+
+def _missing_in(parameters: JsonObject, arguments: JsonObject) -> str | None:
+    """Names required arguments that are missing. Whether the others fit is for the server to say:
+    many schemas are stricter than their server, or wrong."""
+    required = parameters.get("required")
+    names = required if isinstance(required, list) else ()
+    missing = [name for name in names if isinstance(name, str) and name not in arguments]
+    return "\n".join(f"{name}: is missing" for name in missing) or None
 
 
 def _reason(error: Exception, config: McpServerConfig) -> str:
