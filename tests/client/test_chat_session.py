@@ -16,6 +16,7 @@ from tests.client.chat_face import chat_with
 from tests.client.scripted_peer import Talk, delta, scripted_peer, started, whole_turn
 from tests.client.staged_server import Stage, give_empty_history
 
+from nplt_client.chat import chat_session
 from nplt_client.chat.changes import TextGrew, TurnBegan, TurnEnded
 from nplt_client.chat.chat_session import ChatSession, TurnStatus, status_line
 from nplt_client.chat.commands import run_command
@@ -82,6 +83,24 @@ def test_the_status_line_shows_queue_lag_model_tokens_cost_and_participants() ->
     )
     session.lag_seconds = 0.4
     assert "lag" not in status_line(session, 300)
+
+
+async def test_the_status_line_shows_how_long_the_server_has_been_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chat_session, "SILENT_SECONDS_SHOWN", 0.0)
+    session, reply = chat(model="m", is_running=True), asyncio.Event()
+    session.client.ping = reply.wait  # type: ignore[method-assign,assignment]
+    watching = asyncio.create_task(session.watch_connection())
+    while not session.silent_seconds:
+        await asyncio.sleep(0)
+    session.turn_status.stopping = "t"
+    assert status_line(session, 80).startswith("◌ no answer for 0 s · stopping · m")
+    assert status_line(session, 40).startswith("◌ no answer 0 s · ")
+    reply.set()
+    while session.silent_seconds:
+        await asyncio.sleep(0)
+    watching.cancel()
 
 
 @given(st.integers(20, 200), st.text(max_size=60), st.text(max_size=60))

@@ -233,20 +233,19 @@ def test_a_chat_shows_its_context_and_undoes_turns(server: str, tmp_path: Path) 
 
 
 def test_usage_and_context_give_the_same_share_also_after_a_rollback(server: str) -> None:
-    def shares(client: sync.Client) -> set[object]:
+    def shares(client: sync.Client) -> tuple[float, JsonValue]:
         account = client.context()
         tokens = account.totals["tokens"]
         assert isinstance(tokens, int)
         share = round(100 * tokens / account.budget_tokens, 1)
-        return {share, client.usage().estimate["percent"]}
+        return share, client.usage().estimate["percent"]
 
     with sync.connect(server) as client:
         client.ask_text(f"!slow 0.1 {'word ' * 60_000}")
         before = shares(client)
         client.roll_back(0)
         after = shares(client)
-    assert len(before) == len(after) == 1
-    assert before != after
+    assert before[0] == before[1] != after[0] == after[1]
 
 
 def test_models_are_chosen_by_window_and_price() -> None:

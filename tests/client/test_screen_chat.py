@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import pexpect  # type: ignore[import-untyped]
 import pytest
 from tests.client.hostile_bits import FORBIDDEN
-from tests.client.screen_user import at_screen
+from tests.client.nplt_process import NPLT, SECONDS_MAX, private_environment
+from tests.client.screen_user import ScreenPerson, at_screen
 from tests.client.scripted_peer import scripted_peer, whole_turn
 from tests.client.staged_server import Stage, message_json
-from tests.client.terminal_user import at_terminal
+from tests.client.terminal_user import at_terminal, end
 from tests.client.test_plain_chat import hostile_texts
 from tests.support.server_process import ServerProcess
 
@@ -147,3 +152,47 @@ def test_a_dumb_terminal_and_plain_use_the_line_chat(server: str, tmp_path: Path
         assert "\x1b" not in person.is_asked()
         person.presses_ctrl_d()
         assert person.sees_it_end() == 0
+
+
+def test_a_server_that_hangs_is_shown_and_esc_is_acknowledged(
+    start_server: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    server = start_server()
+    with at_screen("chat", home=tmp_path, NPLT_SERVER=f"nplt://127.0.0.1:{server.port}") as person:
+        person.sees(READY)
+        person.presses_escape()
+        person.sees("there is no answer to stop")
+        person.types("!slow 60\r")
+        person.sees("word2", "(Esc stops)")
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            person.sees("no answer for ")
+            person.presses_escape()
+            person.sees("no answer for ", " stopping ")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        person.sees("■ interrupted; what came is kept", "● online")
+
+
+def test_ctrl_z_stops_the_whole_job_and_fg_redraws_it(server: str, tmp_path: Path) -> None:
+    environ = private_environment(tmp_path, NPLT_SERVER=server, PS1="$ ", COLORTERM="truecolor")
+    shell: Any = pexpect.spawn(
+        "bash", ["--norc", "-i"], env=environ, timeout=SECONDS_MAX, dimensions=(24, 80)
+    )
+    shell.delaybeforesend = None
+    person = ScreenPerson(shell, rows=24, columns=80)
+    try:
+        # As under make: a process that waits for the chat is in the same job.
+        person.types(f"sh -c '{' '.join(NPLT)} chat; true'\r")
+        person.sees(READY)
+        person.types("a draft")
+        person.sees("│ a draft")
+        for _ in range(2):
+            person.presses_ctrl("z")
+            person.sees("Stopped", "\n$")
+            person.types("fg\r")
+            person.sees("│ a draft", "● online")
+        person.types(" goes on")
+        person.sees("│ a draft goes on")
+    finally:
+        end(shell)

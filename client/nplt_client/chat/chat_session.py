@@ -51,6 +51,7 @@ _PAGES_BACK_MAX = 40
 _ENDS_KEPT = 200
 _RESTART_ATTEMPT = 2
 _CHARACTERS_PER_TOKEN = 4
+_MEASURE_SECONDS = 3.0
 
 
 class TurnStatus:
@@ -61,6 +62,8 @@ class TurnStatus:
         self.waiting: dict[str, changes.PromptShown] = {}
         """The prompts of queued turns, by turn, in order."""
         self.doing = ""
+        self.stopping: str | None = None
+        """The turn that was stopped here, and has not ended yet."""
         self.input_tokens = 0
         self.output_tokens = 0
         self._clock = clock
@@ -75,7 +78,7 @@ class TurnStatus:
             turn_id: changes.PromptShown(turn_id=turn_id, text="", is_mine=False)
             for turn_id in waiting
         }
-        self.doing = ""
+        self.doing, self.stopping = "", None
         self._began_at = None
         self.input_tokens = self.output_tokens = 0
 
@@ -112,7 +115,7 @@ class TurnStatus:
             case changes.TurnEnded():
                 self.waiting.pop(change.turn_id, None)
                 if change.turn_id == self.running:
-                    self.running = None
+                    self.running = self.stopping = None
                     self.doing = ""
                 self.input_tokens += change.input_tokens
                 self.output_tokens += change.output_tokens
@@ -219,6 +222,8 @@ class ChatSession:
         self._turn_ended = asyncio.Event()
         self._lost: NpltError | None = None
         self.lag_seconds = 0.0
+        self._pinged_at: float | None = None
+        """The time of the first ping that has no reply."""
         self._state: ConnectionState = Online()
         self._state_since = 0.0
 
@@ -578,9 +583,13 @@ class ChatSession:
         await self.client.cancel(turn_id)
 
     @property
+    def is_sending(self) -> bool:
+        """Whether a prompt of ours has no receipt yet."""
+        return any(not one.is_taken_back for one in self._sent.values())
+
+    @property
     def has_queued(self) -> bool:
-        is_sending = any(not one.is_taken_back for one in self._sent.values())
-        return bool(self.queued) or (is_sending and self.turn_status.running is not None)
+        return bool(self.queued) or (self.is_sending and self.turn_status.running is not None)
 
     @property
     def queued(self) -> list[str]:
@@ -599,13 +608,33 @@ class ChatSession:
             return replace(state, in_seconds=left)
         return state
 
-    async def measure_lag(self) -> None:
+    async def watch_connection(self) -> None:
+        """Measures the lag as long as the chat runs."""
+        while True:
+            await self._measure_lag()
+            await asyncio.sleep(_MEASURE_SECONDS)
+
+    async def _measure_lag(self) -> None:
         if not isinstance(self.client.connection, Online):
+            self._pinged_at = None
             return
+        if self._pinged_at is None:
+            self._pinged_at = monotonic()
         sent = monotonic()
         with suppress(NpltError):  # the state of the connection shows the failure
             await self.client.ping()
             self.lag_seconds = monotonic() - sent
+            self._pinged_at = None
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long the server has not replied to a ping."""
+        return 0.0 if self._pinged_at is None else monotonic() - self._pinged_at
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the server is connected, but hangs."""
+        return self.silent_seconds >= SILENT_SECONDS_SHOWN
 
 
 def _without_notice(new_changes: Iterable[changes.Change]) -> Iterator[changes.Change]:
@@ -618,6 +647,7 @@ def _without_notice(new_changes: Iterable[changes.Change]) -> Iterator[changes.C
 
 
 LAG_SECONDS_SHOWN = 0.5
+SILENT_SECONDS_SHOWN = 3.0
 _APART = " · "
 _NAME_WIDTHS = ((40, 30), (30, 16), (20, 10), (14, 8))
 """Widths of the model's and the conversation's name. The first pair with which everything
@@ -626,6 +656,8 @@ fits is used."""
 
 def status_line(session: ChatSession, width: int) -> str:
     match connection := session.connection:
+        case Online() if session.is_silent:
+            words = f"◌ no answer{'' if width < 60 else ' for'} {session.silent_seconds:.0f} s"
         case Online():
             words = "● online"
         case Offline():
@@ -655,7 +687,8 @@ def _status_parts(
         yield "waiting for you"
     elif status.running is not None:
         is_online = isinstance(session.client.connection, Online)
-        yield _doing_words(status, is_short=is_short) + (" (Esc stops)" if is_online else "")
+        can_stop = is_online and status.stopping is None
+        yield _doing_words(status, is_short=is_short) + (" (Esc stops)" if can_stop else "")
     if status.waiting:
         yield f"{len(status.waiting)} waiting"
     if count := len(session.attachments):
@@ -680,12 +713,12 @@ _SPINS_PER_SECOND = 1.5
 
 
 def _doing_words(status: TurnStatus, *, is_short: bool) -> str:
-    doing = shorten(status.doing, 30) or "answering"
+    doing = "stopping" if status.stopping else shorten(status.doing, 30) or "answering"
     if (seconds := status.seconds) is None:
         return doing
     spinner = _SPINNER[int(seconds * _SPINS_PER_SECOND * len(_SPINNER)) % len(_SPINNER)]
     if is_short:
-        return f"{spinner} {seconds:.0f} s"
+        return f"{spinner} {'stopping ' if status.stopping else ''}{seconds:.0f} s"
     speed = status.tokens_per_second
     return f"{spinner} {doing} {seconds:.0f} s" + (
         "" if speed is None else f", ~{speed:.0f} tokens/s"

@@ -54,8 +54,8 @@ class ChatDisplay(SessionView):
     too_long_id = ""
     prompts: PromptHistory | None = None
     """The stored prompts; `None` in a chat that stores none."""
-    _stopped_turn: str | None = None
-    """The turn that the server is being asked to stop."""
+    _cancelled_turn: str | None = None
+    """The turn whose CANCEL has no reply yet."""
     _pressed_at = _escaped_at = float("-inf")
 
     def __init__(self, session: ChatSession, folder: Path) -> None:
@@ -227,7 +227,11 @@ class ChatDisplay(SessionView):
             return ""
         if not isinstance(self.session.client.connection, Online):
             return "the answer can't be stopped while disconnected"
-        return "the answer is being stopped" if running == self._stopped_turn else ""
+        if running != self._cancelled_turn:
+            return ""
+        seconds = self.session.silent_seconds
+        silence = f"; no answer for {seconds:.0f} s" if self.session.is_silent else ""
+        return f"the answer is being stopped{silence}"
 
     def press_escape(self) -> None:
         """Stops the answer; a second Esc also empties the queue."""
@@ -238,6 +242,10 @@ class ChatDisplay(SessionView):
             self.begin_stopping(self.stop)
         elif self.why_no_stop:
             self.remark(self.why_no_stop)
+        elif self.session.is_sending:
+            self.remark("the prompt has not reached the server yet; there is nothing to stop")
+        else:
+            self.remark("there is no answer to stop")
 
     def press_interrupt(self) -> None:
         """Stops the running answer, or else empties the input, or else leaves at the second
@@ -259,11 +267,15 @@ class ChatDisplay(SessionView):
         running = self.session.turn_status.running
         if running is None or not self.can_stop:
             return
-        self._stopped_turn = running
+        status = self.session.turn_status
+        status.stopping = self._cancelled_turn = running
+        is_ending = False
         try:
-            await self.session.client.cancel(running)
+            is_ending = await self.session.client.cancel(running)
         finally:
-            self._stopped_turn = None
+            self._cancelled_turn = None
+            if not is_ending and status.stopping == running:
+                status.stopping = None
 
     async def empty_queue(self) -> None:
         """Cancels our queued prompts, and the one that began since the first Esc."""

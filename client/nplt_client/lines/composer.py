@@ -193,6 +193,7 @@ class PromptChat(LineChat):
 
     async def run(self, draft: str) -> str:
         self.begin(self._take_typed_lines())
+        self.begin(self.session.watch_connection())
         self._output.report_focus(True)
         try:
             with suppress(EOFError):  # the terminal was closed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -50,7 +51,6 @@ from nplt_client.wire.reconnect_policy import Online
 FRAME_SECONDS = 1 / 30
 PAUSE_PER_WORK = 2
 LOOK_SECONDS = 0.5
-MEASURE_SECONDS = 5.0
 SPIN_SECONDS = 0.17
 SECOND_ESCAPE_SECONDS = 0.3
 
@@ -75,13 +75,14 @@ class StatusLine(Static):
     def on_mount(self) -> None:
         self.set_interval(LOOK_SECONDS, self.update_words)
         self.set_interval(SPIN_SECONDS, self._spin)
-        self.set_interval(MEASURE_SECONDS, self._measure)
+        self.run_worker(self._session.watch_connection(), group="lag")
 
     def update_words(self) -> None:
         words = status_line(self._session, max(20, self.content_size.width or 80))
         if words != self._shown:
             self._shown = words
-            self.set_class(not isinstance(self._session.client.connection, Online), "-offline")
+            is_online = isinstance(self._session.client.connection, Online)
+            self.set_class(not is_online or self._session.is_silent, "-offline")
             self.update(Content(words))
 
     def _spin(self) -> None:
@@ -91,9 +92,6 @@ class StatusLine(Static):
     def on_resize(self, event: Resize) -> None:
         self._shown = ""
         self.update_words()
-
-    def _measure(self) -> None:
-        self.run_worker(self._session.measure_lag(), group="lag", exclusive=True)
 
 
 class CommandPalette(Provider):
@@ -307,6 +305,13 @@ class ChatApp(ChatDisplay, App[bool]):
         self.run_worker(refreshing, group="usage", exclusive=True)
 
     # Input
+
+    def action_suspend_process(self) -> None:
+        """Stops the whole job. Textual would stop only this process, and the shell would not come
+        back if the job has others, as under `make run`."""
+        if self._driver is not None and self._driver.can_suspend:
+            with self.suspend():
+                os.kill(0, signal.SIGTSTP)
 
     def submit(self, text: str) -> None:
         self._composer.recall.remember(text)
