@@ -15,10 +15,12 @@ from typing import Final
 
 import anyio
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection, cookie_parser
 from starlette.types import Scope
 
 from nplt_gateway.door import HttpConnection
 from nplt_gateway.errors import ApiError
+from nplt_gateway.logins import Login, Logins
 from nplt_server.app import Server
 
 _OTHER_SITES: Final = ("cross-site", "same-site")
@@ -32,6 +34,7 @@ class Access:
         self._admission = server.admission
         self._hosts = {"localhost", listen.host.lower(), *map(_host_name, listen.hosts)}
         self._origins = frozenset(listen.origins)
+        self.logins = Logins(server.settings.data_dir / "logins.sqlite", server.admission)
 
     def check(self, scope: Scope, headers: Headers) -> None:
         """Raises `ApiError` for a request that a foreign web page may have caused."""
@@ -74,6 +77,21 @@ class Access:
             "vary": "origin",
         }
 
+    async def find_login(self, request: HTTPConnection) -> Login | None:
+        """Returns the login whose cookie the request has."""
+        cookies = cookie_parser(request.headers.get("cookie", ""))
+        return await self.logins.find(cookies.get(cookie_name(request.scope), ""))
+
+    async def find_user(self, request: HTTPConnection) -> str:
+        """Returns the user of a request: of a page by its login, of a program by its token."""
+        connection: HttpConnection = request.scope["state"]["connection"]
+        if (login := await self.find_login(request)) is not None:
+            connection.user = login.user
+            return login.user
+        if "origin" in request.headers or "sec-fetch-site" in request.headers:
+            raise ApiError(401, "log in first: nplt web", code="not_logged_in")
+        return await self.user_by_token(connection, request.headers)
+
     async def user_by_token(self, connection: HttpConnection, headers: Headers) -> str:
         """Returns the user of the bearer token. A server without tokens accepts any."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -99,6 +117,12 @@ class Access:
                 )
             connection.user = user
         return user
+
+
+def cookie_name(scope: Scope) -> str:
+    """Two servers of one machine, at different ports, do not overwrite each other's cookie."""
+    prefix = "__Host-" if scope["scheme"] in ("https", "wss") else ""
+    return f"{prefix}nplt-{scope['server'][1]}"
 
 
 def check_framing(headers: Iterable[tuple[bytes, bytes]]) -> None:

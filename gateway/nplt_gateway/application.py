@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Router, WebSocketRoute
 from starlette.types import Message, Receive, Scope, Send
 
-from nplt_gateway import chat_completions, openai_models, websocket
+from nplt_gateway import chat_completions, login, openai_models, page, websocket
 from nplt_gateway.access import Access, check_framing
 from nplt_gateway.bodies import JsonResponse
 from nplt_gateway.errors import SERVER, ApiError, api_error
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 ROUTES: Final[tuple[BaseRoute, ...]] = (
     WebSocketRoute("/ws", websocket.serve),
+    *login.ROUTES,
+    *page.ROUTES,
     *openai_models.ROUTES,
     *chat_completions.ROUTES,
 )

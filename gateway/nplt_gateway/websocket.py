@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
+from nplt_gateway.access import Access
 from nplt_gateway.door import HttpConnection
+from nplt_gateway.logins import Login
 from nplt_protocol import MessageType, Received, ServerConnection
 from nplt_protocol.stream import FrameStream
 from nplt_server.app import Server
@@ -30,25 +32,22 @@ _GOING_AWAY: Final = 1001
 
 @dataclass(slots=True, eq=False, repr=False)
 class WebSocketSession(Session):
-    """The session of a WebSocket, which may be logged in by a cookie."""
+    """The session of a WebSocket. Pages are logged in by a cookie, and programs by a token; a
+    server without users accepts any token, but not a page without a login."""
 
-    logged_in_as: str | None = None
+    login: Login | None = None
 
     def authenticate(self, token: str | None) -> str | None:
-        if token is None and self.logged_in_as is not None:
-            return self.logged_in_as
+        if token is None:
+            return None if self.login is None else self.login.user
         return Session.authenticate(self, token)
 
 
-class HasServer(Protocol):
-    """The application, of which a WebSocket needs only the server."""
-
-    server: Server
-
-
 async def serve(websocket: WebSocket) -> None:
-    app: HasServer = websocket.scope["app"]
-    server, connection = app.server, websocket.scope["state"]["connection"]
+    access: Access = websocket.scope["app"].access
+    server: Server = websocket.scope["app"].server
+    connection: HttpConnection = websocket.scope["state"]["connection"]
+    login = await access.find_login(websocket)
     await websocket.accept()
     first = await _first_message(websocket, server.services.limits.hello_seconds_max)
     if first is None:
@@ -58,7 +57,7 @@ async def serve(websocket: WebSocket) -> None:
     stream: FrameStream[Received] = FrameStream(wire, limits=server.wire_limits)
     transport = _WebSocketTransport(stream, websocket.send, connection)
     stream.connection_made(transport)
-    session = WebSocketSession(stream, wire, server, HANDLERS)
+    session = WebSocketSession(stream, wire, server, HANDLERS, login=login)
     connection.session = session
     server.sessions.add(session)
     try:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nplt_markdown.highlight import highlighted
 
@@ -51,6 +51,33 @@ def prose(text: str) -> str:
     if len(text) > MARKDOWN_CHARACTERS_MAX:
         return preformatted(text)
     return str(_markdown().render(visible(text)))
+
+
+class Block(NamedTuple):
+    """A paragraph, list, table or the like that stands at the top level of a text."""
+
+    lines: int
+    """How many lines of the text it takes, with the blank lines after it."""
+    html: str
+
+
+def blocks(text: str) -> list[Block]:
+    """Renders each block of the text for itself. Joined, they are the text's HTML; all but the last
+    stay as they are if more lines follow."""
+    env: dict[str, Any] = {}
+    reader, shown = _markdown(), visible(text)
+    tokens = reader.parse(shown, env)
+    starts = [at for at, token in enumerate(tokens) if token.level == 0 and token.nesting >= 0]
+    if not starts:
+        return [Block(shown.count("\n") + 1, "")]
+    first_lines = [(tokens[at].map or [0])[0] for at in starts]
+    ends = [*first_lines[1:], shown.count("\n") + 1]
+    previous, found = 0, []
+    for start, end, last in zip(starts, [*starts[1:], len(tokens)], ends, strict=True):
+        html = reader.renderer.render(tokens[start:end], reader.options, env)
+        found.append(Block(last - previous, html))
+        previous = last
+    return found
 
 
 @cache

@@ -22,6 +22,8 @@ from websockets.sync.client import ClientConnection, connect
 
 Start = Callable[..., ServerProcess]
 
+TOKEN = {"token": "any: this server has no users"}
+
 
 class _SocketOfMessages:
     """Lets a raw client send and receive through a WebSocket."""
@@ -60,20 +62,25 @@ def open_websocket(server: ServerProcess, **options: Any) -> ClientConnection:
 
 def test_a_prompt_over_a_websocket_is_answered(shared_server: ServerProcess) -> None:
     with connected(shared_server) as client:
-        assert client.hello()["version"] == 3
+        assert client.hello(TOKEN)["version"] == 3
         assert client.ask("over a websocket") == "over a websocket"
+
+
+def test_a_websocket_with_neither_token_nor_login_is_refused(shared_server: ServerProcess) -> None:
+    with connected(shared_server) as client:
+        assert client.hello()["code"] == "unauthorized"
 
 
 def test_a_long_message_in_fragments_arrives_whole(shared_server: ServerProcess) -> None:
     text = "long " * 60_000
     with connected(shared_server) as client:
-        client.hello()
+        client.hello(TOKEN)
         assert client.ask(text).strip() == text.strip()
 
 
 def test_several_frames_in_one_message_are_all_received(shared_server: ServerProcess) -> None:
     with connected(shared_server) as client:
-        client.hello()
+        client.hello(TOKEN)
         client.sock.sendall(encode(PING, 5, b"a") + encode(PING, 6, b"b"))
         assert [client.receive()[:2] for _ in range(2)] == [(PONG, 5), (PONG, 6)]
 
@@ -105,7 +112,7 @@ def test_a_first_message_that_is_no_hello_closes_the_websocket(
 
 def test_a_shutdown_says_so_and_closes_the_websocket(server: ServerProcess) -> None:
     with connected(server) as client:
-        client.hello()
+        client.hello(TOKEN)
         assert server.terminate() == 0
         words = b"".join(frame.payload for frame in client.until_closed())
         assert b"shutting_down" in words
@@ -113,9 +120,9 @@ def test_a_shutdown_says_so_and_closes_the_websocket(server: ServerProcess) -> N
 
 def test_a_running_turn_survives_its_websocket(server: ServerProcess) -> None:
     with connected(server) as client:
-        session_id = client.hello()["session_id"]
+        session_id = client.hello(TOKEN)["session_id"]
         client.request(0x07, {"text": "!slow 0.5 all of it"})
     with connected(server) as client:
-        client.hello({"session_id": session_id})
+        client.hello({**TOKEN, "session_id": session_id})
         client.request(0x08, {"session_id": session_id, "after_seq": 0})
         assert client.event(TURN_FINISHED).json["state"] == "completed"

@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nplt_markdown import MARKDOWN_CHARACTERS_MAX, prose
+from nplt_markdown import MARKDOWN_CHARACTERS_MAX, blocks, prose
 from nplt_markdown.highlight import CODE_CHARACTERS_MAX, LANGUAGES, highlighted
 
 
@@ -62,3 +62,27 @@ def test_every_language_of_the_list_has_a_lexer() -> None:
 def test_highlighting_changes_no_character_of_the_code(code: str, language: str) -> None:
     shown = highlighted(code, language)
     assert html.unescape(re.sub("<[^>]*>", "", shown)) == code
+
+
+TEXTS = st.lists(
+    st.sampled_from(
+        ["# a", "text", "", "", "- item", "  more", "1. one", "> quote", "```py", "```", "x = 1",
+         "| a | b |", "|---|---|", "| 1 | 2 |", "---", "    code", "[x]: http://a.example", "\t",
+         "<b>", "* * *", "\x00\x0b", "a\r"]
+    ),
+    max_size=30,
+).map("\n".join)  # fmt: skip
+
+
+@given(TEXTS)
+def test_blocks_are_the_whole_text_in_parts(text: str) -> None:
+    found = blocks(text)
+    assert "".join(block.html for block in found) == prose(text)
+    assert sum(block.lines for block in found) == text.count("\n") + 1
+
+
+@given(TEXTS, TEXTS)
+def test_all_blocks_but_the_last_stay_as_they_are_if_more_follows(text: str, more: str) -> None:
+    whole = text.replace("]: ", "] ") + "\n"  # a definition changes the links before it
+    before = blocks(whole)[:-1]
+    assert blocks(whole + more.replace("]: ", "] "))[: len(before)] == before

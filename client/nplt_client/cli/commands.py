@@ -300,6 +300,42 @@ def status(as_json: bool, server: str | None) -> None:
     _print(reply, reports.status_text, as_json=as_json)
 
 
+@command("nplt web", "nplt web --qr")
+@click.option("--qr", is_flag=True, help="print a QR code, for a phone")
+@click.option("--no-open", is_flag=True, help="only print the address")
+@click.option("--sessions", "lists", is_flag=True, help="list the browsers that are logged in")
+@click.option("--revoke", metavar="ID", help="log a browser out")
+def web(qr: bool, no_open: bool, lists: bool, revoke: str | None, server: str | None) -> None:
+    """Open the page in a browser, logged in."""
+    from nplt_client.cli import web as pages
+
+    address = find_address(server)
+    if address.over_ssh:
+        raise click.UsageError(
+            "the page of a server behind ssh is reached through a forwarded port: "
+            f"ssh -L 9998:127.0.0.1:9998 {address.host}, and nplt web there"
+        )
+    with open_for_command(server) as connection:
+        page = pages.WebPage(connection, address)
+    if lists:
+        for login in page.logins():
+            print(sanitize_line(pages.login_line(login)))
+        return
+    if revoke is not None:
+        page.revoke(revoke)
+        return
+    url = page.new_address()
+    is_opened = not (no_open or qr) and pages.has_display() and pages.open_in_browser(url)
+    print(url)
+    if qr:
+        print(pages.qr_code(url))
+    if qr and page.is_local:
+        for line in pages.how_to_reach_from_a_phone(page.place).splitlines():
+            print_remark(line)
+    used_once = "it logs one browser in, within five minutes"
+    print_remark(f"opened in the browser; {used_once}" if is_opened else f"open it: {used_once}")
+
+
 @command('nplt rename @last "my notes"', "nplt rename 1f0c2a3b plans")
 @session_argument
 @click.argument("name")

@@ -222,6 +222,13 @@ class Admission:
                 found = name
         return found
 
+    def token_mark(self, user: str) -> str | None:
+        """Returns a text that changes when the user's token does; `None` for an unknown user."""
+        if not self.need_tokens:
+            return LOCAL_USER if user == LOCAL_USER else None
+        digest = self._token_sums.get(user)
+        return None if digest is None else token_digest(digest.lower())[:16]
+
     def has_room_for(self, user: str) -> bool:
         if not self.need_tokens:
             return True

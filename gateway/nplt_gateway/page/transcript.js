@@ -1,0 +1,563 @@
+/**
+ * The conversation as one reads it. Only the messages that the state holds are in the document;
+ * older and newer ones are asked for when their end comes near.
+ *
+ * The view stays where the reader is: at the end, or at the message that is read, whatever is added
+ * above it.
+ */
+
+import { approvalCard } from "./approvals.js";
+import { h, icon, iconButton, keep, setText, show } from "./dom.js";
+import { attachmentChip } from "./files.js";
+import { MarkdownText } from "./markdown.js";
+import { compactJson, duration, longTime, modelName, shortTime, tokens } from "./text.js";
+
+const NEAR = 900;
+const AT_END = 60;
+
+/** @typedef {import("./client.js").Client} Client */
+/** @typedef {import("./conversation.js").Message} Message */
+
+/**
+ * What is shown in one place: a message, the text of a running turn, a prompt that is not sent yet
+ * or an approval.
+ * @typedef {object} Item
+ * @property {string} key
+ * @property {"prompt" | "answer" | "fault" | "live" | "unsent" | "approval"} kind
+ * @property {any} value
+ * @property {boolean} [isLast] whether it is the last answer of its turn
+ * @property {boolean} [isNewest] whether no other turn follows
+ */
+
+export class Transcript {
+  /** @param {Client} client */
+  constructor(client) {
+    this.client = client;
+    this.items = h("div.items");
+    this.empty = h("div.empty", { hidden: true });
+    this.loading = h("p.loading", { hidden: true }, "Loading …");
+    this.column = h("div.column", {}, this.loading, this.empty, this.items);
+    this.element = h(
+      "div.transcript",
+      { tabindex: 0, role: "log", "aria-label": "Conversation", "aria-live": "off" },
+      this.column,
+    );
+    this.endButton = iconButton("arrow", "To the end", () => this.toEnd(), ".to-end");
+    this.shownId = "";
+    this.isAtEnd = true;
+    /** @type {number | null} the message whose prompt is being edited */
+    this.editing = null;
+    /** @type {{element: Element, top: number} | null} what the reader looks at */
+    this.anchor = null;
+    this.element.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    new ResizeObserver(() => this.settle()).observe(this.column);
+    new ResizeObserver(() => this.settle()).observe(this.element);
+  }
+
+  render() {
+    const shown = this.client.conversation;
+    if (shown.id !== this.shownId) {
+      this.items.replaceChildren();
+      this.shownId = shown.id;
+      this.isAtEnd = true;
+      this.anchor = null;
+      this.editing = null;
+    }
+    const items = itemsOf(this.client);
+    keep(
+      this.items,
+      items,
+      (item) => item.key,
+      (item) => this.make(item),
+      (element, item) => element.view.update(item),
+    );
+    show(this.loading, !shown.isLoaded && !shown.problem);
+    this.showEmpty(!items.length && shown.isLoaded, shown.problem);
+    this.settle();
+    this.askForMore();
+  }
+
+  /** @param {boolean} isEmpty @param {string} problem */
+  showEmpty(isEmpty, problem) {
+    show(this.empty, isEmpty || Boolean(problem));
+    const words = problem || "What would you like to know?";
+    if (this.empty.dataset.words === words) return;
+    this.empty.dataset.words = words;
+    this.empty.replaceChildren(
+      h("h1", {}, words),
+      h("p", {}, problem ? "" : "The conversation stays on your server. Close this page whenever you like."),
+    );
+  }
+
+  /** @param {Item} item */
+  make(item) {
+    const view = new VIEWS[item.kind](this.client, this);
+    view.element.view = view;
+    return view.element;
+  }
+
+  // Where the reader is
+
+  scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this.element;
+    const hasAfter = this.client.conversation.hasAfter;
+    this.isAtEnd = scrollHeight - scrollTop - clientHeight < AT_END && !hasAfter;
+    this.findAnchor();
+    this.endButton.hidden = this.isAtEnd;
+    this.askForMore();
+  }
+
+  findAnchor() {
+    const top = this.element.getBoundingClientRect().top;
+    this.anchor = null;
+    for (const element of this.items.children) {
+      const box = element.getBoundingClientRect();
+      if (box.bottom <= top) continue;
+      this.anchor = { element, top: box.top };
+      return;
+    }
+  }
+
+  /** After a change: keeps the end, or what is read, in its place. */
+  settle() {
+    if (this.isAtEnd) {
+      this.element.scrollTop = this.element.scrollHeight;
+    } else if (this.anchor?.element.isConnected) {
+      const moved = this.anchor.element.getBoundingClientRect().top - this.anchor.top;
+      if (Math.abs(moved) >= 1) this.element.scrollTop += moved;
+      this.findAnchor();
+    }
+    this.endButton.hidden = this.isAtEnd;
+  }
+
+  askForMore() {
+    const { scrollTop, scrollHeight, clientHeight } = this.element;
+    const shown = this.client.conversation;
+    if (!shown.isLoaded || !scrollHeight) return;
+    if (scrollTop < NEAR && shown.hasBefore) {
+      if (!this.anchor) this.findAnchor();
+      this.client.loadMore("before");
+    } else if (scrollHeight - scrollTop - clientHeight < NEAR && shown.hasAfter) {
+      this.client.loadMore("after");
+    }
+  }
+
+  async toEnd() {
+    await this.client.showEnd();
+    this.isAtEnd = true;
+    this.settle();
+  }
+
+  /** @param {number} seq */
+  showMessage(seq) {
+    const element = this.items.querySelector(`[data-key="m${seq}"]`);
+    if (!element) return;
+    this.isAtEnd = false;
+    element.scrollIntoView({ block: "center" });
+    element.classList.add("found");
+    setTimeout(() => element.classList.remove("found"), 2_000);
+    this.scrolled();
+  }
+
+  /** @param {number | null} seq */
+  edit(seq) {
+    this.editing = seq;
+    this.client.changed();
+  }
+}
+
+/**
+ * @param {Client} client
+ * @returns {Item[]}
+ */
+export function itemsOf(client) {
+  const { messages, live, approvals, hasAfter, id } = client.conversation;
+  /** @type {Item[]} */
+  const items = [];
+  messages.forEach((message, at) => {
+    const kind = KINDS[message.role];
+    if (!kind) return;
+    const next = messages[at + 1];
+    const isLast = next?.turn_id !== message.turn_id && live?.turnId !== message.turn_id;
+    items.push({ key: `m${message.seq}`, kind, value: message, isLast });
+  });
+  const newest = messages.at(-1)?.turn_id;
+  for (const item of items) item.isNewest = item.value.turn_id === newest && !hasAfter;
+  if (hasAfter) return items;
+  if (live) {
+    const item = /** @type {Item} */ ({ key: `live ${live.turnId}`, kind: "live", value: live });
+    const last = items.findLastIndex((each) => each.value.turn_id === live.turnId);
+    const cards = [...approvals.values()].map(
+      (each) =>
+        /** @type {Item} */ ({ key: `asks ${each.approval_id}`, kind: "approval", value: each }),
+    );
+    items.splice(last < 0 ? items.length : last + 1, 0, item, ...cards);
+  }
+  for (const prompt of client.outbox.of(id)) {
+    const isShown = messages.some((each) => each.seq === prompt.seq);
+    if (!isShown) items.push({ key: `unsent ${prompt.message_id}`, kind: "unsent", value: prompt });
+  }
+  return items;
+}
+
+/** @type {Record<string, "prompt" | "answer" | "fault">} */
+const KINDS = { user: "prompt", assistant: "answer", system: "fault" };
+
+class PromptView {
+  /** @param {Client} client @param {Transcript} transcript */
+  constructor(client, transcript) {
+    this.client = client;
+    this.transcript = transcript;
+    this.text = h("div.bubble");
+    this.files = h("div.chips");
+    this.time = h("time");
+    this.actions = h("div.actions");
+    this.form = /** @type {HTMLElement | null} */ (null);
+    this.element = h("article.prompt", { "aria-label": "You" }, this.files, this.text, this.actions);
+    this.shown = "";
+  }
+
+  /** @param {Item} item */
+  update({ value: message }) {
+    const isEdited = this.transcript.editing === message.seq;
+    const state = `${message.revision} ${message.cleared} ${isEdited}`;
+    if (state === this.shown) return;
+    this.shown = state;
+    this.element.classList.toggle("cleared", Boolean(message.cleared));
+    setText(this.text, message.redacted_at ? "(erased)" : message.content);
+    this.files.replaceChildren(
+      ...(message.attachments ?? []).map((/** @type {any} */ each) =>
+        attachmentChip(this.client, each),
+      ),
+    );
+    show(this.text, !isEdited && message.content !== "");
+    this.form?.remove();
+    this.form = isEdited ? this.editor(message) : null;
+    if (this.form) this.text.after(this.form);
+    this.actions.replaceChildren(
+      h("time", { datetime: message.timestamp, title: longTime(message.timestamp) }, shortTime(message.timestamp)),
+      iconButton("copy", "Copy", (event) => copy(event, message.content)),
+      iconButton("edit", "Edit and ask again", () => this.transcript.edit(message.seq)),
+    );
+    show(this.actions, !isEdited);
+  }
+
+  /** @param {Message} message */
+  editor(message) {
+    const area = h("textarea", { "aria-label": "Your prompt", rows: 1 });
+    area.value = message.content;
+    const isLast = this.client.conversation.lastPrompt?.seq === message.seq;
+    const send = () => {
+      const text = area.value.trim();
+      if (!text) return;
+      if (this.client.conversation.isRunning) {
+        this.client.say("Wait for the answer, or stop it, before you edit a prompt.", true);
+        return;
+      }
+      this.transcript.edit(null);
+      this.client.prompt(text, message.attachments ?? [], message.seq);
+    };
+    area.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+      if (event.isComposing) return;
+      if (event.key === "Escape") {
+        event.stopPropagation();
+        this.transcript.edit(null);
+      } else if (event.key === "Enter" && !event.shiftKey) {
+        event.preventDefault();
+        send();
+      }
+    });
+    queueMicrotask(() => area.focus());
+    return h(
+      "div.editor",
+      {},
+      area,
+      h(
+        "div.buttons",
+        {},
+        !isLast && h("span.hint", {}, "The turns after this one are taken back."),
+        h("button.button", { type: "button", onclick: () => this.transcript.edit(null) }, "Cancel"),
+        h("button.button.primary", { type: "button", onclick: send }, "Send"),
+      ),
+    );
+  }
+}
+
+class UnsentView {
+  /** @param {Client} client */
+  constructor(client) {
+    this.client = client;
+    this.text = h("div.bubble");
+    this.state = h("div.state");
+    this.element = h("article.prompt.unsent", { "aria-label": "You" }, this.text, this.state);
+    this.shown = "";
+  }
+
+  /** @param {Item} item */
+  update({ value: prompt }) {
+    const state = prompt.problem
+      ? prompt.problem
+      : prompt.seq !== undefined || prompt.isSending
+        ? ""
+        : "Waits for the connection; it will be sent once.";
+    setText(this.text, prompt.text);
+    if (this.shown === state && this.state.firstChild) return;
+    this.shown = state;
+    const discard = () => {
+      this.client.outbox.remove(prompt);
+      this.client.changed();
+    };
+    this.state.replaceChildren(
+      h("span", { role: "status" }, state),
+      prompt.problem && button("Try again", () => this.client.retry(prompt)),
+      state && button("Discard", discard),
+    );
+    this.element.classList.toggle("refused", Boolean(prompt.problem));
+  }
+}
+
+class AnswerView {
+  /** @param {Client} client */
+  constructor(client) {
+    this.client = client;
+    this.thinking = new Thinking();
+    this.markdown = new MarkdownText();
+    this.tools = h("div.tools");
+    this.remark = h("p.remark", { hidden: true });
+    this.rest = button("Show the rest", () => this.showRest());
+    this.actions = h("div.actions");
+    this.element = h(
+      "article.answer",
+      { "aria-label": "Answer" },
+      this.thinking.element,
+      this.markdown.element,
+      this.rest,
+      this.tools,
+      this.remark,
+      this.actions,
+    );
+    this.shown = "";
+    /** @type {any} */
+    this.message = null;
+  }
+
+  /** @param {Item} item */
+  update({ value: message, isLast, isNewest }) {
+    const { lastTurn, isRunning } = this.client.conversation;
+    const isTimed = lastTurn?.turnId === message.turn_id;
+    const state = [message.revision, message.cleared, isLast, isNewest, isRunning, isTimed].join();
+    if (state === this.shown && message === this.message) return;
+    this.shown = state;
+    this.message = message;
+    this.element.classList.toggle("cleared", Boolean(message.cleared));
+    this.thinking.update(message.reasoning ?? "", false);
+    this.markdown.set(message.redacted_at ? "(erased)" : message.content, true);
+    show(this.markdown.element, message.content !== "");
+    show(this.rest, Boolean(message.truncated));
+    keep(
+      this.tools,
+      message.tool_calls,
+      (/** @type {any} */ tool) => tool.tool_call_id,
+      () => new ToolView().element,
+      (element, tool) => element.view.update(tool),
+    );
+    const remark = remarkOf(message);
+    setText(this.remark, remark);
+    show(this.remark, remark !== "");
+    this.actions.replaceChildren(...(isLast ? this.actionsOf(message, isNewest, isTimed) : []));
+  }
+
+  /** @param {Message} message @param {boolean | undefined} isNewest @param {boolean} isTimed */
+  actionsOf(message, isNewest, isTimed) {
+    const { client } = this;
+    const running = client.conversation.isRunning;
+    const { lastTurn } = client.conversation;
+    const usage = (isTimed && lastTurn?.usage) || message.usage;
+    const facts = [
+      message.model && modelName(message.model),
+      usage?.output_tokens && `${tokens(usage.output_tokens)} tokens`,
+      isTimed && lastTurn && duration(lastTurn.seconds),
+    ].filter(Boolean);
+    return [
+      iconButton("copy", "Copy the answer", (event) => copy(event, message.content)),
+      isNewest && !running && iconButton("again", "Ask again", () => client.regenerate()),
+      isNewest && !running && iconButton("undo", "Take this turn back", () => client.undo()),
+      iconButton("fork", "Continue in a copy from here", () => client.fork(message.seq)),
+      h("span.facts", { title: message.timestamp && longTime(message.timestamp) }, facts.join(" · ")),
+    ].filter(Boolean);
+  }
+
+  async showRest() {
+    this.rest.disabled = true;
+    await this.client.readWhole(this.message).catch((error) => this.client.fail(error));
+    this.rest.disabled = false;
+  }
+}
+
+/** @param {Message} message */
+function remarkOf(message) {
+  if (message.rejected) return `This answer was not accepted: ${message.rejected}`;
+  if (message.state === "interrupted") return "Stopped.";
+  const why = /** @type {Record<string, string>} */ ({
+    length: "The answer was cut at the longest that the model may give.",
+    window: "The answer was cut because the model's window is full.",
+    filter: "The provider's content filter cut the answer.",
+    refusal: "The model declined to answer.",
+    pause: "The provider paused the answer.",
+  });
+  if (message.stop_reason && why[message.stop_reason]) return why[message.stop_reason];
+  const from = message.fallback_from;
+  return from ? `${modelName(from.model)} could not answer: ${from.message ?? from.reason}` : "";
+}
+
+class LiveView {
+  constructor() {
+    this.thinking = new Thinking();
+    this.markdown = new MarkdownText();
+    this.note = h("p.note", { role: "status" });
+    this.element = h(
+      "article.answer.live",
+      { "aria-label": "Answer, being written", "aria-busy": "true" },
+      this.thinking.element,
+      this.markdown.element,
+      this.note,
+    );
+    this.call = -1;
+  }
+
+  /** @param {Item} item */
+  update({ value: live }) {
+    this.thinking.update(live.reasoning, !live.text);
+    if (live.call !== this.call) {
+      this.call = live.call;
+      this.markdown.restart();
+    }
+    this.markdown.set(live.text, false);
+    show(this.markdown.element, live.text !== "");
+    const words = live.note || (live.text || live.reasoning ? "" : "…");
+    setText(this.note, words);
+    this.note.classList.toggle("dots", words === "…");
+    show(this.note, words !== "");
+  }
+}
+
+class Thinking {
+  constructor() {
+    this.summary = h("span", {}, "");
+    this.text = h("div.folded");
+    this.element = h(
+      "details.thinking",
+      { hidden: true },
+      h("summary", {}, icon("think"), this.summary, icon("right")),
+      this.text,
+    );
+  }
+
+  /** @param {string} reasoning @param {boolean} isRunning */
+  update(reasoning, isRunning) {
+    show(this.element, reasoning !== "");
+    if (!reasoning) return;
+    setText(this.summary, isRunning ? "Thinking …" : "Thoughts");
+    setText(this.text, reasoning);
+  }
+}
+
+const TOOL_STATES = /** @type {Record<string, string>} */ ({
+  pending: "waits",
+  running: "runs …",
+  success: "",
+  failed: "failed",
+  skipped: "was not run",
+});
+
+class ToolView {
+  constructor() {
+    this.name = h("strong");
+    this.given = h("span.given");
+    this.state = h("span.tool-state");
+    this.body = h("div.folded");
+    this.element = h(
+      "details.tool",
+      {},
+      h("summary", {}, icon("tool"), this.name, this.given, this.state, icon("right")),
+      this.body,
+    );
+    this.element.view = this;
+  }
+
+  /** @param {import("./conversation.js").ToolCall} tool */
+  update(tool) {
+    setText(this.name, tool.tool_name);
+    setText(this.given, compactJson(tool.arguments));
+    const took = tool.status === "success" && tool.duration ? duration(tool.duration) : "";
+    setText(this.state, TOOL_STATES[tool.status] || took);
+    this.element.dataset.status = tool.status;
+    const shown = `${tool.status}${tool.result}`;
+    if (this.body.dataset.shown === shown) return;
+    this.body.dataset.shown = shown;
+    this.body.replaceChildren(
+      h("h4", {}, "Arguments"),
+      h("pre", { tabindex: 0 }, JSON.stringify(tool.arguments, null, 2)),
+      tool.result && h("h4", {}, "Result"),
+      tool.result && h("pre", { tabindex: 0 }, tool.result),
+    );
+  }
+}
+
+class FaultView {
+  /** @param {Client} client */
+  constructor(client) {
+    this.client = client;
+    this.text = h("p");
+    this.actions = h("div.actions");
+    this.element = h("article.fault", { role: "alert" }, icon("warn"), this.text, this.actions);
+  }
+
+  /** @param {Item} item */
+  update({ value: message, isNewest }) {
+    const isStopped = message.state === "interrupted";
+    this.element.classList.toggle("stopped", isStopped);
+    setText(this.text, message.content || (isStopped ? "Stopped." : "The turn failed."));
+    const canRepeat = Boolean(isNewest) && !this.client.conversation.isRunning;
+    if (canRepeat !== Boolean(this.actions.firstChild)) {
+      const again = button("Ask again", () => this.client.regenerate());
+      this.actions.replaceChildren(...(canRepeat ? [again] : []));
+    }
+  }
+}
+
+class ApprovalView {
+  /** @param {Client} client */
+  constructor(client) {
+    this.client = client;
+    this.element = h("div");
+  }
+
+  /** @param {Item} item */
+  update({ value: approval }) {
+    if (!this.element.firstChild) this.element.append(approvalCard(this.client, approval));
+  }
+}
+
+/** @type {Record<Item["kind"], any>} */
+const VIEWS = {
+  prompt: PromptView,
+  answer: AnswerView,
+  fault: FaultView,
+  live: LiveView,
+  unsent: UnsentView,
+  approval: ApprovalView,
+};
+
+/** @param {string} label @param {() => void} onclick */
+function button(label, onclick) {
+  return h("button.button.small", { type: "button", onclick }, label);
+}
+
+/** @param {Event} event @param {string} text */
+async function copy(event, text) {
+  const pressed = /** @type {HTMLElement} */ (event.currentTarget);
+  await navigator.clipboard.writeText(text);
+  pressed.replaceChildren(icon("check"));
+  setTimeout(() => pressed.replaceChildren(icon("copy")), 1_500);
+}
