@@ -19,7 +19,6 @@ from typing import Self, TypeVar
 from nplt_protocol import (
     FRAME_PAYLOAD_BYTES_MAX,
     ErrorCode,
-    JsonObject,
     MessageType,
     Received,
     RequestError,
@@ -28,12 +27,12 @@ from nplt_protocol import (
 from nplt_protocol.codec import decode_event, encode_request
 from nplt_protocol.codes import MORE
 from nplt_protocol.frames import FragmentJoiner, Frame, FrameDecoder
-from nplt_protocol.messages import Event, Reply, Request, SessionEvent
+from nplt_protocol.messages import Event, Reply, Request
 from nplt_protocol.stream import FrameStream, Notifier
 from nplt_server.app import Server
 from nplt_server.connections.session import Session
 from nplt_server.conversations.broadcast import BroadcastEvent
-from nplt_server.dialects import Presenter
+from nplt_server.dialects import Presenter, lagged_event
 from nplt_server.requests import HANDLERS
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
@@ -198,11 +197,8 @@ class _PipePresenter(Presenter):
     def replay(self, frames: bytes) -> None:
         self._pipe.add_events(_events_in(frames))
 
-    def lagged(self, session_id: str, head_seq: int) -> None:
-        details: JsonObject = {"head_seq": head_seq}
-        self._pipe.add_events(
-            [SessionEvent(session_id=session_id, event="lagged", details=details)]
-        )
+    def lagged(self, session_id: str, head_seq: int, *, watch: bool = False) -> None:
+        self._pipe.add_events([lagged_event(session_id, head_seq, watch=watch)])
 
     def last_words(self, error: RequestError) -> None:
         self._pipe.close(error)

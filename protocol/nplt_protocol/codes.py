@@ -48,6 +48,7 @@ class MessageType(IntEnum):
     SESSION_EVENT = 0x26
     APPROVAL_REQUEST = 0x27
     ENTRY = 0x28
+    SESSION_CHANGED = 0x29
 
     # Requests and their replies.
     COMPACT = 0x30
@@ -58,6 +59,8 @@ class MessageType(IntEnum):
     ROLLBACK = 0x35
     REDACT = 0x36
     REPAIR = 0x37
+    WATCH = 0x38
+    SEEN = 0x39
 
 
 MORE = 0x80

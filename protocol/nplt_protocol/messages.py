@@ -293,6 +293,20 @@ class Repair(Request, frozen=True, kw_only=True):
     session_id: SessionReference | None = None
 
 
+class Watch(Request, frozen=True, kw_only=True):
+    watch: bool = True
+    limit: Positive = 50
+    cursor: Cursor | None = None
+
+
+class Seen(Request, frozen=True, kw_only=True):
+    seq: Count
+    """The last entry that the user has seen; a number beyond the head means the head."""
+    session_id: SessionReference | None = None
+    unread: bool = False
+    """Whether the mark may move backward."""
+
+
 # Replies. A reply carries the request's seq and, unless `codec.REPLY_CODES` names
 # another, the request's type.
 
@@ -449,6 +463,13 @@ class SessionRow(Reply, frozen=True, kw_only=True):
     """A problem that does not prevent the conversation from being used."""
     deleted_at: str | None = None
     """Set for a conversation in the trash."""
+    head_seq: int = sent(0)
+    seen_seq: int = sent(0)
+    """The last entry that the user has seen; the head, if there is no mark."""
+    unread: int = sent(0)
+    """The number of answers after it; 100 stands for more, too."""
+    running_since: str | None = None
+    """When the turn that is not over could begin."""
 
 
 class SessionRows(Reply, frozen=True, kw_only=True):
@@ -456,6 +477,22 @@ class SessionRows(Reply, frozen=True, kw_only=True):
     next_cursor: str | None = sent(None)
     incomplete: bool = False
     """The server is still reading its files: there may be more conversations."""
+
+
+class Watching(Reply, frozen=True, kw_only=True):
+    """The rows that are not at rest or have unread answers."""
+
+    watching: bool
+    sessions: tuple[SessionRow, ...] = sent(())
+    next_cursor: str | None = sent(None)
+    incomplete: bool = False
+    """The server is still reading its files: there may be more conversations."""
+
+
+class SeenMark(Reply, frozen=True, kw_only=True):
+    session_id: str
+    seen_seq: int
+    unread: int
 
 
 class SessionCreated(Reply, frozen=True, kw_only=True):
@@ -641,6 +678,8 @@ _EXCHANGES: dict[MessageType, tuple[type[Request] | None, type[Reply] | None]] =
     MessageType.ROLLBACK: (Rollback, RolledBack),
     MessageType.REDACT: (Redact, Redacted),
     MessageType.REPAIR: (Repair, Repaired),
+    MessageType.WATCH: (Watch, Watching),
+    MessageType.SEEN: (Seen, SeenMark),
 }
 """Each request and its reply. CHAT_TEXT is decoded as a Prompt."""
 
@@ -771,6 +810,17 @@ class EncodedEntryAdded(Event, frozen=True, kw_only=True):
     call: int | None = None
 
 
+class SessionChanged(Event, frozen=True, kw_only=True):
+    """Sent to clients that watch: the row of a conversation has changed."""
+
+    session_id: str
+    what: str
+    """`new`, `deleted`, `message`, `state`, `renamed`, `model`, `pinned`, `archived`, `damaged`,
+    `seen` or `entry`; of several changes the first of these."""
+    row: SessionRow | None = sent(None)
+    """None if the conversation was deleted. `is_current` is always false here."""
+
+
 EVENT_TYPES: dict[MessageType, type[Event]] = {
     MessageType.ERROR: ErrorReport,
     MessageType.AGENT_THOUGHT: AgentThought,
@@ -782,4 +832,5 @@ EVENT_TYPES: dict[MessageType, type[Event]] = {
     MessageType.SESSION_EVENT: SessionEvent,
     MessageType.APPROVAL_REQUEST: ApprovalRequest,
     MessageType.ENTRY: EntryAdded,
+    MessageType.SESSION_CHANGED: SessionChanged,
 }

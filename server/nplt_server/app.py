@@ -46,6 +46,7 @@ from nplt_server.connections.session import ServerState, Session
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices, Services, begin_epoch_and_summarize
 from nplt_server.conversations.session_manager import SessionManager
+from nplt_server.conversations.watchers import Watchers
 from nplt_server.errors import ConfigurationError
 from nplt_server.extensions import check_tool_names, load_extensions
 from nplt_server.histories import Histories, utc_now
@@ -527,6 +528,7 @@ async def serve(
                 event_bytes_max=limits.event_bytes_max,
                 write_seconds_max=limits.write_seconds_max,
             )
+            session_manager = SessionManager(services)
             server = Server(
                 settings=settings,
                 wire_limits=wire_limits,
@@ -534,7 +536,8 @@ async def serve(
                 doors=listening.doors,
                 http_url=next((door.url for door in listening.doors), None),
                 services=services,
-                session_manager=SessionManager(services),
+                session_manager=session_manager,
+                watchers=Watchers(services, session_manager),
                 admission=admission,
             )
             if settings.cluster.secret_file is not None:

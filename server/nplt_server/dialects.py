@@ -71,10 +71,10 @@ class Presenter:
         """Sends the events that the client missed in the conversation it attaches to."""
         self._stream.send(frames)
 
-    def lagged(self, session_id: str, head_seq: int) -> None:
-        """Sends `lagged`: the client is no longer subscribed and must catch up."""
-        event = SessionEvent(session_id=session_id, event="lagged", details={"head_seq": head_seq})
-        self._stream.send(encode_event(event))
+    def lagged(self, session_id: str, head_seq: int, *, watch: bool = False) -> None:
+        """Sends `lagged`: the client is no longer subscribed and must catch up. With `watch` it no
+        longer watches the rows of conversations."""
+        self._stream.send(encode_event(lagged_event(session_id, head_seq, watch=watch)))
 
     @property
     def is_ready(self) -> bool:
@@ -96,6 +96,11 @@ class Presenter:
     def last_words(self, error: RequestError) -> None:
         """Sends the reason before the server closes the connection."""
         self._stream.send(self._connection.send_error(0, error))
+
+
+def lagged_event(session_id: str, head_seq: int, *, watch: bool) -> SessionEvent:
+    details: JsonObject = {"watch": True} if watch else {"head_seq": head_seq}
+    return SessionEvent(session_id=session_id, event="lagged", details=details)
 
 
 BRACKET_BYTES_MAX = 6
@@ -337,7 +342,7 @@ class PlainPresenter(Presenter):
     def replay(self, frames: bytes) -> None:
         """Does nothing: the client gets events of its own turns only, from their beginning."""
 
-    def lagged(self, session_id: str, head_seq: int) -> None:
+    def lagged(self, session_id: str, head_seq: int, *, watch: bool = False) -> None:
         """Does nothing: the client could not catch up on missed events."""
 
     def last_words(self, error: RequestError) -> None:

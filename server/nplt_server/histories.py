@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -26,6 +26,7 @@ from nplt_protocol.errors import RequestError
 from nplt_server.digest import levels_of
 from nplt_server.errors import CannotServe, ConfigurationError
 from nplt_server.settings import HistorySettings, Settings
+from nplt_storage.changes import RowChanges
 from nplt_storage.errors import (
     ConversationNotFound,
     ConversationReadOnly,
@@ -166,6 +167,20 @@ class Histories:
 
     async def count(self, user: str) -> int:
         return sum(await self._ask_each(lambda store: store.count(user)))
+
+    @property
+    def changes(self) -> builtins.list[RowChanges]:
+        """The changes of all histories. An operator's own store may report none."""
+        found = (getattr(profile.store, "changes", None) for profile in self._profiles)
+        return [changes for changes in found if changes is not None]
+
+    async def seen(self, session_ids: Sequence[str]) -> Mapping[str, int]:
+        """The marks of what their users have seen of these conversations."""
+        marks: dict[str, int] = {}
+        for profile in self._profiles:
+            if hasattr(profile.store, "seen"):  # an operator's own store may not keep marks
+                marks.update(await profile.store.seen(session_ids))
+        return marks
 
     async def undelete(self, session_id: str, user: str) -> None:
         """Raises `ConversationExists` if another conversation has its id by now."""

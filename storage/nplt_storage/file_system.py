@@ -355,6 +355,7 @@ def give_second_name(disk: Disk, source: Path, target: Path, part: Path) -> None
 #     <data_dir>/
 #         lock            locked (flock) by the one server that uses the directory
 #         catalog.sqlite  the index for lists and search; can be rebuilt
+#         seen.jsonl      up to which entry the users have seen their conversations
 #         history/        session_YYYYMMDD_<id>.json, one file per conversation
 #         files/          <session_id>/<file_id>, attachments
 #         trash/          deleted conversations, for a while

@@ -93,7 +93,7 @@ class HistoryBackendRecord(MemoryRecord):
     def __init__(
         self, session_id: str, stored: StoredConversation, store: HistoryBackendStore
     ) -> None:
-        super().__init__(session_id, stored)
+        super().__init__(session_id, stored, store.changes)
         self._store = store
 
     async def append(self, entry: Entry) -> ConversationRow:

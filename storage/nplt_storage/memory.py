@@ -7,13 +7,14 @@ shown; everything is kept.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nplt_storage.changes import RowChanges, change_by
 from nplt_storage.codec import encode_line
 from nplt_storage.entries import BlobReference, Entry, ModelInputEntry
 from nplt_storage.errors import (
@@ -28,8 +29,18 @@ from nplt_storage.json_values import check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
-from nplt_storage.rows import ConversationRow, RowPage, RowQuery, fold, fold_all, new_row, page_of
+from nplt_storage.rows import (
+    ConversationRow,
+    RowPage,
+    RowQuery,
+    fold,
+    fold_all,
+    needs_attention,
+    new_row,
+    page_of,
+)
 from nplt_storage.search import SearchPage, SearchQuery, search_entries
+from nplt_storage.seen_marks import first_mark, moved_mark
 from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import (
     Builder,
@@ -59,6 +70,7 @@ class StoredConversation(Struct):
     blobs: dict[str, bytes] = field(default_factory=dict)
     pieces: list[Piece] = field(default_factory=list)
     writer: MemoryRecord | None = None
+    seen_seq: int | None = None
 
     @classmethod
     def new(cls, session_id: str, origin: Origin) -> StoredConversation:
@@ -82,13 +94,15 @@ class StoredConversation(Struct):
 
 
 class MemoryRecord:
-    def __init__(self, session_id: str, stored: StoredConversation) -> None:
+    def __init__(self, session_id: str, stored: StoredConversation, changes: RowChanges) -> None:
         self.session_id = session_id
         self._stored = stored
+        self._changes = changes
 
     async def append(self, entry: Entry) -> ConversationRow:
         stored = self._writable()
         stored.add(entry)
+        self._changes.note(stored.row.user, self.session_id, change_by(entry))
         if stored.pieces and outdates(entry, *stored.pieces[0][:2]):
             stored.pieces.clear()
         return stored.row
@@ -115,6 +129,7 @@ class MemoryRecord:
         start = StoredConversation.new(self.session_id, stored.origin).row
         start = replace(start, last_accessed=stored.row.last_accessed)
         stored.row = fold_all(start, stored.entries)
+        self._changes.note(stored.row.user, self.session_id, "message")
         return tombstone
 
     async def close(self) -> None:
@@ -174,6 +189,7 @@ class MemoryStore:
         self._conversations: dict[str, StoredConversation] = {}
         self._trash: dict[str, tuple[datetime, StoredConversation]] = {}
         """The deleted conversations with the time of deletion, oldest first."""
+        self.changes = RowChanges()
 
     # One conversation
 
@@ -183,6 +199,8 @@ class MemoryStore:
         stored = StoredConversation.new(session_id, Origin(user=user, created_at=self._clock()))
         self._conversations[session_id] = stored
         stored.writer = self._record(session_id, stored)
+        stored.seen_seq = 0
+        self.changes.note(user, session_id, "new")
         return stored.writer
 
     async def open(self, session_id: str) -> Opened:
@@ -190,6 +208,7 @@ class MemoryStore:
         if stored.writer is not None:
             raise ConversationReadOnly(session_id, "it is open already")
         stored.writer = self._record(session_id, stored)
+        stored.seen_seq = first_mark(stored.seen_seq, stored.row.head_seq)
         return Opened(
             record=stored.writer,
             history=ConversationHistory(session_id, stored.entries, turns_max=self._turns_max),
@@ -241,6 +260,7 @@ class MemoryStore:
         yield MemoryBuilder(stored)
         self._check_free(session_id)
         self._conversations[session_id] = stored
+        self.changes.note(stored.row.user, session_id, "new")
 
     async def delete(self, session_id: str) -> None:
         stored = self._find(session_id)
@@ -250,6 +270,7 @@ class MemoryStore:
             if at < now - _TRASH_TIME or deleted_id == session_id:
                 del self._trash[deleted_id]
         self._trash[session_id] = now, self._conversations.pop(session_id)
+        self.changes.note(stored.row.user, session_id, "deleted")
 
     async def undelete(self, session_id: str, *, user: str | None = None) -> None:
         if session_id not in self._trash:
@@ -257,7 +278,9 @@ class MemoryStore:
         if user not in (None, self._trash[session_id][1].row.user):
             raise ConversationNotFound(session_id)
         self._check_free(session_id)
-        _, self._conversations[session_id] = self._trash.pop(session_id)
+        _, stored = self._trash.pop(session_id)
+        self._conversations[session_id] = stored
+        self.changes.note(stored.row.user, session_id, "new")
 
     async def is_trash_of_another(self, session_id: str, user: str) -> bool:
         return session_id in self._trash and self._trash[session_id][1].row.user != user
@@ -277,7 +300,10 @@ class MemoryStore:
         return None if stored is None else stored.row
 
     async def list(self, user: str, query: RowQuery) -> RowPage:
-        return page_of((stored.row for stored in self._of(user)), query)
+        found = self._of(user)
+        if query.attention:
+            found = [each for each in found if needs_attention(each.row, each.seen_seq)]
+        return page_of((stored.row for stored in found), query)
 
     async def count(self, user: str) -> int:
         return len(self._of(user))
@@ -291,12 +317,25 @@ class MemoryStore:
         if stored is not None and at > stored.row.last_accessed:
             stored.row = replace(stored.row, last_accessed=at)
 
+    async def seen(self, session_ids: Sequence[str]) -> Mapping[str, int]:
+        found = ((id_, self._conversations.get(id_)) for id_ in session_ids)
+        marks = ((id_, stored.seen_seq) for id_, stored in found if stored is not None)
+        return {id_: mark for id_, mark in marks if mark is not None}
+
+    async def mark_seen(self, session_id: str, seq: int, *, unread: bool = False) -> int:
+        stored = self._find(session_id)
+        known, row = stored.seen_seq, stored.row
+        mark = stored.seen_seq = moved_mark(known, seq, row.head_seq, unread=unread)
+        if mark != known:
+            self.changes.note(row.user, session_id, "seen")
+        return mark
+
     async def close(self) -> None:
         for stored in self._conversations.values():
             stored.writer = None
 
     def _record(self, session_id: str, stored: StoredConversation) -> MemoryRecord:
-        return MemoryRecord(session_id, stored)
+        return MemoryRecord(session_id, stored, self.changes)
 
     def _find(self, session_id: str) -> StoredConversation:
         stored = self._conversations.get(session_id)

@@ -21,6 +21,7 @@ from msgspec.json import Decoder
 from msgspec.structs import asdict, replace
 
 from nplt_storage.entries import (
+    ApprovalEntry,
     ArchivedEntry,
     CheckpointEntry,
     ClearEntry,
@@ -140,6 +141,9 @@ def _count(value: object) -> int:
     return min(value, _COUNTED_MAX) if type(value) is int and value >= 0 else 0
 
 
+UNREAD_MAX: Final = 100
+"""More unread answers are not counted."""
+
 NEW_NAME = "new conversation"
 NAME_CHARACTERS_MAX = 40
 PREVIEW_CHARACTERS_MAX = 80
@@ -185,6 +189,15 @@ class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The options of prompts that give none: effort, temperature, length."""
     first_seq: int = 1
     """The oldest stored entry, in a backend that trims."""
+    answers: tuple[int, ...] = ()
+    """The numbers of the newest answers, for counting unread ones; at most `UNREAD_MAX`."""
+    failed_seq: int = 0
+    """The entry that ended the last turn, if the turn failed and no prompt has followed; else 0."""
+    asking: tuple[str, ...] = ()
+    """The approvals that the running turn waits for."""
+    running_since: datetime | None = None
+    """When the first unfinished turn could begin: when its prompt came, or the turn before it
+    ended."""
     lost: tuple[int, int] | None = None
     """Entries (first, last) that the file no longer has because an older copy was restored. Only
     the index knows this, until a repair."""
@@ -199,7 +212,8 @@ _NUMBERED = {
 _FROM_ROLLBACKS = (
     *("message_count", "preview", "system_seq", "notebook_seq", "compaction_seq", "widget_seqs"),
 )
-_ELSEWHERE: Final[Mapping[str, Any]] = {"unfinished": (), "billed": (), "billed_details": ()}
+_AT_REST: Final[Mapping[str, Any]] = {"unfinished": (), "asking": (), "running_since": None}
+_ELSEWHERE: Final[Mapping[str, Any]] = {**_AT_REST, "billed": (), "billed_details": ()}
 
 
 UNKNOWN_USER: Final = ""
@@ -236,9 +250,8 @@ def _take_in(values: dict[str, Any], entry: Entry) -> None:
     match entry:
         case ModelInputEntry() | ModelOutputEntry():
             _take_in_message(values, entry)
-        case FaultEntry():
-            values["unfinished"] = _without(values["unfinished"], entry.turn_id)
-            _bill(values, entry)
+        case FaultEntry() | ApprovalEntry():
+            _take_in_progress(values, entry)
         case RenamedEntry():
             values |= {"name": entry.name, "named": True}
         case ModelSwitchedEntry():
@@ -253,10 +266,10 @@ def _take_in(values: dict[str, Any], entry: Entry) -> None:
         case RollbackEntry():
             values |= {name: getattr(entry, name) for name in _FROM_ROLLBACKS}
             values |= {"hidden": hidden_after(values["hidden"], entry)}
-            values |= {"epoch_seq": 0, "unfinished": ()}
+            values |= {"epoch_seq": 0, **_AT_REST}
         case ForkedEntry():
             is_import = entry.from_session_id == values["session_id"]
-            values |= {"unfinished": ()} if is_import else _ELSEWHERE
+            values |= _AT_REST if is_import else _ELSEWHERE
         case CheckpointEntry() if "billed" in entry.state:
             _bill_again(values, entry.state)
         case SystemInstructionEntry() | NotebookEntry() | ClearEntry() | EpochEntry():
@@ -280,10 +293,53 @@ def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutpu
         if entry.turn_id is not None:
             others = values["unfinished"] and _without(values["unfinished"], entry.turn_id)
             values["unfinished"] = (*others, (entry.turn_id, entry.seq))
+            values["running_since"] = values["running_since"] or entry.timestamp
+        values["failed_seq"] = 0
         return
     _bill(values, entry)
     if entry.ends_turn:
-        values["unfinished"] = _without(values["unfinished"], entry.turn_id)
+        values["answers"] = (*values["answers"][1 - UNREAD_MAX :], entry.seq)
+        _end_turn(values, entry)
+
+
+def _take_in_progress(values: dict[str, Any], entry: FaultEntry | ApprovalEntry) -> None:
+    if isinstance(entry, ApprovalEntry):
+        others = tuple(one for one in values["asking"] if one != entry.approval_id)
+        values["asking"] = (*others, entry.approval_id) if entry.state == "asked" else others
+        return
+    _end_turn(values, entry)
+    if entry.state == "failed":
+        values["failed_seq"] = entry.seq
+    _bill(values, entry)
+
+
+def _end_turn(values: dict[str, Any], entry: ModelOutputEntry | FaultEntry) -> None:
+    unfinished = values["unfinished"] = _without(values["unfinished"], entry.turn_id)
+    values["running_since"] = entry.timestamp if unfinished else None
+    values["asking"] = ()
+
+
+def unread_answers(row: ConversationRow, seen_seq: int | None) -> int:
+    """The number of answers after `seen_seq`, at most `UNREAD_MAX`. `None`: there is no mark, and
+    all of them count as seen."""
+    if seen_seq is None:
+        return 0
+    return sum(seq > seen_seq and not _is_hidden(row, seq) for seq in row.answers)
+
+
+def has_failed(row: ConversationRow, seen_seq: int | None) -> bool:
+    """Whether the last turn failed, and the user has not seen that yet."""
+    is_new = seen_seq is not None and row.failed_seq > seen_seq
+    return is_new and not _is_hidden(row, row.failed_seq)
+
+
+def needs_attention(row: ConversationRow, seen_seq: int | None) -> bool:
+    """Whether the conversation is not at rest, or has something that its user has not seen."""
+    return bool(row.unfinished or unread_answers(row, seen_seq) or has_failed(row, seen_seq))
+
+
+def _is_hidden(row: ConversationRow, seq: int) -> bool:
+    return any(first <= seq <= last for first, last in row.hidden)
 
 
 def hidden_after(hidden: Ranges, rollback: RollbackEntry) -> Ranges:
@@ -345,7 +401,10 @@ def _single_line(text: str) -> str:
     return line if line.isprintable() else _BLANKS.sub(" ", line).strip()
 
 
-_LEFT_OUT_IF_EMPTY: Final = ("lost", "billed_details", "options")
+_LEFT_OUT_IF_EMPTY: Final = (
+    *("lost", "billed_details", "options"),
+    *("answers", "failed_seq", "asking", "running_since"),
+)
 """Fields that earlier versions do not know."""
 _ROW_DECODER: Final = Decoder(ConversationRow)
 
@@ -388,6 +447,8 @@ class RowQuery(Struct, frozen=True, kw_only=True):
     name_is: str | None = None
     id_prefix: str | None = None
     unfinished: bool = False
+    attention: bool = False
+    """Matches only conversations that need attention; the store knows what its users have seen."""
     troubled: bool = False
     """Matches only conversations that are damaged or have lost entries."""
 

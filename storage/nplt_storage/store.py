@@ -18,6 +18,7 @@ from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from msgspec import Struct, field
 
+from nplt_storage.changes import RowChanges
 from nplt_storage.entries import BlobReference, Entry, FaultEntry, ModelOutputEntry
 from nplt_storage.errors import BadEntry, ConversationHeld
 from nplt_storage.history import ConversationHistory
@@ -218,6 +219,22 @@ class ConversationStore(Protocol):
     async def search(self, user: str, query: SearchQuery) -> SearchPage: ...
 
     def touch(self, session_id: str, at: datetime) -> None: ...
+
+    # What their users have seen, and the changes of rows
+
+    @property
+    def changes(self) -> RowChanges:
+        """Where the store notes every change of a row."""
+        ...
+
+    async def seen(self, session_ids: Sequence[str]) -> Mapping[str, int]:
+        """The marks of these conversations (`seen_marks`); those without one are left out."""
+        ...
+
+    async def mark_seen(self, session_id: str, seq: int, *, unread: bool = False) -> int:
+        """Moves the mark forward to `seq`, or with `unread` also backward, and returns the mark
+        that holds. It is durable then. A number beyond the head means the head."""
+        ...
 
     async def close(self) -> None: ...
 

@@ -69,7 +69,7 @@ def test_raw_bytes_are_sent_unchanged_even_if_they_are_empty_json(data: bytes) -
     assert frame_of(encode_request(messages.FileData(data=data), 1)).payload == data
 
 
-@pytest.mark.parametrize("code", [0x00, 0x0B, 0x12, 0x22, 0x38, 0x7F])
+@pytest.mark.parametrize("code", [0x00, 0x0B, 0x12, 0x22, 0x3A, 0x7F])
 def test_an_unknown_type_is_unsupported_and_named(code: int) -> None:
     error = refusal(code, b"")
     assert error.code is ErrorCode.UNSUPPORTED
@@ -119,7 +119,7 @@ def test_a_reply_of_a_type_without_replies_is_refused() -> None:
 
 
 def test_an_unknown_event_type_decodes_to_none() -> None:
-    assert decode_event(0x29, b"\xff") is None
+    assert decode_event(0x2A, b"\xff") is None
 
 
 def test_a_history_page_with_thousands_of_json_keys_is_decoded() -> None:

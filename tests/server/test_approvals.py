@@ -96,7 +96,7 @@ async def test_a_pending_approval_pauses_the_turn_and_its_time_limit() -> None:
         states = [here.conversation.queue.state]
         await here.answer(question.approval_id, "allow")
         await here.ended()
-        assert [*states, here.conversation.queue.state] == ["waiting", "idle"]
+        assert [*states, here.conversation.queue.state] == ["asking", "idle"]
 
 
 async def test_the_time_limit_of_a_turn_resumes_after_an_approval() -> None:
@@ -117,7 +117,7 @@ async def test_a_turn_stays_paused_until_the_last_of_its_approvals_is_decided() 
         states = [here.conversation.queue.state]
         await here.answer(second.approval_id, "deny")
         await here.ended()
-        assert [*states, here.conversation.queue.state] == ["waiting", "idle"]
+        assert [*states, here.conversation.queue.state] == ["asking", "idle"]
 
 
 async def test_a_turn_that_waits_for_an_approval_holds_no_slot() -> None:

@@ -20,7 +20,7 @@ async def test_a_pending_approval_keeps_its_id_across_a_restart() -> None:
         (pending,) = again.snapshot().pending_approvals
         assert pending["approval_id"] == question.approval_id
         assert pending["expires_at"] == question.expires_at
-        assert again.queue.state == "running" or again.queue.state == "waiting"
+        assert again.queue.state == "asking"
         await here.restart()
         await here.answer(question.approval_id, "allow")
         assert (await here.ended()).state == "completed"

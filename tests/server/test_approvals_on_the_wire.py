@@ -175,13 +175,13 @@ def test_a_redaction_behind_a_pending_approval_is_busy_and_names_the_tool(
     assert client.request(REDACT, {"seq": 1}).json["seq"] == 1
 
 
-def test_a_conversation_with_a_pending_approval_is_listed_as_waiting(connect: Connect) -> None:
+def test_a_conversation_with_a_pending_approval_is_listed_as_asking(connect: Connect) -> None:
     client = connect()
     session_id = client.hello()["session_id"]
     question = asked(client)
     rows = client.request(SESSION_LIST).json["sessions"]
-    assert [row["state"] for row in rows if row["session_id"] == session_id] == ["waiting"]
-    assert client.request(STATUS).json["conversations"]["open"]["waiting"] == 1
+    assert [row["state"] for row in rows if row["session_id"] == session_id] == ["asking"]
+    assert client.request(STATUS).json["conversations"]["open"]["asking"] == 1
     answer(client, question, "deny")
     client.event(TURN_FINISHED)
 

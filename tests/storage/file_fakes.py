@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nplt_storage.file_system import FileId, FileOperations
+from nplt_storage.files.seen_file import NAME as SEEN_NAME
 
 
 class MemoryFiles(FileOperations):
@@ -123,10 +124,17 @@ class WatchedFiles(FileOperations):
         self._files = files
         self._before = before
         self.bytes_read = 0
+        """Those of conversations: the marks of what was seen are read at every start."""
+        self._marks: set[int] = set()
+        """The descriptors of the file of marks."""
 
     def open(self, path: Path, flags: int) -> int:
         self._before("open", 0)
-        return self._files.open(path, flags)
+        descriptor = self._files.open(path, flags)
+        self._marks.discard(descriptor)
+        if path.name == SEEN_NAME:
+            self._marks.add(descriptor)
+        return descriptor
 
     def close(self, descriptor: int) -> None:
         self._files.close(descriptor)
@@ -143,7 +151,8 @@ class WatchedFiles(FileOperations):
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         self._before("read", length)
         data = self._files.read(descriptor, length, offset)
-        self.bytes_read += len(data)
+        if descriptor not in self._marks:
+            self.bytes_read += len(data)
         return data
 
     def after_hole(self, descriptor: int, offset: int) -> int:

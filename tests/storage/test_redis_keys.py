@@ -91,7 +91,7 @@ async def test_every_key_is_under_the_prefix_and_none_is_left_over(
     with server.client() as client:
         assert set(client.keys("*")) == {
             *(b"mine:{s1}:log", b"mine:{s1}:meta", b"mine:{s1}:live"),
-            *(b"mine:{s2}:log", b"mine:{s2}:meta", b"mine:@user:ada"),
+            *(b"mine:{s2}:log", b"mine:{s2}:meta", b"mine:@user:ada", b"mine:@attention:ada"),
         }
         assert set(left(client, "*").values()) == {-1}
     await store.close()

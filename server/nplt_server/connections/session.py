@@ -54,6 +54,7 @@ from nplt_server.conversations.conversation import Conversation, FreshConversati
 from nplt_server.conversations.operations import find_or_create
 from nplt_server.conversations.services import Services
 from nplt_server.conversations.session_manager import SessionManager
+from nplt_server.conversations.watchers import Watchers
 from nplt_server.dialects import NO_TOKEN, PendingReply, Presenter, presenter_for, too_silent
 from nplt_server.errors import error_to_tell
 from nplt_storage.errors import ConversationHeld, WrittenElsewhere
@@ -188,6 +189,7 @@ class ServerState:
 
     services: Services
     session_manager: SessionManager
+    watchers: Watchers
     admission: Admission
     peers: Peers = field(default_factory=NoPeers)
     sessions: set[Session] = field(default_factory=set)
@@ -301,6 +303,7 @@ class Session:
         """Leaves the conversation and drops what the client has not finished."""
         self.connection.end_input()
         self.depart()
+        self.server.watchers.leave(self)
         self.relay.close()
         with anyio.CancelScope(shield=True):
             await self.uploads.abandon()
@@ -528,6 +531,13 @@ class Session:
             self._presenter.lagged("", 0)
         else:
             self._presenter.lagged(cursor.session_id, cursor.seq)
+
+    def send_change(self, event: BroadcastEvent) -> bool:
+        return self._presenter is None or self._presenter.send_event(event)
+
+    def watch_again(self) -> None:
+        if self._presenter is not None:
+            self._presenter.lagged("", 0, watch=True)
 
     def _cursor(self) -> Cursor | None:
         """Returns the client's position in the conversation it is in."""

@@ -33,6 +33,7 @@ from nplt_server.errors import no_such_conversation
 from nplt_server.histories import HistoryProfile
 from nplt_server.tasks import Activity
 from nplt_storage.active_entries import ActiveEntries
+from nplt_storage.changes import NO_CHANGES, RowChanges
 from nplt_storage.entries import (
     Entry,
     ModelSwitchedEntry,
@@ -77,6 +78,7 @@ class ConversationRecord:
         self.broadcast = broadcast
         self.profile = profile
         self.user = user
+        self.changes: RowChanges = getattr(profile.store, "changes", NO_CHANGES)
         self._services = services
         self._record: Record | None
         self.lease: Leased | None
@@ -137,6 +139,12 @@ class ConversationRecord:
     def touch(self) -> None:
         """Notes that the conversation is in use."""
         self.used_at = monotonic()
+
+    def note_state(self) -> None:
+        """Notes for those who watch the conversation's row that its turn runs or waits now. Callers
+        check first whether the user's rows are watched."""
+        if self.is_stored:
+            self.changes.note(self.user, self.session_id, "state")
 
     # Writing
 

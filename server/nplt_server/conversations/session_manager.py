@@ -87,7 +87,8 @@ class SessionManager:
         """The broadcasts of all open conversations, fresh ones too."""
         return [each.broadcast for each in self._open.values()]
 
-    def _opened(self, session_id: str) -> Conversation | None:
+    def opened(self, session_id: str) -> Conversation | None:
+        """The conversation if it is open and has been used."""
         conversation = self._open.get(session_id)
         return conversation if isinstance(conversation, Conversation) else None
 
@@ -104,7 +105,7 @@ class SessionManager:
     def begin(self, fresh: FreshConversation) -> Conversation:
         """Turns a fresh conversation into a real one, at its first use. Clients that use it at
         the same time get the same one."""
-        existing = self._opened(fresh.session_id)
+        existing = self.opened(fresh.session_id)
         if existing is not None:
             return existing
         conversation = self._open[fresh.session_id] = Conversation(fresh)
@@ -112,13 +113,13 @@ class SessionManager:
 
     async def get(self, session_id: str, user: str) -> Conversation:
         """The conversation with that id, opened if necessary."""
-        conversation = self._opened(session_id)
+        conversation = self.opened(session_id)
         if session_id in self._handed_over:
             why = "the server is shutting down; try again later"
             raise RequestError(ErrorCode.SHUTTING_DOWN, why)
         if conversation is None or conversation.record.is_stale:
             async with self.alone_with(session_id):
-                conversation = self._opened(session_id)
+                conversation = self.opened(session_id)
                 if conversation is not None and conversation.record.is_stale:
                     # Another server has written to it, so it is read again.
                     await conversation.activity.quiet()
@@ -133,7 +134,7 @@ class SessionManager:
 
     async def find(self, session_id: str, user: str) -> FoundConversation | None:
         """Finds a conversation's history and row; `None` while its id is only reserved."""
-        conversation, found = self._opened(session_id), None
+        conversation, found = self.opened(session_id), None
         if conversation is not None and conversation.row is not None:
             found = FoundConversation(profile=conversation.record.profile, row=conversation.row)
         elif is_session_id(session_id):
@@ -262,15 +263,6 @@ class SessionManager:
 
     # Looking around
 
-    def state_of(self, row: ConversationRow) -> str:
-        """Returns the state of a conversation. If it is not open here, it may be open at another
-        server, and its row tells."""
-        conversation = self._opened(row.session_id)
-        if conversation is not None:
-            return conversation.queue.state
-        is_shared = self._services.histories.shared is not None
-        return "running" if row.unfinished and is_shared else "idle"
-
     def states(self, user: str) -> Counter[str]:
         """How many open conversations of the user are in each state."""
         mine = (each for each in self._open.values() if each.user == user)
@@ -307,7 +299,7 @@ class SessionManager:
         async with self.alone_with(session_id):
             found = await self.find(session_id, user)
             broadcast = self._open[session_id].broadcast if session_id in self._open else None
-            conversation = self._opened(session_id)
+            conversation = self.opened(session_id)
             store = None if found is None else found.profile.store
             if conversation is not None:
                 conversation.delete("the conversation was deleted")
@@ -339,7 +331,7 @@ class SessionManager:
                 raise RequestError(
                     ErrorCode.UNSUPPORTED, "only conversations kept in files can be repaired"
                 )
-            conversation = self._opened(session_id)
+            conversation = self.opened(session_id)
             if conversation is not None:
                 await conversation.queue.settle()
                 conversation.check_at_rest()

@@ -221,8 +221,15 @@ class TurnRun:
             services=self.services,
         )
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it runs and waits for nothing but models and tools."""
+        return self.state is RunState.RUNNING and self._has_slot
+
     def _take(self, step: RunStep) -> None:
         self.state = RUN_STATES[self.state][step]
+        if self.record.user in self.record.changes.watched:
+            self.record.note_state()
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
@@ -312,6 +319,8 @@ class TurnRun:
         if not self._take_slot_now():
             with self._cancellable(anyio.CancelScope()):
                 await self._take_slot()
+        if self.record.user in self.record.changes.watched:
+            self.record.note_state()
         self.record.broadcast.emit(started)
 
     def _take_slot_now(self) -> bool:

@@ -89,7 +89,7 @@ class QueuedJob(Generic[_Given]):
 QueueItem: TypeAlias = TurnRun | QueuedJob[Any]
 """A turn, or a job with any result type."""
 
-TurnQueueState = Literal["running", "waiting", "idle"]
+TurnQueueState = Literal["running", "asking", "waiting", "idle"]
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -120,9 +120,11 @@ class TurnQueue:
 
     @property
     def state(self) -> TurnQueueState:
-        if self.running is not None and self.running.state is not RunState.PAUSED:
+        if self.approvals.pending:
+            return "asking"
+        if self.running is not None and self.running.is_at_work:
             return "running"
-        # A queued turn waits for those before it, a paused one for people.
+        # A queued turn waits for those before it, a paused one for a slot or for the store.
         return "waiting" if self.running or self._waiting else "idle"
 
     @property
@@ -288,6 +290,8 @@ class TurnQueue:
             stale.remove_done_callback(self._cancel_stale)
             turn.close()
             self.running = None
+            if self.record.user in self.record.changes.watched:
+                self.record.note_state()
         if finished is not None:
             self.namer.turn_ended()
             self._emit(finished)

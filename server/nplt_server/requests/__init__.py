@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nplt_protocol import messages
 from nplt_server.connections.session import RequestHandler
-from nplt_server.requests import connection, conversations, files, history, prompts
+from nplt_server.requests import connection, conversations, files, history, prompts, watching
 
 HANDLERS: dict[type[messages.Request], RequestHandler] = {
     messages.Hello: connection.hello,
@@ -32,6 +32,8 @@ HANDLERS: dict[type[messages.Request], RequestHandler] = {
     messages.Import: conversations.import_,
     messages.Redact: conversations.redact,
     messages.Repair: conversations.repair,
+    messages.Watch: watching.watch,
+    messages.Seen: watching.seen,
     messages.FileGet: files.file_get,
     messages.FileMetadata: files.file_metadata,
     messages.FileData: files.file_data,

@@ -263,7 +263,9 @@ async def status(session: Session, request: StatusRequest, pending: PendingReply
             uptime=round(time.monotonic() - session.server.started_at, 3),
             connections=connections,
             conversations={
-                "open": {state: states[state] for state in ("running", "waiting", "idle")},
+                "open": {
+                    state: states[state] for state in ("running", "asking", "waiting", "idle")
+                },
                 **await _stored(services.histories, session.user),
             },
             turns={

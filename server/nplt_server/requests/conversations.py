@@ -30,41 +30,19 @@ from nplt_storage.search import SearchQuery
 from nplt_storage.store import Repairable
 
 
-def as_row(session: Session, row: ConversationRow) -> messages.SessionRow:
-    # The same text as `isoformat` returns, four times faster; a list has many dates.
-    created_at, updated_at, last_accessed = orjson.loads(
-        orjson.dumps((row.created_at, row.updated_at, row.last_accessed))
-    )
-    warning = None
-    if row.lost is not None:
-        first, last = row.lost
-        which = f"entry {first} is" if first == last else f"entries {first} to {last} are"
-        warning = f"{which} gone: an older copy of its file was put back"
-    return messages.SessionRow(
-        session_id=row.session_id,
-        name=row.name,
-        message_count=row.message_count,
-        created_at=created_at,
-        updated_at=updated_at,
-        last_accessed=last_accessed,
-        is_current=session.current_id == row.session_id,
-        model=session.server.services.router.choose(row.model),
-        state=session.server.session_manager.state_of(row),
-        preview=row.preview,
-        pinned=row.pinned,
-        archived=row.archived,
-        damaged=row.damaged,
-        warning=warning,
-    )
+async def as_row(session: Session, row: ConversationRow) -> messages.SessionRow:
+    rows = await session.server.watchers.rows.shown([row], current_id=session.current_id)
+    return rows[0]
 
 
-async def _damaged_row(session: Session, row: ConversationRow) -> messages.SessionRow:
-    """The row, with the command that repairs the conversation."""
-    shown = as_row(session, row)
+async def _with_repair(session: Session, row: messages.SessionRow) -> messages.SessionRow:
+    """The row, with the command that repairs the conversation if it is damaged."""
+    if not row.damaged:
+        return row
     found = await session.server.services.histories.find(row.session_id)
     if found is None or not isinstance(found.profile.store, Repairable):
-        return shown
-    return replace(shown, repair=repair_command(row.session_id))
+        return row
+    return replace(row, repair=repair_command(row.session_id))
 
 
 async def update(session: Session, request: messages.SessionUpdate, pending: PendingReply) -> None:
@@ -97,7 +75,7 @@ async def update(session: Session, request: messages.SessionUpdate, pending: Pen
         await operations.unhide(conversation, request.unhide)
     if conversation.row is None:
         raise no_such_conversation(session_id)
-    pending.send(as_row(session, conversation.row))
+    pending.send(await as_row(session, conversation.row))
 
 
 async def fork(session: Session, request: messages.SessionFork, pending: PendingReply) -> None:
@@ -247,13 +225,18 @@ async def delete(session: Session, request: messages.SessionDelete, pending: Pen
     )
 
 
+def page_limit(session: Session, wanted: int) -> int:
+    """The number of rows on a page. A row is at most a few hundred characters, so that a page fits
+    any message limit."""
+    bytes_max = session.server.services.limits.message_bytes_max
+    return min(wanted, _LIST_ROWS_MAX, bytes_max // _ROW_BYTES_MAX)
+
+
 async def list_sessions(
     session: Session, request: messages.SessionList, pending: PendingReply
 ) -> None:
-    # A row is at most a few hundred characters; a page fits any message limit.
-    bytes_max = session.server.services.limits.message_bytes_max
     query = RowQuery(
-        limit=min(request.limit, _LIST_ROWS_MAX, bytes_max // _ROW_BYTES_MAX),
+        limit=page_limit(session, request.limit),
         cursor=request.cursor,
         archived=request.archived,
         name_has=request.query,
@@ -267,10 +250,8 @@ async def list_sessions(
         raise RequestError(
             ErrorCode.MALFORMED, "cursor must be a next_cursor of this list", field="cursor"
         ) from None
-    rows = [
-        await _damaged_row(session, row) if row.damaged else as_row(session, row)
-        for row in page.rows
-    ]
+    shown = await session.server.watchers.rows.shown(page.rows, current_id=session.current_id)
+    rows = [await _with_repair(session, row) for row in shown]
     pending.send(
         messages.SessionRows(
             sessions=tuple(rows), next_cursor=page.next_cursor, incomplete=page.incomplete
@@ -291,8 +272,10 @@ async def _trash(session: Session, query: RowQuery) -> messages.SessionRows:
             raise BadCursor("a cursor is the next_cursor of this list") from None
         matching = [each for each in matching if (each.deleted_at, each.row.session_id) < last]
     page = matching[: query.limit]
+    shown = await session.server.watchers.rows.shown([each.row for each in page])
     rows = (
-        replace(as_row(session, each.row), deleted_at=each.deleted_at.isoformat()) for each in page
+        replace(row, deleted_at=each.deleted_at.isoformat())
+        for row, each in zip(shown, page, strict=True)
     )
     cursor: str | None = None
     if page and len(matching) > len(page):

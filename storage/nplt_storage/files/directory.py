@@ -28,6 +28,7 @@ import anyio.to_thread
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nplt_storage.changes import RowChanges
 from nplt_storage.codec import decode_verified
 from nplt_storage.entries import Entry
 from nplt_storage.errors import (
@@ -54,6 +55,8 @@ from nplt_storage.files.format import (
 )
 from nplt_storage.files.json_document import FileBytes, JsonDocument
 from nplt_storage.files.salvage import salvaged
+from nplt_storage.files.seen_file import NAME as SEEN_NAME
+from nplt_storage.files.seen_file import SeenFile
 from nplt_storage.files.trash import Trash
 from nplt_storage.ids import new_entry_id
 from nplt_storage.index.updates import (
@@ -404,6 +407,8 @@ class OpenDirectory:
         self.order = ReadingOrder()
         self.names: dict[str, str] = {}
         """The file names by conversation id."""
+        self.seen = SeenFile(self.disk, paths.path / SEEN_NAME, is_known=self.names.__contains__)
+        self.changes = RowChanges()
         self.damage: dict[str, str] = {}
         """The damage of unusable files, by conversation id."""
         self.unread: set[str] = set()
@@ -415,7 +420,10 @@ class OpenDirectory:
         """Completes what a crash interrupted, and opens the index. Blocks."""
         self.trash.finish(sweep(self.disk, self.paths.history))
         self.trash.empty(now)
-        self.index = ConversationIndex(self.paths.path / INDEX_NAME, survey=self.changes)
+        self.seen.load()
+        self.index = ConversationIndex(
+            self.paths.path / INDEX_NAME, survey=self.surveyed, seen=self.seen.marks
+        )
 
     async def close(self) -> None:
         if self.catching_up is not None:
@@ -438,7 +446,7 @@ class OpenDirectory:
             raise StorageUnavailable(f"the files can't be listed: {error.strerror}") from error
         return by_id
 
-    def changes(self, known: Mapping[str, FileStamp]) -> Iterator[Surveyed]:
+    def surveyed(self, known: Mapping[str, FileStamp]) -> Iterator[Surveyed]:
         """Reads every file that differs from what is known, as a whole."""
         found = self.found()
         freshness = compare_files({id_: files[-1] for id_, files in found.items()}, known)

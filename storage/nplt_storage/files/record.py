@@ -21,6 +21,7 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nplt_storage.changes import change_by
 from nplt_storage.codec import decode_verified, encode_line
 from nplt_storage.entries import AttachmentEntry, BlobReference, Entry
 from nplt_storage.errors import BadEntry, ConversationReadOnly, StorageError, StorageUnavailable
@@ -156,6 +157,7 @@ class FileRecord:
             stamp = await self._directory.threads.write(lambda: self._clean_up(redaction))
             await self._directory.index.redact(self.row, stamp, seq)
             self._is_index_behind = False
+        self._directory.changes.note(self.row.user, self.session_id, "message")
         return redaction.tombstone
 
     def _clean_up(self, redaction: Redaction) -> FileStamp:
@@ -200,6 +202,9 @@ class FileRecord:
         assert tail is not None
         stamp = self.stamp(replace(self._found, size=tail.end, mtime_ns=0))
         self._directory.index.note(self.row, stamp, entry)
+        changes = self._directory.changes
+        if self.row.user in changes.watched:
+            changes.note(self.row.user, self.session_id, change_by(entry))
         return self.row
 
     def _new_committer(self, descriptor: int | None) -> Committer[ConversationRow]:

@@ -67,6 +67,7 @@ from nplt_storage.rows import (
     row_from_bytes,
 )
 from nplt_storage.search import SearchPage, SearchQuery
+from nplt_storage.seen_marks import moved_mark
 from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import (
     Builder,
@@ -132,6 +133,7 @@ class JsonFileStore:
         self._disk = directory.disk
         self._threads = directory.threads
         self._names = directory.names
+        self.changes = directory.changes
         self._clock = clock
         self._levels = levels
         self._files: WeakValueDictionary[str, JsonFile] = WeakValueDictionary()
@@ -191,6 +193,8 @@ class JsonFileStore:
                 )
             record = self._record(created[0], header)
             self._directory.index.note(record.row, record.stamp(created[0].found))
+            if user in self.changes.watched:
+                self.changes.note(user, session_id, "new")
         return record
 
     def _create(self, header: Header) -> OpenedFile:
@@ -199,13 +203,16 @@ class JsonFileStore:
         check_text(header.user, "the user's name")
         self._directory.space.check_now(session_id)
         file = self._file_at(file_name(session_id, header.created_at), session_id)
-        return create_file(self._disk, file, header)
+        created = create_file(self._disk, file, header)
+        self._directory.seen.begin(session_id, 0)
+        return created
 
     async def open(self, session_id: str) -> Opened:
         turns_max = self._directory.settings.turns_max
 
         def open_it(file: JsonFile, row: ConversationRow) -> tuple[OpenedFile, ConversationHistory]:
             opened = open_at_end(self._disk, file, row)
+            self._directory.seen.begin(session_id, opened.row.head_seq)
             try:  # in the thread: a long history takes its time to be made
                 return opened, ConversationHistory(
                     session_id, opened.entries, row=opened.row, turns_max=turns_max
@@ -311,12 +318,15 @@ class JsonFileStore:
                 await self._records[session_id].close()
             await self._drop_copy(session_id)
             at, trash = self._clock(), self._directory.trash
+            row = await self._directory.index.row(session_id)
             is_gone = Event()
             try:
                 await self._threads.write(lambda: trash.put(session_id, at=at, gone=is_gone.set))
             finally:
                 if is_gone.is_set():
                     self._forget(session_id)
+                    if row is not None:
+                        self.changes.note(row.user, session_id, "deleted")
         if at - self._trash_emptied_at >= _DAY:
             self._trash_emptied_at = at
             try:
@@ -472,6 +482,31 @@ class JsonFileStore:
     def touch(self, session_id: str, at: datetime) -> None:
         self._directory.index.touch(session_id, at)
 
+    # What users have seen
+
+    async def seen(self, session_ids: Sequence[str]) -> Mapping[str, int]:
+        marks = self._directory.seen.marks
+        return {id_: marks[id_] for id_ in session_ids if id_ in marks}
+
+    async def mark_seen(self, session_id: str, seq: int, *, unread: bool = False) -> int:
+        record = self._records.get(session_id)
+        is_open = record is not None and record.is_there
+        row = record.row if record is not None and is_open else await self.row(session_id)
+        if row is None:
+            raise ConversationNotFound(session_id)
+        file = self._directory.seen
+        known = file.marks.get(session_id)
+        mark = moved_mark(known, seq, row.head_seq, unread=unread)
+        if mark != known:
+            await self._directory.space.check(session_id)
+            file.note(session_id, mark)
+            self._directory.index.note_seen(session_id)
+        # Another request may have set the same mark, and still be writing it.
+        await self._directory.commit_threads.submit(file.write)
+        if mark != known:
+            self.changes.note(row.user, session_id, "seen")
+        return mark
+
     # One operation at a time
 
     @contextmanager
@@ -545,6 +580,12 @@ class JsonFileStore:
     async def _take_in(self, session_id: str, names: Sequence[str]) -> None:
         """Adds the conversation whose files have just been put in place."""
         self._names[session_id] = names[-1]
+        await self._learn_new(session_id, names)
+        row = await self._directory.index.row(session_id)
+        if row is not None:
+            self.changes.note(row.user, session_id, "new")
+
+    async def _learn_new(self, session_id: str, names: Sequence[str]) -> None:
         try:
             await self._directory.learn(self._directory.pieces(session_id, names))
         except StorageError as error:
@@ -587,6 +628,7 @@ class JsonFileStore:
         # Of a row that was listed, the head was there, whenever it was synced.
         stamp = replace(known[1], head_seq=known[0].head_seq, synced=True)
         await self._directory.learn(self._directory.pieces(session_id, [name], stamp))
+        self.changes.note(known[0].user, session_id, "message")
 
     # Work that may meet damage
 
@@ -668,6 +710,7 @@ class JsonFileStore:
         synced = self._directory.syncs_at_once
         stamp = replace(void_stamp(name, None), head_seq=row.head_seq, synced=synced)
         self._directory.index.note(replace(row, damaged=True), stamp)
+        self.changes.note(row.user, session_id, "damaged")
 
     async def _note_settled(self, file: JsonFile, row: ConversationRow) -> None:
         """Updates the index after opening has rewritten the end of the file."""

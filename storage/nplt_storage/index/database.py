@@ -17,8 +17,8 @@ from nplt_storage.search import WORDS_VERSION
 log = logging.getLogger(__name__)
 
 
-SCHEMA_VERSION: Final = 3
-ROWS_VERSION: Final = 4
+SCHEMA_VERSION: Final = 4
+ROWS_VERSION: Final = 5
 """Raised when `rows.fold` makes a different row of the same entries."""
 
 _TABLES = """
@@ -31,6 +31,7 @@ CREATE TABLE conversations (
     pinned INTEGER NOT NULL,
     archived INTEGER NOT NULL,
     unfinished INTEGER NOT NULL,
+    attention INTEGER NOT NULL,
     troubled INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     last_accessed INTEGER NOT NULL,
@@ -48,6 +49,8 @@ CREATE TABLE conversations (
 CREATE INDEX lists ON conversations (user, pinned, updated_at, session_id, archived);
 CREATE INDEX unfinished ON conversations (user, pinned, updated_at, session_id)
     WHERE unfinished = 1;
+CREATE INDEX attention ON conversations (user, pinned, updated_at, session_id)
+    WHERE attention = 1;
 CREATE INDEX troubled ON conversations (user, pinned, updated_at, session_id)
     WHERE troubled = 1;
 CREATE TABLE messages (

@@ -17,7 +17,7 @@ file must be read, and the result is stored here.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import assert_never
 
@@ -35,6 +35,7 @@ from nplt_storage.index.updates import (
     EntryRedacted,
     FileStamp,
     IndexUpdate,
+    MarkMoved,
     PromptsFound,
 )
 from nplt_storage.rows import (
@@ -44,6 +45,7 @@ from nplt_storage.rows import (
     RowQuery,
     cut_page,
     is_troubled,
+    needs_attention,
     read_cursor,
     row_as_bytes,
     row_from_bytes,
@@ -61,7 +63,8 @@ from nplt_storage.search import (
 
 _STAMP = "file, size, mtime_ns, inode, end_offset, head_seq, synced"
 _COLUMNS = (
-    "session_id, user, pinned, archived, unfinished, troubled, updated_at, last_accessed, "
+    "session_id, user, pinned, archived, unfinished, attention, troubled, updated_at, "
+    "last_accessed, "
     f"{_STAMP}, name, name_folded, row"
 )
 _ITSELF = ("session_id", "last_accessed")
@@ -93,8 +96,12 @@ _KEEP_THROUGH = "INSERT OR REPLACE INTO prompts_known VALUES (?, ?)"
 
 
 class IndexTables:
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, seen: Mapping[str, int] | None = None
+    ) -> None:
+        """`seen` has the marks of what users have seen; only a writer needs them."""
         self._connection = connection
+        self._seen = {} if seen is None else seen
         self._users: dict[str, int] = {}
         has_texts = first_value(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'said'")
         self.texts = TextIndex(connection) if has_texts else None
@@ -107,6 +114,7 @@ class IndexTables:
         written."""
         latest: dict[str, tuple[EntriesAdded, list[Entry]]] = {}
         touched: dict[str, datetime] = {}
+        moved: set[str] = set()
         for note in notes:
             match note:
                 case EntriesAdded():
@@ -120,6 +128,8 @@ class IndexTables:
                 case ConversationAccessed():
                     before = touched.get(note.session_id, note.at)
                     touched[note.session_id] = max(before, note.at)
+                case MarkMoved():
+                    moved.add(note.session_id)
                 case ConversationGone():
                     latest.pop(note.session_id, None)
                     touched.pop(note.session_id, None)
@@ -136,6 +146,8 @@ class IndexTables:
             self._learn(known)
         for session_id, at in touched.items():
             self.touch(session_id, at)
+        for session_id in moved - latest.keys():
+            self._note_mark(session_id)
 
     def _learn(self, known: tuple[EntriesAdded, list[Entry]] | None) -> None:
         if known is None:
@@ -205,7 +217,8 @@ class IndexTables:
         known."""
         values = (
             *(row.session_id, self.user_key(row.user)),
-            *(row.pinned, row.archived, bool(row.unfinished), is_troubled(row)),
+            *(row.pinned, row.archived, bool(row.unfinished)),
+            *(self._needs_attention(row), is_troubled(row)),
             *(microseconds(row.updated_at), microseconds(row.last_accessed)),
             *(*astuple(stamp.file), stamp.end_offset, stamp.head_seq, stamp.synced),
             *(row.name, row.name.casefold(), row_as_bytes(row)),
@@ -217,6 +230,17 @@ class IndexTables:
             "UPDATE conversations SET last_accessed = max(last_accessed, ?) WHERE session_id = ?",
             (microseconds(at), session_id),
         )
+
+    def _needs_attention(self, row: ConversationRow) -> bool:
+        return needs_attention(row, self._seen.get(row.session_id))
+
+    def _note_mark(self, session_id: str) -> None:
+        row = self.row(session_id)
+        if row is not None:
+            self._connection.execute(
+                "UPDATE conversations SET attention = ? WHERE session_id = ?",
+                (self._needs_attention(row), session_id),
+            )
 
     def user_key(self, user: str) -> int:
         key = self._users.get(user)
@@ -278,6 +302,8 @@ class IndexTables:
             values += (query.id_prefix, query.id_prefix + _END_OF_TEXT)
         if query.unfinished:
             conditions.append("unfinished = 1")
+        if query.attention:
+            conditions.append("attention = 1")
         if query.troubled:
             conditions.append("troubled = 1")
         found = self._connection.execute(
@@ -285,7 +311,10 @@ class IndexTables:
             "ORDER BY pinned DESC, updated_at DESC, session_id DESC LIMIT ?",
             [*values, query.limit + 1],
         )
-        return cut_page([_row(*one) for one in found], query.limit)
+        page = cut_page([_row(*one) for one in found], query.limit)
+        if query.attention:  # the column is out of date if the marks were lost
+            page = replace(page, rows=tuple(filter(self._needs_attention, page.rows)))
+        return page
 
     def known_user(self, user: str) -> int:
         return first_value(self._connection, "SELECT key FROM users WHERE name = ?", user) or 0

@@ -80,6 +80,12 @@ class ConversationAccessed(Struct, frozen=True, kw_only=True):
     at: datetime
 
 
+class MarkMoved(Struct, frozen=True, kw_only=True):
+    """The user of the conversation has seen more of it, or less."""
+
+    session_id: str
+
+
 class EntryRedacted(Struct, frozen=True, kw_only=True):
     """The content of entry `seq` was erased in the file and in the row."""
 
@@ -98,7 +104,12 @@ class PromptsFound(Struct, frozen=True, kw_only=True):
 
 
 IndexUpdate: TypeAlias = (
-    EntriesAdded | ConversationGone | ConversationAccessed | EntryRedacted | PromptsFound
+    EntriesAdded
+    | ConversationGone
+    | ConversationAccessed
+    | MarkMoved
+    | EntryRedacted
+    | PromptsFound
 )
 
 Surveyed: TypeAlias = EntriesAdded | ConversationGone | None

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeAlias, TypeVar
@@ -48,6 +49,7 @@ from nplt_storage.index.updates import (
     EntryRedacted,
     FileStamp,
     IndexUpdate,
+    MarkMoved,
     PromptsFound,
     Survey,
     Surveyed,
@@ -71,11 +73,12 @@ _CUT_SHORT = sqlite3.SQLITE_IOERR_SHORT_READ
 
 
 class IndexDatabase:
-    def __init__(self, path: Path, survey: Survey) -> None:
+    def __init__(self, path: Path, survey: Survey, seen: dict[str, int]) -> None:
         self._path = path
         self._survey = survey
+        self._seen = seen
         self._connection = open_database(path)
-        self._tables = IndexTables(self._connection)
+        self._tables = IndexTables(self._connection, seen)
         self._uncommitted: list[IndexUpdate] = []
         self._rebuilt = False
         self._has_given_up = False
@@ -97,7 +100,7 @@ class IndexDatabase:
         except Exception:
             # One of them is odd. It must not stand in the way of the others for ever.
             uncommitted, self._uncommitted = self._uncommitted, []
-            self._tables = IndexTables(self._connection)
+            self._tables = IndexTables(self._connection, self._seen)
             self._take_in_singly(uncommitted)
 
     def query(self, question: Callable[[IndexTables], _T]) -> _T:
@@ -148,7 +151,7 @@ class IndexDatabase:
             return question(self._tables)
         finally:
             roll_back(self._connection)
-            self._tables = IndexTables(self._connection)
+            self._tables = IndexTables(self._connection, self._seen)
 
     def _cope(self, error: sqlite3.Error) -> None:
         # The primary code; SQLite tells some of them apart further.
@@ -159,14 +162,14 @@ class IndexDatabase:
         if not self._has_complained:
             self._has_complained = True
             log.warning("%s can't be used as it should now: %s", self._path, error)
-        self._tables = IndexTables(self._connection)
+        self._tables = IndexTables(self._connection, self._seen)
 
     def _rebuild(self, error: sqlite3.Error) -> None:
         log.error("%s is broken (%s) and is made anew from the files", self._path, error)
         self._connection.close()
         self._connection = in_memory() if self._rebuilt else create_database(self._path)
         self._rebuilt = True
-        self._tables = IndexTables(self._connection)
+        self._tables = IndexTables(self._connection, self._seen)
         uncommitted, self._uncommitted = self._uncommitted, []
         try:
             found = self._survey({})
@@ -182,12 +185,13 @@ class IndexDatabase:
                     self._tables.apply([note])
             except Exception:
                 log.exception("%s can't be catalogued and is left out", type(note).__name__)
-                self._tables = IndexTables(self._connection)
+                self._tables = IndexTables(self._connection, self._seen)
 
 
 _LINGER_SECONDS = 0.2
 _SEARCH_THREADS = 2
 _SLICE_ENTRIES = 200
+_MARKS_AGAIN_MAX = 256
 _Job: TypeAlias = Callable[[], None]
 
 
@@ -206,11 +210,13 @@ def settle(future: asyncio.Future[_T], settle_it: Callable[[], None]) -> None:
 class ConversationIndex:
     """Updates are noted at once and never fail; questions see all earlier updates."""
 
-    def __init__(self, path: Path, *, survey: Survey) -> None:
+    def __init__(self, path: Path, *, survey: Survey, seen: dict[str, int] | None = None) -> None:
         """Opens or creates the database and starts the thread; blocks briefly. `catch_up` calls
-        `survey`, and so does the rebuilding of a database that breaks."""
+        `survey`, and so does the rebuilding of a database that breaks. `seen` has the marks of what
+        users have seen, the newest at the end."""
         self._path = path
-        self._database = IndexDatabase(path, survey)
+        seen = {} if seen is None else seen
+        self._database = IndexDatabase(path, survey, seen)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._pending: deque[IndexUpdate] = deque()
         self._is_woken = False
@@ -219,6 +225,9 @@ class ConversationIndex:
         self._search_threads = anyio.CapacityLimiter(_SEARCH_THREADS)
         self._closing = False
         self._at_work = True
+        # A crash may have come between a mark and the update of the database.
+        for session_id in islice(reversed(seen), _MARKS_AGAIN_MAX):
+            self.note_seen(session_id)
         # The database is whole whenever the process ends: nobody need wait for it.
         threading.Thread(target=self._work, name="nplt-index", daemon=True).start()
 
@@ -233,6 +242,10 @@ class ConversationIndex:
 
     def forget(self, session_id: str) -> None:
         self._note(ConversationGone(session_id=session_id))
+
+    def note_seen(self, session_id: str) -> None:
+        """Notes that the mark of the conversation has changed."""
+        self._note(MarkMoved(session_id=session_id))
 
     def note_prompts(self, found: PromptsFound) -> None:
         self._note(found)

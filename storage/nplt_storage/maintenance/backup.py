@@ -38,6 +38,7 @@ from nplt_storage.files.format import (
     session_id_of,
     survey,
 )
+from nplt_storage.files.seen_file import NAME as SEEN_NAME
 from nplt_storage.files.trash import DAYS_NAME, deleted_id
 
 _LOOKS_MAX: Final = 3
@@ -164,6 +165,9 @@ class _Copy:
         for name in strays:
             if name not in here and not name.startswith(".") and name not in unfinished:
                 self._copy_tree(self._source / "files" / name, self._target / "files" / name)
+        # Copied last: a mark may name an entry that came after its conversation was copied. It then
+        # counts as the head.
+        self._copy_tree(self._source / SEEN_NAME, self._target / SEEN_NAME)
         self._copy_tree(self._source / "trash" / DAYS_NAME, self._target / "trash" / DAYS_NAME)
         copied = {unit for unit in copied if self._source / unit not in self._left_out}
         trash = sum(unit.startswith("trash/") for unit in copied)

@@ -3,7 +3,8 @@
     <prefix>{<id>}:meta         hash      row, head, token (of the last owner), user, origin,
                                           checkpoint (the state before the first line, where
                                           lines were trimmed), accessed, damaged, prompts (how
-                                          many there are)
+                                          many there are), seen (the entry up to which its
+                                          user has seen it)
     <prefix>{<id>}:log          stream    one entry per line, id "<seq>-0", field "line"
     <prefix>{<id>}:live         string    what the running call has said so far
     <prefix>{<id>}:prompts      hash      each prompt's number, by its sender's own name for it
@@ -13,6 +14,8 @@
                                           has the time (deleted) as well
     <prefix>@new:<token>:{<id>}:…         one being built or rewritten; goes by itself
     <prefix>@user:<user>        zset      that user's conversations, in the order of lists
+    <prefix>@attention:<user>   set       those that may run, have failed or be unread
+    <prefix>@changes:<user>     channel   "<change> <id>" for each change of a row (`changes`)
     <prefix>@deleted:<user>     zset      that user's deleted conversations, by that time
     <prefix>@id_key             string    the secret of the servers that share it, for ids that
                                           users choose

@@ -189,6 +189,11 @@ class RedisConnection:
             return [client.get_redis_connection(node) for node in chosen(client)]
         return [client]
 
+    def pubsub(self) -> Any:
+        """A connection of its own that receives what is published."""
+        with _cluster_errors():
+            return self._client.pubsub()  # type: ignore[no-untyped-call]
+
     def keys_matching(self, pattern: str) -> Iterator[bytes]:
         """Scans the whole database in small steps."""
         with _cluster_errors():

@@ -27,6 +27,7 @@ import redis
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
+from nplt_storage.changes import Change, change_by
 from nplt_storage.codec import encode_line
 from nplt_storage.entries import BlobReference, CheckpointEntry, Entry, RollbackEntry
 from nplt_storage.errors import (
@@ -40,6 +41,7 @@ from nplt_storage.errors import (
 from nplt_storage.ids import new_entry_id
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.redis import scripts
+from nplt_storage.redis.changes import RedisChanges
 from nplt_storage.redis.connection import (
     Argument,
     RedisConnection,
@@ -81,8 +83,14 @@ class StoreParts:
     """0 if conversations do not expire."""
     turns_max: int
     """0 for no limit."""
+    changes: RedisChanges
     writers: dict[str, RedisRecord | None] = field(default_factory=dict)
     """The open records by conversation; `None` while one is being opened."""
+
+    def announced(self, row: ConversationRow, change: Change) -> tuple[str, str]:
+        """The arguments of a script that tell other servers of the change: channel and message."""
+        channel = self.connection.keyspace.of_user("changes", row.user)
+        return channel, f"{change} {row.session_id}"
 
 
 class RedisRecord:
@@ -213,6 +221,7 @@ class RedisRecord:
                 scripts.APPEND,
                 *(entry.seq, line, row_as_bytes(row), self._parts.ttl_milliseconds),
                 *(int(forget), doubts, row.first_seq, message_id_of(entry)),
+                *self._parts.announced(row, change_by(entry)),
             )
             self._doubts.clear()
 
@@ -353,6 +362,7 @@ class RedisRecord:
                     scripts.REWRITE,
                     *(before.head_seq, encode_line(checkpoint) if checkpoint else b""),
                     *(row_as_bytes(made.row), self._parts.ttl_milliseconds),
+                    *self._parts.announced(made.row, "message"),
                     *sorted(blobs_named_by([erased]) - blobs),
                     also=made.keys,
                 )

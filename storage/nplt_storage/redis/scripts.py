@@ -40,7 +40,7 @@ class Keys(NamedTuple):
 IN_TRASH: Final = "@trash:"
 
 
-UserKey: TypeAlias = Literal["user", "deleted", "turns", "rate", "redacted"]
+UserKey: TypeAlias = Literal["user", "deleted", "turns", "rate", "redacted", "attention", "changes"]
 
 
 class Keyspace(Struct, frozen=True):
@@ -83,6 +83,11 @@ end
 
 local function used(ttl)
   if tonumber(ttl) > 0 then expire(here, ttl) end
+end
+
+-- Tells the servers that watch the user's rows. A Redis user who may not publish may still write.
+local function tell(channel, change)
+  redis.pcall('PUBLISH', channel, change)
 end
 
 local function move(from, to)
@@ -166,13 +171,15 @@ def _of_writer(script: str) -> str:
 # A creator that never heard whether it succeeded asks again with the same nonce, and gets
 # the one it made, if that is as empty as on its first day.
 CREATE: Final = _of_conversation("""
-local nonce, server, lease, row, user, origin, ttl = unpack(ARGV)
+local nonce, server, lease, row, user, origin, ttl, channel, change = unpack(ARGV)
 local known, token = redis.call('HMGET', meta, 'head', 'token'), token_after(nil, nonce)
 if known[1] and (known[1] ~= '0' or known[2] ~= token) then return 'taken' end
 redis.call('DEL', unpack(here))
 redis.call('HSET', meta, 'user', user, 'origin', origin, 'head', 0, 'prompts', 0, 'row', row)
+redis.call('HSET', meta, 'seen', 0)
 own(token, server, lease)
 expire(here, ttl)
+tell(channel, change)
 return token
 """)
 
@@ -183,6 +190,8 @@ local held = held_by_another(server, dead)
 if held then return held end
 local token = own(token_after(redis.call('HGET', meta, 'token'), nonce), server, lease)
 used(ttl)
+local head, seen = unpack(redis.call('HMGET', meta, 'head', 'seen'))
+if not seen or tonumber(seen) > tonumber(head) then redis.call('HSET', meta, 'seen', head) end
 local known = redis.call('HMGET', meta, 'row', 'accessed', 'damaged', 'checkpoint')
 known[5] = redis.call('GET', live)
 known[6] = token
@@ -238,7 +247,7 @@ return 'done'
 """
 
 APPEND: Final = _of_writer("""
-local seq, line, row, ttl, forget, doubts, first, name = unpack(ARGV, 3)
+local seq, line, row, ttl, forget, doubts, first, name, channel, change = unpack(ARGV, 3)
 local head = tonumber(redis.call('HGET', meta, 'head'))
 seq, doubts = tonumber(seq), cjson.decode(doubts)
 if head == seq then
@@ -264,6 +273,7 @@ redis.call('HSET', meta, 'head', seq, 'row', row)
 if name ~= '' then note_prompt(name, '[' .. seq .. ']') end
 if forget == '1' then redis.call('DEL', live) end
 used(ttl)
+tell(channel, change)
 return done()
 """)
 
@@ -309,18 +319,20 @@ return done()
 
 NOTE_DAMAGE: Final = _of_writer("""
 redis.call('HSET', meta, 'damaged', ARGV[3])
+tell(ARGV[4], ARGV[5])
 return done()
 """)
 
 REWRITE: Final = _of_writer("""
-local head, checkpoint, row, ttl = unpack(ARGV, 3)
+local head, checkpoint, row, ttl, channel, change = unpack(ARGV, 3)
 if redis.call('HGET', meta, 'head') ~= head then return 'stale' end
 redis.call('RENAME', there[2], log)
 if checkpoint ~= '' then redis.call('HSET', meta, 'checkpoint', checkpoint) end
 redis.call('DEL', unpack(there))
 redis.call('HSET', meta, 'row', row)
-for place = 7, #ARGV do redis.call('HDEL', blobs, ARGV[place]) end
+for place = 9, #ARGV do redis.call('HDEL', blobs, ARGV[place]) end
 expire(here, ttl)
+tell(channel, change)
 return done()
 """)
 
@@ -335,7 +347,7 @@ return 'done'
 
 # Whoever deletes owns it for that moment.
 DELETE: Final = _of_conversation("""
-local server, dead, ttl, at = unpack(ARGV)
+local server, dead, ttl, at, channel, change = unpack(ARGV)
 if redis.call('EXISTS', meta) == 0 then return 'gone' end
 local held = held_by_another(server, dead)
 if held then return held end
@@ -343,6 +355,7 @@ redis.call('HSET', meta, 'deleted', at)
 move(here, there)
 redis.call('DEL', owner)
 expire(there, ttl)
+tell(channel, change)
 return 'done'
 """)
 
@@ -352,18 +365,33 @@ if redis.call('EXISTS', meta) == 1 then return 'taken' end
 move(there, here)
 redis.call('HDEL', meta, 'deleted')
 expire(here, ARGV[1])
+tell(ARGV[2], ARGV[3])
 return 'done'
 """)
 
 PUBLISH: Final = _of_conversation("""
-local row, user, origin, head, checkpoint, ttl = unpack(ARGV)
+local row, user, origin, head, checkpoint, ttl, channel, change = unpack(ARGV)
 if redis.call('EXISTS', meta) == 1 then return 'taken' end
 move(there, here)
 redis.call('HSET', meta, 'user', user, 'origin', origin, 'head', head, 'row', row)
 redis.call('HSET', meta, 'prompts', redis.call('HLEN', prompts))
 if checkpoint ~= '' then redis.call('HSET', meta, 'checkpoint', checkpoint) end
 expire(here, ttl)
+tell(channel, change)
 return 'done'
+""")
+
+# How far the user has seen it; any server may note that.
+SEEN: Final = _of_conversation("""
+local seq, unread, channel, change = unpack(ARGV)
+local head, known = unpack(redis.call('HMGET', meta, 'head', 'seen'))
+if not head then return 'gone' end
+head = tonumber(head)
+known, seq = math.min(tonumber(known or head), head), math.min(tonumber(seq), head)
+if unread == '0' and seq < known then seq = known end
+if seq ~= known then tell(channel, change) end
+redis.call('HSET', meta, 'seen', seq)
+return seq
 """)
 
 # What servers know of each other. These have one key each, in slots of their own.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import builtins
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -30,6 +31,7 @@ from nplt_storage.json_values import check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_end, read_page
 from nplt_storage.redis import scripts
+from nplt_storage.redis.changes import RedisChanges
 from nplt_storage.redis.connection import (
     RedisConnection,
     Sender,
@@ -55,7 +57,9 @@ from nplt_storage.rows import (
     RowQuery,
     cut_page,
     matches,
+    needs_attention,
     new_row,
+    page_of,
     place_of,
     read_cursor,
     row_as_bytes,
@@ -109,6 +113,7 @@ class RedisStore:
         self._keyspace = parts.connection.keyspace
         self._leases = parts.leases
         self._lists = parts.lists
+        self.changes = parts.changes
         self._sender = parts.sender
         self._ttl_milliseconds = parts.ttl_milliseconds
         self._writers = parts.writers
@@ -148,6 +153,7 @@ class RedisStore:
             journal=LiveJournal(connection, leases),
             ttl_milliseconds=(ttl_seconds or 0) * 1000,
             turns_max=max_turns or 0,
+            changes=RedisChanges(connection, timeout_seconds=timeout_seconds),
         )
         return cls(parts, clock=clock, promise=promise, levels=levels)
 
@@ -158,7 +164,8 @@ class RedisStore:
     async def close(self) -> None:
         for writer in [writer for writer in self._writers.values() if writer is not None]:
             await writer.close()
-        for part in (self._leases, self._sender, self._lists, self._parts.journal):
+        parts = (self.changes, self._leases, self._sender, self._lists, self._parts.journal)
+        for part in parts:
             await self._connection.in_thread(part.close)
         self._connection.close()
 
@@ -243,6 +250,7 @@ class RedisStore:
             self._keyspace.of(row.session_id),
             *(nonce, self._leases.server, self._leases.milliseconds),
             *(row_as_bytes(row), row.user, origin, self._ttl_milliseconds),
+            *self._parts.announced(row, "new"),
         )
         if token == b"taken":
             raise ConversationExists(row.session_id)
@@ -295,8 +303,13 @@ class RedisStore:
             with suppress(RedisError):
                 if isinstance(error, ConversationDamaged):
                     # So that lists show it; what is there is left as it is.
-                    lease = (owned.token, self._leases.milliseconds)
-                    self._connection.run(scripts.NOTE_DAMAGE, owned.keys, *lease, error.reason)
+                    damaged = decode_row(found, noted)
+                    assert damaged is not None
+                    self._connection.run(
+                        scripts.NOTE_DAMAGE,
+                        *(owned.keys, owned.token, self._leases.milliseconds, error.reason),
+                        *self._parts.announced(damaged, "damaged"),
+                    )
                 self._leases.give_back(owned)
             raise
 
@@ -429,6 +442,7 @@ class RedisStore:
             [*self._keyspace.of(row.session_id), *made.keys],
             *(row_as_bytes(row), row.user, origin_as_bytes(origin), row.head_seq),
             *(made.checkpoint_line, self._ttl_milliseconds),
+            *self._parts.announced(row, "new"),
         )
         if reply == b"taken":
             raise ConversationExists(row.session_id)
@@ -447,7 +461,8 @@ class RedisStore:
             "ZADD", self._keyspace.of_user("deleted", row.user), score, session_id
         )
         when = (TRASH_SECONDS * 1000, time_as_text(at))
-        self._leases.claim(scripts.DELETE, session_id, keys, *when)
+        told = self._parts.announced(row, "deleted")
+        self._leases.claim(scripts.DELETE, session_id, keys, *when, *told)
         self._lists.remove(row)
 
     @in_worker_thread
@@ -460,7 +475,8 @@ class RedisStore:
             raise ConversationExists(session_id)
         self._lists.add(row)
         keys = [*self._keyspace.of(session_id), *self._keyspace.of(session_id, IN_TRASH)]
-        reply = self._connection.run(scripts.UNDELETE, keys, self._ttl_milliseconds)
+        told = self._parts.announced(row, "new")
+        reply = self._connection.run(scripts.UNDELETE, keys, self._ttl_milliseconds, *told)
         if reply == b"gone":
             raise ConversationNotFound(session_id)
         if reply == b"taken":
@@ -539,9 +555,67 @@ class RedisStore:
                 if self._accesses.get(session_id) == at:
                     del self._accesses[session_id]
 
+    # What users have seen
+
+    @in_worker_thread
+    def seen(self, session_ids: Sequence[str]) -> Mapping[str, int]:
+        asked = [("HGET", self._keyspace.of(id_).meta, "seen") for id_ in session_ids]
+        marks = self._connection.ask_many(asked)
+        found = zip(session_ids, marks, strict=True)
+        return {id_: int(mark) for id_, mark in found if mark is not None}
+
+    @in_worker_thread
+    def mark_seen(self, session_id: str, seq: int, *, unread: bool = False) -> int:
+        row = self._found(session_id)
+        told = self._parts.announced(row, "seen")
+        keys = self._keyspace.of(session_id)
+        mark = self._connection.run(scripts.SEEN, keys, seq, int(unread), *told)
+        if mark == b"gone":
+            raise ConversationNotFound(session_id)
+        if needs_attention(row, int(mark)):
+            self._lists.add_attention([(row.user, session_id)])
+        else:
+            self._drop_attention(row.user, [session_id])
+        return int(mark)
+
+    def _in_need_of_attention(
+        self, user: str, session_ids: Sequence[str]
+    ) -> builtins.list[ConversationRow]:
+        rows: builtins.list[ConversationRow] = []
+        for start in range(0, len(session_ids), _ROWS_AT_ONCE):
+            some = session_ids[start : start + _ROWS_AT_ONCE]
+            noted = [self._accesses.get(id_) for id_ in some]
+            asked = [("HMGET", self._keyspace.of(id_).meta, *_ROW_FIELDS, "seen") for id_ in some]
+            found = self._connection.ask_many(asked)
+            for fields, at in zip(found, noted, strict=True):
+                row = decode_row(fields, at)
+                seen = None if fields[-1] is None else int(fields[-1])
+                if row is not None and row.user == user and needs_attention(row, seen):
+                    rows.append(row)
+        return rows
+
+    def _attention(self, user: str) -> builtins.list[ConversationRow]:
+        self._lists.flush()
+        members = self._connection.ask("SMEMBERS", self._keyspace.of_user("attention", user))
+        session_ids = [member.decode() for member in members]
+        rows = self._in_need_of_attention(user, session_ids)
+        in_need = {row.session_id for row in rows}
+        self._drop_attention(user, [id_ for id_ in session_ids if id_ not in in_need])
+        return rows
+
+    def _drop_attention(self, user: str, session_ids: Sequence[str]) -> None:
+        """Removes conversations at rest from the user's set. One that got a prompt in the meantime
+        is added again."""
+        if session_ids:
+            self._connection.call("SREM", self._keyspace.of_user("attention", user), *session_ids)
+            again = self._in_need_of_attention(user, session_ids)
+            self._lists.add_attention((user, row.session_id) for row in again)
+
     @in_worker_thread
     def list(self, user: str, query: RowQuery) -> RowPage:
-        wanted: list[ConversationRow] = []
+        if query.attention:
+            return page_of(self._attention(user), query)
+        wanted: builtins.list[ConversationRow] = []
         for row in self._rows(user, query.cursor, at_first=query.limit + 1):
             if matches(row, query):
                 wanted.append(row)

@@ -1,6 +1,7 @@
-"""The sorted list of each user's conversations.
+"""The sorted list of each user's conversations, and the set of those that need attention.
 
-Its members sort like the pages of a list: pinned conversations first, then by time.
+The members of the list sort like the pages of a list: pinned conversations first, then by time. The
+set is unsorted, and may hold conversations that are at rest again: its readers look at the rows.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class UserLists(Sender):
         self._connection = connection
         self._waiting: dict[str, tuple[str, bytes, set[bytes]]] = {}
         """The user, the new place and the earlier places, by session id."""
+        self._attention: set[tuple[str, str]] = set()
+        """The users and ids of conversations to be added to the sets."""
         self._is_posted = False
         self._lock = Lock()
 
@@ -46,7 +49,10 @@ class UserLists(Sender):
         """Removes the conversation, after all moves before. Blocks."""
         self.flush()
         key = self._connection.keyspace.of_user("user", row.user)
-        self._connection.call("ZREM", key, place_as_bytes(place_of(row)))
+        attention = self._connection.keyspace.of_user("attention", row.user)
+        self._connection.call_many(
+            (("ZREM", key, place_as_bytes(place_of(row))), ("SREM", attention, row.session_id))
+        )
 
     def moved(self, before: ConversationRow, after: ConversationRow) -> None:
         """Queues the move. Readers of this store wait until it has been written."""
@@ -54,6 +60,8 @@ class UserLists(Sender):
         with self._lock:
             _, _, earlier = self._waiting.get(after.session_id, ("", b"", set()))
             self._waiting[after.session_id] = (after.user, place, earlier | gone)
+            if after.unfinished or _ending(after) != _ending(before):
+                self._attention.add((after.user, after.session_id))
             is_posted, self._is_posted = self._is_posted, True
         if not is_posted:
             self.post(self._send)
@@ -66,9 +74,23 @@ class UserLists(Sender):
         commands += [("ZREM", key, each) for each in gone if each != place]
         self._connection.call_many(commands)
 
+    def add_attention(self, conversations: Iterable[tuple[str, str]]) -> None:
+        """Blocks."""
+        of_user = self._connection.keyspace.of_user
+        self._connection.call_many(
+            ("SADD", of_user("attention", user), session_id) for user, session_id in conversations
+        )
+
     def _send(self) -> None:
         with self._lock:
             self._is_posted = False
+            attention, self._attention = self._attention, set()
+        try:
+            self.add_attention(attention)
+        except BaseException:
+            with self._lock:
+                self._attention |= attention
+            raise
         while self._waiting:
             with self._lock:
                 session_id, (user, place, gone) = self._waiting.popitem()
@@ -79,3 +101,8 @@ class UserLists(Sender):
                     later = self._waiting.get(session_id, (user, place, set()))
                     self._waiting[session_id] = (*later[:2], later[2] | gone)
                 raise
+
+
+def _ending(row: ConversationRow) -> tuple[tuple[int, ...], int]:
+    """Changes with every answer and every failure."""
+    return row.answers, row.failed_seq

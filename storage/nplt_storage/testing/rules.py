@@ -602,6 +602,72 @@ async def a_list_can_be_narrowed(make: Maker, store: Store) -> None:
         expect_equal([row.session_id for row in page.rows], wanted, f"{query}")
 
 
+async def conversations_that_need_attention_are_listed(make: Maker, store: Store) -> None:
+    writers = await _three(make, store)
+    await writers[0].write(answer("t1"))
+    await writers[2].write(FaultEntry(turn_id="t1", content="no", code="busy", state="failed"))
+
+    async def listed(limit: int = 10) -> list[str]:
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            query = RowQuery(attention=True, limit=limit, cursor=cursor)
+            page = await store.list("ada", query)
+            found += [row.session_id for row in page.rows]
+            if (cursor := page.next_cursor) is None:
+                return found
+
+    expect_equal(await listed(), ["s2", "s0", "s1"], "one answered, one running, one failed")
+    expect_equal(await listed(limit=1), ["s2", "s0", "s1"], "the same in pages")
+    await store.mark_seen("s0", 1_000)
+    await store.mark_seen("s1", 1_000)
+    await store.mark_seen("s2", 1_000)
+    expect_equal(await listed(), ["s1"], "a running turn needs attention, seen or not")
+    await writers[1].write(answer("t1"))
+    expect_equal(await listed(), ["s1"], "its answer is unread")
+    await store.mark_seen("s1", 1_000)
+    expect_equal(await listed(), [], "all are at rest")
+    await store.mark_seen("s0", 1, unread=True)
+    expect_equal(await listed(), ["s0"], "one was marked as unread")
+    expect_equal((await store.list("bob", RowQuery(attention=True))).rows, (), "another user's")
+
+
+async def a_mark_of_what_was_seen_moves_forward(make: Maker, store: Store, writer: Writer) -> None:
+    expect_equal(await store.seen(["s1", "none"]), {"s1": 0}, "the mark of a new conversation")
+    await writer.write(prompt("t1"), answer("t1"), prompt("t2"))
+    expect_equal(await store.mark_seen("s1", 2), 2, "the mark that was set")
+    expect_equal(await store.mark_seen("s1", 1), 2, "an older one changes nothing")
+    expect_equal(await store.mark_seen("s1", 99), 3, "one beyond the head means the head")
+    expect_equal(await store.mark_seen("s1", 1, unread=True), 1, "marked as unread")
+    expect_equal(await store.seen(["s1"]), {"s1": 1}, "the mark")
+    await refused(store.mark_seen("none", 1), ConversationNotFound, "a mark of no conversation")
+
+
+@where("last")
+async def marks_are_kept_for_the_next_store(make: Maker, store: Store, writer: Writer) -> None:
+    await writer.write(prompt("t1"), answer("t1"))
+    await store.mark_seen("s1", 1)
+    again = await make.reopened(store)
+    expect_equal(await again.seen(["s1"]), {"s1": 1}, "the mark")
+    await again.open("s1")
+    expect_equal(await again.seen(["s1"]), {"s1": 1}, "the mark after opening it")
+    listed = await again.list("ada", RowQuery(attention=True))
+    expect_equal([row.session_id for row in listed.rows], ["s1"], "what is unread")
+
+
+async def a_copy_counts_as_seen(make: Maker, store: Store, writer: Writer) -> None:
+    await writer.write(prompt("t1"), answer("t1"))
+    origin = await store.origin("s1")
+    async with store.build("copy", origin) as builder:
+        async for batch in store.entries("s1"):
+            await builder.add(batch)
+    expect_equal(await store.seen(["copy"]), {}, "a copy has no mark")
+    listed = await store.list("ada", RowQuery(attention=True))
+    expect_equal([row.session_id for row in listed.rows], ["s1"], "what needs attention")
+    await store.open("copy")
+    expect_equal(await store.seen(["copy"]), {"copy": 2}, "its mark once it is opened")
+
+
 async def what_is_no_cursor_is_refused(make: Maker, store: Store) -> None:
     await _three(make, store)
     for bad in ("", "x", "bm9uc2Vuc2U=", "é"):
