@@ -190,8 +190,8 @@ class ConnectionFields(TypedDict, total=False):
     """The history of the server's settings that stores new conversations: the fresh one that
     every connection gets, and the one that `create` makes."""
     features: tuple[str, ...]
-    """What else the server shall do for this client, as in HELLO: `redacted` lists the redacted
-    prompts in `Client.welcome.redacted`."""
+    """Further services that HELLO asks for: `redacted` lists the redacted prompts in
+    `Client.welcome.redacted`."""
     timeout: float
     """Limits the seconds for connecting and for each reply, not the length of an answer."""
     reconnect: bool | Patience

@@ -607,7 +607,7 @@ class RedactedCopy(Struct, frozen=True, kw_only=True):
 
 
 class Remaining(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What may hold the erased text and is reached by no request."""
+    """A place that may still hold the erased text, and that no request reaches."""
 
     what: str
     """`providers`, `trash`, `backups`, `exports`, or another word to come."""

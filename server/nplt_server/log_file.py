@@ -13,8 +13,8 @@ from pathlib import Path
 
 
 class RotatedFile(RotatingFileHandler):
-    """Whatever the process prints itself goes to the current file too, if its output went to this
-    file at the start: `nplt` starts servers in the background that way."""
+    """The output of the process also goes to the current file, if it went to this file at the
+    start: `nplt` starts servers in the background that way."""
 
     def __init__(self, path: Path, *, bytes_max: int, kept: int) -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))

@@ -45,8 +45,8 @@ _QUICK_DIGEST_MAX: Final = 16 * 1024
 """The most characters that are digested without a thread."""
 
 _TOOLS_SHARE_MAX: Final = 2 / 3
-"""Of a window that tools would fill further than this, too little is left for a prompt: the model
-is called without them."""
+"""The largest share of a window that tools may fill. Beyond it too little is left for a prompt, and
+the model is called without tools."""
 
 _T = TypeVar("_T")
 

@@ -46,8 +46,8 @@ _IN_PROCESS: Final = ("offline", "local")
 
 
 class ErasedText(Struct, frozen=True):
-    """What to look for after an entry was erased: its whole text, and the words in it that look
-    like secrets, because an answer may repeat only those. Never stored."""
+    """The text to search for after an entry was erased: all of it, and the words in it that look
+    like secrets, because an answer may repeat only those. It is never stored."""
 
     whole: str
     secrets: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class ErasedText(Struct, frozen=True):
 
     @property
     def queries(self) -> tuple[str, ...]:
-        """What the index is asked for; it finds the conversations that are looked through first."""
+        """Search queries for the index; the conversations they find are read first."""
         return (*self.secrets, " ".join(self.whole.split()[:_QUERY_WORDS]))
 
     def is_in(self, entry: Entry) -> bool:
@@ -102,7 +102,7 @@ def _looks_secret(word: str) -> bool:
 
 
 class Erased(Struct, frozen=True, kw_only=True):
-    """What `redact` did, and what to look for now."""
+    """The result of `redact`, and the text to search for now."""
 
     session_id: str
     user: str

@@ -96,7 +96,7 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
     target: bytes
     """The path and the query."""
     headers: Headers
-    """Without `Content-Length`."""
+    """All headers but `Content-Length`."""
 
 
 class HttpClient:
@@ -210,7 +210,7 @@ class HttpClient:
         await connection.start_tls(tls, self._host)
 
     def _through_proxy(self, request: HttpRequest) -> HttpRequest:
-        """Over plain HTTP a proxy is sent the whole address."""
+        """The request as a proxy expects it over plain HTTP: with the whole address."""
         target = f"{self.origin.scheme}://{self.origin.netloc.rpartition('@')[2]}".encode()
         return HttpRequest(
             method=request.method,

@@ -1,4 +1,4 @@
-"""What a vendor's SDK would send: the address and the headers of its requests.
+"""The address and the headers of the requests that a vendor's SDK would send.
 
 Only the SDK knows its headers, paths and ways to authenticate. It is given a transport that keeps
 the request instead of sending it, and a body that says little. `client` sends the request with a
