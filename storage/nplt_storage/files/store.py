@@ -359,7 +359,9 @@ class JsonFileStore:
                 break
             name = f"{path.parent.name}/{path.name}"  # a path would take as much room as the row
             if name not in known:
-                known[name] = row_as_bytes(self._directory.row_in(path, session_id)[0])
+                encoded = row_as_bytes(self._directory.row_in(path, session_id)[0])
+                # A copy: what orjson returns keeps its buffer, ten times as long.
+                known[name] = bytes(memoryview(encoded))
             row = row_from_bytes(known[name])
             self._trash_rows[name] = known[name]
             if row.user == user:
