@@ -51,7 +51,7 @@ def test_a_repair_takes_the_user_of_a_lost_first_line_from_the_index(data_dir: P
     lose_the_first_line(the_file(data_dir))
     result = run(repair, the_file(data_dir))
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "the first line is lost: it is made anew, for user 'ada'\n" in result.stdout
+    assert "the first line is lost: a new one is written, for user 'ada'\n" in result.stdout
     assert entries_of(data_dir, "ada") == chat(3)
     assert run(doctor, data_dir).exit_code == 0
 

@@ -187,7 +187,7 @@ async def test_a_conversation_without_a_known_owner_has_no_user_where_there_are_
         await store.undelete("s1", user="local")
     await store.undelete("s1")
     await store.close()
-    with pytest.raises(CannotRepair, match="whose"):
+    with pytest.raises(CannotRepair, match="its owner"):
         repair_file(path, "s1", clock=ticking_clock(), new_id=new_entry_id)
     owner = KnownElsewhere(user="ada")
     repair_file(path, "s1", clock=ticking_clock(), new_id=new_entry_id, known=owner)

@@ -261,7 +261,7 @@ def _forged(content: bytes) -> bytes:
         (GOOD.replace(b'"format":1', b'"format":2', 1), "first line"),
         (_forged(b"\xff"), "not valid UTF-8"),
         (_forged(b"\x01"), "JSON|control"),
-        (b"".join(GOOD.splitlines(keepends=True)[::2]), "stands where|not in its place|damaged"),
+        (b"".join(GOOD.splitlines(keepends=True)[::2]), "is where line|not in its place|damaged"),
     ],
 )
 async def test_a_file_that_can_not_be_read_is_refused_with_a_sentence_and_nothing_is_there(

@@ -275,7 +275,7 @@ def test_a_line_missing_in_the_middle_is_damage() -> None:
     entries = chat(3)
     lines = file_bytes(entries).split(b"\n")
     del lines[3]
-    with pytest.raises(ConversationDamaged, match="stands where"):
+    with pytest.raises(ConversationDamaged, match="is where line"):
         _load(b"\n".join(lines))
 
 

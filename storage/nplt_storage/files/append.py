@@ -66,8 +66,8 @@ class Durability(Struct, frozen=True, kw_only=True):
                 return "on disk (fdatasync) before it is acknowledged"
             case "interval":
                 return (
-                    "written before it is acknowledged, on disk (fdatasync) at most"
-                    f" {self.interval_seconds:g} s later; a power cut may take what came meanwhile"
+                    "written before it is acknowledged, on disk (fdatasync) at most "
+                    f"{self.interval_seconds:g} s later; a power cut may take what came since"
                 )
             case "never":
                 return (
@@ -233,7 +233,7 @@ class Appender:
             if self._files.find(self._file.path) == (self._file_id, size):
                 return
         except OSError as error:
-            raise StorageUnavailable(f"the file can't be seen: {error.strerror}") from error
+            raise StorageUnavailable(f"the file can't be examined: {error.strerror}") from error
         raise ConversationReadOnly(
             self.session_id, "its file was changed or replaced by another program"
         )
@@ -404,8 +404,8 @@ class Committer(Generic[_T]):
         else:
             commit.set_result(outcome)
 
-    # The deadline. A timer that is set finds the next commit, if there is one by then, and
-    # goes on with that one: so there is one timer for many commits.
+    # The deadline. One timer serves many commits: when it fires, it is set again for the commit
+    # that is under way by then.
 
     def _look(self) -> None:
         commit, self._timer = self._watched, None

@@ -1,4 +1,4 @@
-"""The threads in which the disk works: one per commit, few for other work.
+"""The threads for disk work: one for each commit, and a few for everything else.
 
 Each commit has a thread of its own from beginning to end (it writes and syncs in one go),
 because it mostly waits, and the system lets files that are synced at the same time share that

@@ -1,4 +1,4 @@
-"""One conversation's file: opened by the recovery rule, read anywhere, blobs beside it.
+"""One conversation's file: it is opened by the recovery rule and read at any place; its blobs.
 
 `JsonFile.tail` says where the acknowledged lines end. It only grows, except that a
 redaction replaces the file. Readers take the tail and the descriptor in one step, so
@@ -251,8 +251,8 @@ class JsonFile:
         """Creates a file without lines and returns a descriptor for appending."""
         first = encode_header(header)
         tail = empty_tail(header.created_at, len(first))
-        # A reader who comes late must not make whole what is being made, nor take
-        # it for what it was before it was taken back.
+        # A reader must not apply the opening rule to a file that is being created, nor read
+        # one that was created, removed and is created again.
         with self._settling, plain_errors(self.session_id):
             if self.files.find(self.path) is not None:
                 raise ConversationExists(self.session_id)
@@ -335,8 +335,8 @@ class JsonFile:
                     raise ConversationShortened(self.session_id, "an older copy was put back")
                 tail = found_tail(read, found)
             else:
-                # What follows the last acknowledged line goes aside, whole or
-                # not: whoever asked for it was told that it failed.
+                # Bytes after the last acknowledged line are set aside, even if they are a whole
+                # line: its writer got an error.
                 check_lines(read, tail, tail.last)
             make_whole(self.files, descriptor, self.path, tail=tail)
         except BaseException:
@@ -361,7 +361,7 @@ def check_lines(read: Read, tail: Tail, start: int) -> None:
     for line in tail.entries(read).lines(start):
         head_seq = line.seq
     if head_seq != tail.closing.head_seq:
-        raise Damage(f"line {head_seq} stands where {tail.closing.head_seq} should")
+        raise Damage(f"line {head_seq} is where line {tail.closing.head_seq} should be")
 
 
 # ------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ class NewConversation:
             return
         target = blobs_of(self._path)
         if self._disk.names_in(target):
-            # Left by one that never got its file: equal names hold equal bytes.
+            # Left by a conversation whose file was never published. Equal names mean equal bytes.
             for name in kept:
                 self._disk.rename(self._blobs / name, target / name)
             self._disk.sync_directory(target)

@@ -100,8 +100,8 @@ class FileReading:
 
     Never raises for the content of a file: a damaged one gets a row that says so, with a stamp that
     fits no file, so that it is checked again at the next start. A file that can't be read for now
-    (too many open files, an input/output error) is not damaged: it is read again when it is asked
-    for."""
+    (too many open files, an input/output error) is not damaged: it is read again at the next
+    request."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class FileReading:
             if isinstance(error, StorageUnavailable):
                 log.warning("%s can't be read now: %s", self._path.name, error)
                 self.is_unread = True
-                if self._known is None and self._is_first:  # else what is known stays so
+                if self._known is None and self._is_first:  # otherwise the known row is kept
                     stamp = void_stamp(self._path.name, None)
                     yield EntriesAdded(row=self._row, stamp=stamp, replaces_all=True)
                 return
@@ -148,7 +148,7 @@ class FileReading:
             reason = error.reason if isinstance(error, ConversationDamaged) else str(error)
             self._damage[self._session_id] = reason
             row = self._row
-            # Every line that verifies, also behind the damage.
+            # Every line with a valid checksum, also those after the damage.
             with suppress(OSError), opened_to_read(self._disk, self._path) as (read, size):
                 header, entries = salvaged(read, size, self._session_id)
                 user, created_at = row.user, row.created_at
@@ -210,7 +210,7 @@ class FileReading:
                     done, piece, begin = piece, [], line.end
                     yield self._piece(done, part_of(here, line.end), line.end)
         except BaseException:
-            # If it breaks off, that much can be shown.
+            # If reading fails later, this much can be shown.
             self._row = fold_all(self._row, piece)
             raise
         yield self._piece(piece, here, found.end)
@@ -222,7 +222,7 @@ class FileReading:
             file=found,
             end_offset=end,
             head_seq=self._row.head_seq,
-            # What was merely read may be in the system's memory only.
+            # Lines that were read may be in the system's memory only.
             synced=known is not None and known.synced and known.head_seq == self._row.head_seq,
         )
         return EntriesAdded(row=self._row, stamp=stamp, entries=entries, replaces_all=is_first)
@@ -233,7 +233,7 @@ class FileReading:
         self._row = new_row(self._session_id, user=header.user, created_at=header.created_at)
         entries = older.entries(new_id=self._new_id)
         while len(piece := list(islice(entries, _PIECE_ENTRIES))) == _PIECE_ENTRIES:
-            # If it breaks off, it is read again from its beginning.
+            # If reading fails later, the file is read again from its beginning.
             stamp = void_stamp(self._path.name, self._known)
             yield replace(self._piece(piece, here, 0), stamp=stamp)
         yield self._piece(piece, here, size)
@@ -335,7 +335,7 @@ class FreeSpace:
     async def check(self, session_id: str) -> None:
         """Raises `ConversationReadOnly` if there is too little free space."""
         if self._is_due():
-            with anyio.move_on_after(_SECONDS):  # a disk that hangs is the write's business
+            with anyio.move_on_after(_SECONDS):  # if the disk hangs, the write itself fails
                 await self._threads.submit(self._look)
         if reason := self._reason():
             raise ConversationReadOnly(session_id, reason)
@@ -360,7 +360,7 @@ class FreeSpace:
         """The shortage found by the last check. If that is long ago, a new check is started for the
         next caller."""
         if self._is_due():
-            with suppress(StorageUnavailable):  # no thread to look with: who writes will hear
+            with suppress(StorageUnavailable):  # without a thread to look, the write itself fails
                 self._threads.start(self._look)
         return self._reason()
 
@@ -368,14 +368,14 @@ class FreeSpace:
         now = self._seconds()
         if self._looked_at is not None and now - self._looked_at < _SECONDS:
             return False
-        self._looked_at = now  # who comes meanwhile need not look as well
+        self._looked_at = now  # concurrent callers need not look as well
         return True
 
     def _look(self) -> None:
         try:
             self._is_short = self._disk.free_bytes(self._directory) < self._bytes_min
         except OSError:
-            self._is_short = False  # the write itself will tell
+            self._is_short = False  # the write itself will fail
 
     def _reason(self) -> str | None:
         if not self._is_short:
@@ -427,7 +427,7 @@ class OpenDirectory:
 
     async def close(self) -> None:
         if self.catching_up is not None:
-            self.catching_up.cancel()  # the next start goes on with it
+            self.catching_up.cancel()  # the next start continues it
         self.commit_threads.close()
         await self.index.close()
         await anyio.to_thread.run_sync(self.paths.give_back)
@@ -463,7 +463,7 @@ class OpenDirectory:
                 return
             for piece in self._changed(due, found[due], known.get(due)):
                 yield piece
-                # Between two pieces of a long one, those somebody waits for.
+                # Files that a caller waits for are read between two pieces of a long one.
                 while (urgent := self.order.take(urgent=True)) is not None:
                     yield from self._changed(urgent, found[urgent], known.get(urgent))
             if number % _SAY_EVERY == 0:
@@ -474,7 +474,7 @@ class OpenDirectory:
     ) -> Iterator[EntriesAdded | None]:
         pieces = self.pieces(session_id, [file.name for file in files], known)
         if files[-1].size >= _LARGE_BYTES:
-            # One of another program's is checked to its end before its first piece.
+            # Another program's file is checked to its end before its first piece.
             threads = ThreadPoolExecutor(1)
             first = threads.submit(next, pieces, None)
             threads.shutdown(wait=False)
@@ -557,7 +557,7 @@ class OpenDirectory:
         except StorageError:
             log.exception("lists are not complete: the files can't be read")
         finally:
-            self.order.begin(())  # nobody waits for what nobody reads
+            self.order.begin(())  # no caller may wait for files that are not read
 
 
 async def open_directory(data_dir: Path, settings: FileSettings, *, now: datetime) -> OpenDirectory:

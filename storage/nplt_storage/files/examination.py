@@ -88,7 +88,7 @@ class TurnPairing(Struct):
             case FaultEntry(turn_id=str(turn_id)):
                 self._end(turn_id)
             case ForkedEntry() | RollbackEntry():
-                # Turns that had not ended here are not taken up again.
+                # Turns that have not ended by now are not resumed.
                 last, hidden = entry.seq, _NO_RANGES
                 if isinstance(entry, RollbackEntry):
                     last, hidden = entry.to_seq, entry.hidden or ()
@@ -105,7 +105,8 @@ class TurnPairing(Struct):
                 pass
 
     def unpaired(self) -> list[ModelOutputEntry]:
-        """The outputs whose calls will get no results: their turn went on, or ended, without."""
+        """The outputs whose calls will get no results: their turn continued or ended without
+        them."""
         return [
             asked
             for (turn_id, call), asked in self.waiting.items()
@@ -263,7 +264,7 @@ class _LineExamination:
             message = f"{start - offset} bytes can't be read: {reason}{_lost(lost)}"
             self._add_damage("damaged", message, offset, lost)
         elif seq != self._due:
-            message = f"line {seq} stands where {self._due} should{_lost(lost)}"
+            message = f"line {seq} is where line {self._due} should be{_lost(lost)}"
             self._add_damage("gap", message, start, lost)
         self._unread = []
 
@@ -271,11 +272,11 @@ class _LineExamination:
         self._found.row = self._row
         self._report_end(read, size)
         for entry in [] if self._is_damaged else self._pairing.unpaired():
-            message = f"calls of entry {entry.seq} have no results, and their turn went on"
+            message = f"calls of entry {entry.seq} have no results, and their turn continued"
             seqs = (entry.seq, entry.seq)
             self._add(Finding("unpaired_calls", message, seqs=seqs))
         if not self._is_damaged and (turns := len(self._pairing.unfinished)):
-            message = f"{plural(turns, 'turn')} without an end, left to the next start"
+            message = f"{plural(turns, 'turn')} without an end; the next start ends them"
             self._add(note("unfinished_turn", message))
         for kind, lines in sorted(self._unknown.items()):
             message = f"{plural(lines, 'line')} of kind {kind!r}, which this version can't read"
@@ -291,7 +292,7 @@ class _LineExamination:
             self._add_damage("damaged", message, offset, lost)
         elif [piece.reason for piece in self._unread] == [None]:
             if self._unread[0].closing != self._counted and not self._is_damaged:
-                message = "the closing line does not say what the lines say"
+                message = "the closing line does not match the lines"
                 self._add(Finding("bad_closing", message, offset=offset))
         elif (damage := _damage_at_end(read, size, offset)) is not None:
             self._add_damage("damaged", damage, offset, None)

@@ -118,7 +118,7 @@ class ForeignConversation:
             if reformatted is None:
                 raise NotForeign("its first line is damaged")
             if as_it_was_written(reformatted) is None:
-                raise NotForeign("its layout was changed, and not every line is as it was")
+                raise NotForeign("its layout was changed, and so were some of its lines")
             self.header = decode_header(reformatted.header)
             if self.header.session_id != session_id:
                 raise NotForeign(f"the file says it is conversation {self.header.session_id!r}")
@@ -262,5 +262,5 @@ def _time(value: Any) -> datetime | None:
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    # The first instant there is stands for none, here as in most programs.
+    # The earliest possible time means that there is none, as in most programs.
     return None if moment == UNSTAMPED else moment

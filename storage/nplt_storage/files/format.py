@@ -4,8 +4,8 @@ done to a file when it is opened after a crash (`survey`, `make_whole`).
     {"session_id":"…","format":1,"created_at":"…","crc":"9ae0daaf","messages":[
     ],"updated_at":"…","head_seq":2,"message_count":2,"epoch_offset":131}
 
-Between the two stands one line per entry. The closing line holds nothing that does
-not follow from the lines: every append overwrites it, and recovery rebuilds it.
+Between the two is one line per entry. The closing line can be derived from the lines: every
+append overwrites it, and recovery rebuilds it.
 storage/FORMAT.md is the specification.
 """
 
@@ -245,7 +245,7 @@ def live_of(path: Path) -> Path:
 
 
 def numbered(path: Path, what: str) -> Iterator[Path]:
-    """The names that such a copy of the file may have."""
+    """The possible names of such a copy of the file: `….what-1`, `….what-2` and so on."""
     return (path.with_name(f"{path.name}.{what}-{number}") for number in count(1))
 
 
@@ -303,7 +303,7 @@ def segments_forward(
             held, held_at = held[start - held_at :], start
             searched = len(held)
             if searched >= held_max:
-                held = b""  # whoever keeps the error would keep it too
+                held = b""  # the traceback of the error would keep these bytes
                 raise LineTooLong(start, bytes_max)
             wanted = min(max(block_bytes, searched), held_max - searched, end - held_at - searched)
             block_bytes = min(2 * block_bytes, _LARGE_BLOCK_BYTES)
@@ -392,7 +392,7 @@ class FileEntries:
         for segment in segments:
             line = verified(segment, first=self._first)
             if due is not None and line.seq != due:
-                raise BadLine(f"line {line.seq} stands where {due} should")
+                raise BadLine(f"line {line.seq} is where line {due} should be")
             due = line.seq + step
             yield line
 
@@ -435,11 +435,12 @@ class FileEntries:
 # Recovery
 #
 # A crash can only tear what an append was writing: from the start of the closing line
-# to the end of the file. The last line that verifies is searched from the end. What
-# follows it, unless it is exactly one closing line, is the rest of a torn append and is
-# set aside. A torn append has at most one line: if more than one line there can't be
-# read, or none at all, the file is damaged and nothing is changed. So it is if more follows
-# than an append can have written: file systems may leave any number of zeros after a crash.
+# to the end of the file. The last line with a valid checksum is searched from the end. Bytes
+# after it that are not exactly one closing line are the rest of a torn append, and are set
+# aside. A torn append has at most one line: if more than one line can't be read there, or if
+# there is no sound line at all, the file is damaged and nothing is changed. It is also damaged
+# if more bytes follow than an append can have written: file systems may leave any number of
+# zeros after a crash.
 # `survey` only reads; `make_whole` writes.
 
 
@@ -565,7 +566,9 @@ def _last_sound_line(read: Read, first: int, size: int) -> tuple[Line | None, in
             if size - segment.start > _TORN_BYTES_MAX or number > _TORN_SEGMENTS_MAX:
                 raise Damage(_NO_APPEND) from reason
             if _holds_a_line(segment.data):
-                raise Damage(f"a line is whole, but not what is around it: {reason}") from reason
+                raise Damage(
+                    f"a line is intact, but the bytes around it are not: {reason}"
+                ) from reason
             closing = decode_closing(segment.data[:_CLOSING_BYTES_MAX])
             closed_at = max(closed_at, closing.head_seq if closing else 0)
             # A segment may hold two lines: the newline between them may be what is broken.
@@ -574,12 +577,12 @@ def _last_sound_line(read: Read, first: int, size: int) -> tuple[Line | None, in
             if unreadable > 1:
                 raise Damage(f"more than one line at the end can't be read: {reason}") from reason
     if closed_at:
-        raise Damage(f"no line can be read, yet there were {closed_at}")
+        raise Damage(f"no line can be read, but the closing line counts {closed_at}")
     return None, closed_at
 
 
 _NO_APPEND: Final = (
-    f"no line can be read in the last {LINE_BYTES_MAX >> 20} MiB: no append has left that"
+    f"no line can be read in the last {LINE_BYTES_MAX >> 20} MiB: no append can have left that"
 )
 
 
@@ -603,9 +606,9 @@ def _torn_segments(read: Read, first: int, size: int) -> Iterator[Segment]:
 
 
 def make_whole(files: FileOperations, descriptor: int, path: Path, *, tail: Tail) -> None:
-    """Sets aside what does not belong after the last sound line, and writes that line and the
-    closing line again. Data that is only in the system's memory, after a failed sync or a crash
-    before one, so reaches the disk before anything is answered from it."""
+    """Sets aside the bytes after the last sound line, unless they are a closing line, and writes
+    that line and the closing line again. So data that a failed sync or a crash left only in the
+    system's memory is on disk before any reader gets it."""
     rest = read_all(files, descriptor, _CLOSING_BYTES_MAX, tail.end)
     if rest and decode_closing(rest) is None:
         _set_aside(files, descriptor, path, start=tail.end)

@@ -2,7 +2,7 @@
 
 One call that parses a whole document keeps all other threads waiting until it returns, and
 holds all of it in memory. So the text is decoded a window at a time, and the values in the list
-of messages are parsed one by one. A value that goes on behind the window is parsed again with
+of messages are parsed one by one. A value that is longer than the window is parsed again with
 twice as much text. The document is read twice: first all of it is checked, then it is read again
 while the caller takes the messages.
 
@@ -27,7 +27,7 @@ from nplt_storage.json_values import INTEGER_MAX, INTEGER_MIN
 WINDOW_BYTES: Final = 256 * 1024
 _NUMBER_GOES_ON_LETTERS: Final = 2
 """A number that is cut may look complete (`1` of `1e+5`), so a value is accepted only if more
-letters than this follow it in the window."""
+characters than this follow it in the window."""
 _LONGEST_CUT_LETTERS: Final = 20
 _VALUE_LETTERS_MAX: Final = 32 * 1024 * 1024
 """A longer value is not a message; a file that is not a JSON document may go on for gigabytes."""
@@ -91,7 +91,7 @@ class _Text:
 
     @property
     def offset(self) -> int:
-        """The offset of the next letter, in bytes."""
+        """The offset of the next character, in bytes."""
         return self._end - len(self._window[self._at :].encode())
 
     def next(self) -> str:
@@ -154,7 +154,7 @@ class _Text:
         begin, end = self._end, self._end + max(self._window_bytes, len(rest))
         if begin >= len(self._data):
             return False
-        # Not to the middle of a letter: it has up to three more bytes.
+        # The window must not end inside a character, which has up to three more bytes.
         end += next((n for n in range(3) if self._data[end + n : end + n + 1] not in _WITHIN), 3)
         try:
             self._window, self._at = rest + self._data[begin:end].decode(), 0
@@ -273,7 +273,7 @@ class JsonDocument:
             except UnicodeDecodeError:
                 raise
             except (RecursionError, ValueError):
-                text.check_rest()  # what is no text is no JSON either, and easier to put right
+                text.check_rest()  # what is not UTF-8 is not JSON either, and easier to correct
                 raise
         except RecursionError as error:
             raise NotForeign("it is nested too deeply") from error

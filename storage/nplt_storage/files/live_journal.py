@@ -101,7 +101,7 @@ class LiveJournal:
             self._call, self._is_whole, self._end = piece[:2], True, 0
             if self._descriptor is None:
                 self._descriptor = self._files.open(self._path, os.O_WRONLY | os.O_CREAT)
-        if self._is_whole:  # else a piece is missing, and the next would be joined wrongly
+        if self._is_whole:  # otherwise a piece is missing, and the next one would be joined wrongly
             line = encode_piece(piece)
             written = self._files.write(self._descriptor, line + b"\n", self._end)
             self._is_whole = written == len(line) + 1

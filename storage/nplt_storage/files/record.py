@@ -153,7 +153,7 @@ class FileRecord:
             self._committer = self._new_committer(None)
         unchanged = {"last_accessed": self.row.last_accessed, "lost": self.row.lost}
         self.row = replace(redaction.row, **unchanged)
-        with anyio.CancelScope(shield=True):  # stopped halfway, traces of the text would stay
+        with anyio.CancelScope(shield=True):  # if it stopped halfway, traces of the text would stay
             stamp = await self._directory.threads.write(lambda: self._clean_up(redaction))
             await self._directory.index.redact(self.row, stamp, seq)
             self._is_index_behind = False

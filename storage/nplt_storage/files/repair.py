@@ -130,13 +130,13 @@ class _RepairedLines:
             start = found.unreadable[0][0]
             says.append(f"{dropped} bytes, from byte {start} on, stay in the original only")
         if found.twice:
-            says.append(f"{plural(found.twice, 'line')} stood there twice: the first counts")
+            says.append(f"{plural(found.twice, 'line')} was found twice: the first one is kept")
         says += self._endings()
         self._parts.append(self._tail.closing_line)
         parts = _joined(self._parts)
         if not says and not _is_as_it_was(parts, read, size):
             says.append(
-                "the lines stay as they are, and what stands between and after them is put right"
+                "the lines stay as they are; the bytes between and after them are corrected"
             )
         return Repair(parts=parts, says=tuple(says), kept=kept, lost=tuple(self._lost))
 
@@ -146,7 +146,7 @@ class _RepairedLines:
         if isinstance(place, bytes):
             self._parts.append(added)
             return
-        # Its comma and its line end, where they are as they should be, are kept with it.
+        # The line's comma and newline are kept with it if they are intact.
         whole = (place[0] - added.startswith(b","), place[1] + 1)
         is_whole = read(whole[0], whole[1] - whole[0]) == added
         self._parts.append(whole if is_whole else added)

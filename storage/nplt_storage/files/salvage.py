@@ -131,7 +131,7 @@ def rescue_header(beginning: bytes) -> bytes | None:
     """The first line as it was written, with its newline; `beginning` is the start of the file.
     `None` if flipping a single bit does not restore it."""
     data = bytearray(beginning)
-    # The newline may be what flipped, or a flip may have made one too many.
+    # The flipped bit may be in the newline, or may have made another byte a newline.
     opening = data.find(_OPENING)
     ends = (data.find(b"\n"), opening + len(_OPENING) if opening >= 0 else -1)
     found: set[bytes] = set()
@@ -255,11 +255,11 @@ class FoundLines:
             beginning = read(0, _BEGINNING_BYTES)
             if (rescued := rescue_header(beginning)) is not None:
                 self.header_line = rescued
-                self.says.append("the first line is put right: one bit of it had flipped")
+                self.says.append("the first line is corrected: one bit of it had flipped")
                 return None, len(rescued), reason
             if (within := header_within(beginning)) is not None:
                 begin, self.header_line = within
-                self.says.append("what stood before the first line stays in the original only")
+                self.says.append("the bytes before the first line stay in the original only")
                 return None, begin + len(self.header_line), reason
         except LaterFormat as error:
             raise CannotRepair(f"{error}; it is left to the version that wrote it") from error
@@ -280,7 +280,7 @@ class FoundLines:
     def new_header(self, known: KnownElsewhere) -> Header:
         """A header in place of one that is lost. Raises `CannotRepair`."""
         if known.user is None:
-            raise CannotRepair("its first line is lost, and with it whose it is: give --user NAME")
+            raise CannotRepair("its first line is lost, and with it its owner: give --user NAME")
         created_at = known.created_at
         if created_at is None and self.places:
             first = decode_verified(self.line(min(self.places))).timestamp
@@ -291,7 +291,7 @@ class FoundLines:
             created_at = datetime.combine(day, midnight, UTC)
         header = Header(session_id=self._session_id, created_at=created_at, user=known.user)
         self.header_line = encode_header(header)
-        self.says.append(f"the first line is lost: it is made anew, for user {known.user!r}")
+        self.says.append(f"the first line is lost: a new one is written, for user {known.user!r}")
         return header
 
     def line(self, seq: int) -> bytes:
@@ -374,7 +374,7 @@ class _Window:
                 continue
             before = len(self._data) - self._at
             place = self._start + len(self._data)
-            is_hole = after_hole(self._read, place) > place  # in which no line goes on
+            is_hole = after_hole(self._read, place) > place  # a line never continues in a hole
             if before > LINE_BYTES_MAX or is_hole or not self._more():
                 return
             place = self._at + max(before - _END_BYTES, 0)

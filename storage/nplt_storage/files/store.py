@@ -4,9 +4,8 @@
 
 The files are the truth. The index beside them answers lists and search, and saves
 reading unchanged files at a start. A file is only open while its conversation is, or
-while it is being read. A short line is written on the event loop and synced by the kernel;
-all other disk work runs in threads. So conversations commit side by side. Deleting moves a
-conversation to the trash.
+while it is being read. Disk work runs in threads, so conversations commit side by side.
+Deleting moves a conversation to the trash.
 """
 
 from __future__ import annotations
@@ -213,7 +212,7 @@ class JsonFileStore:
         def open_it(file: JsonFile, row: ConversationRow) -> tuple[OpenedFile, ConversationHistory]:
             opened = open_at_end(self._disk, file, row)
             self._directory.seen.begin(session_id, opened.row.head_seq)
-            try:  # in the thread: a long history takes its time to be made
+            try:  # in this thread, because building a long history takes time
                 return opened, ConversationHistory(
                     session_id, opened.entries, row=opened.row, turns_max=turns_max
                 )
@@ -247,7 +246,7 @@ class JsonFileStore:
     @asynccontextmanager
     async def build(self, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
         check_text(origin.user, "the user's name")
-        check_object(origin.extra, "what is said about the conversation")
+        check_object(origin.extra, "a field of the conversation")
         check_time(origin.created_at, "the time of its creation")
         header = Header(
             session_id=session_id,
@@ -266,7 +265,7 @@ class JsonFileStore:
             new = await self._threads.write(lambda: NewConversation(self._disk, path, header))
             try:
                 yield FileBuilder(new, self._threads)
-                # One that was created meanwhile stays, and the building fails.
+                # A conversation that was created meanwhile stays, and this one is not built.
                 with self._alone_with_new(session_id):
                     await self._threads.write(new.finish)
                     with anyio.CancelScope(shield=True):
@@ -409,7 +408,7 @@ class JsonFileStore:
         try:
             seq, through = await index.prompt(session_id, message_id)
         except StorageUnavailable:
-            seq, through = None, 0  # the file knows as well
+            seq, through = None, 0  # the file is searched instead
         if seq is None and through >= row.head_seq:
             return None
 
@@ -460,7 +459,7 @@ class JsonFileStore:
     async def row(self, session_id: str) -> ConversationRow | None:
         if session_id in self._names:
             await self._directory.order.wait_for(session_id)
-            # One that is open was read to be opened, and tells the index itself.
+            # An open file was read when it was opened, and its record updates the index.
             if session_id in self._directory.unread and session_id not in self._records:
                 await self._read_again(session_id)
         return await self._directory.index.row(session_id)
@@ -591,7 +590,7 @@ class JsonFileStore:
         try:
             await self._directory.learn(self._directory.pieces(session_id, names))
         except StorageError as error:
-            # It is there all the same: who hears that it failed would do it again.
+            # The conversation exists: a caller that gets an error would create it again.
             log.error("%s is not in lists yet: %s", names[-1], error)
             self._directory.unread.add(session_id)
 
@@ -627,7 +626,7 @@ class JsonFileStore:
         if name is None or known is None:
             raise ConversationNotFound(session_id)
         self._let_go(session_id)
-        # Of a row that was listed, the head was there, whenever it was synced.
+        # The head of a row that was listed was in the file, synced or not.
         stamp = replace(known[1], head_seq=known[0].head_seq, synced=True)
         await self._directory.learn(self._directory.pieces(session_id, [name], stamp))
         self.changes.note(known[0].user, session_id, "message")
@@ -708,7 +707,7 @@ class JsonFileStore:
 
     def _set_apart(self, session_id: str, name: str, row: ConversationRow, reason: str) -> None:
         self._directory.damage[session_id] = reason
-        # What was there is remembered: a file cut short must not look sound later.
+        # The head is remembered: a file that was cut short must not look sound later.
         synced = self._directory.syncs_at_once
         stamp = replace(void_stamp(name, None), head_seq=row.head_seq, synced=synced)
         self._directory.index.note(replace(row, damaged=True), stamp)

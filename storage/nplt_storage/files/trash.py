@@ -1,6 +1,6 @@
 """Moves deleted conversations to the trash, and back.
 
-    trash/days.json                 since which day of service each has been there
+    trash/days.json                 on which day of service each was deleted
     trash/YYYYMMDDTHHMMSS_<id>/     the time of deletion (UTC); the conversation's files:
         session_YYYYMMDD_<id>.json  its own file, and those next to it
         files/                      its attachments

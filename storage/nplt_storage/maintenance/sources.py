@@ -264,7 +264,7 @@ def _index(read: Read, size: int, first: int) -> tuple[int, dict[ItemKey, Span]]
         except BadLine:
             break
         if line.seq != due:
-            raise BadLine(f"line {line.seq} stands where {due} should")
+            raise BadLine(f"line {line.seq} is where line {due} should be")
         end, due = line.end, due + 1
     segments = segments_forward(read, end, size, bytes_max=ITEM_BYTES_MAX)
     closing = next(segments, Segment(end, b"")).data
