@@ -131,7 +131,7 @@ class VendorClient(ABC):
         """Has the SDK ask for a page of the list of models: the first, or the one after that."""
 
     def _next_page(self, page: JsonObject) -> str | None:
-        """The model after which the next page of the list begins; `None` if there is no such page."""
+        """The model after which the next page of the list begins; `None` if there is none."""
         return None
 
     @abstractmethod
