@@ -20,6 +20,7 @@ from nplt_gateway import chat_completions, login, openai_models, page, websocket
 from nplt_gateway.access import Access, check_framing
 from nplt_gateway.bodies import JsonResponse
 from nplt_gateway.errors import SERVER, ApiError, api_error
+from nplt_gateway.which_conversation import take_name_from_path
 from nplt_protocol import RequestError
 from nplt_server.app import Server
 
@@ -58,6 +59,7 @@ class Application:
             if (refusal := scope["state"]["connection"].refusal) is not None:
                 raise refusal
             check_framing(scope["headers"])
+            take_name_from_path(scope)
             self.access.check(scope, headers)
             if cors := self.access.cors_headers(headers):
                 if scope["type"] == "http" and scope["method"] == "OPTIONS":

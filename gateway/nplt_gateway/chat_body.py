@@ -106,6 +106,7 @@ class ChatBody(Shape):
     stream_options: StreamOptions | None = None
     store: bool | None = None
     metadata: dict[str, Any] | None = None
+    prompt_cache_key: str | None = None
     tools: Annotated[list[ChatTool], Field(max_length=_TOOLS_MAX)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None

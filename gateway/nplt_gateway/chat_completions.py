@@ -21,11 +21,27 @@ from nplt_gateway.answer_pieces import Answer, AnswerPiece, CallPiece, Ended, Re
 from nplt_gateway.api_request import ApiRequest, api_route
 from nplt_gateway.bodies import JsonResponse
 from nplt_gateway.chat_body import ChatBody
-from nplt_gateway.client_messages import context_of
+from nplt_gateway.client_messages import (
+    ClientMessage,
+    UserMessage,
+    context_of,
+    new_messages,
+    system_text,
+)
 from nplt_gateway.errors import ApiError, api_error
+from nplt_gateway.recorded import PromptedTurn, RecordedAnswer
 from nplt_gateway.sse import DONE, EventStream, data_event
 from nplt_gateway.unrecorded import UnrecordedAnswer, UnrecordedCall
+from nplt_gateway.which_conversation import (
+    CONVERSATION_HEADER,
+    RECORDED_HEADER,
+    Named,
+    foreign_chat,
+    is_task,
+    named_conversation,
+)
 from nplt_protocol import ErrorCode, JsonObject, JsonValue, RequestError
+from nplt_protocol.messages import Prompt, Receipt
 from nplt_server.providers import check_options
 
 _HEAD_SECONDS_MAX: Final = 10.0
@@ -55,17 +71,59 @@ _PARAMS: Final = {
 async def create(call: ApiRequest) -> Response:
     body = await call.body(ChatBody)
     body.check()
+    messages = body.client_messages
+    named = named_conversation(call) or foreign_chat(call, cache_key=body.prompt_cache_key)
     try:
-        answer = await _unrecorded(call, body)
-        head = {"x-nplt-recorded": "false"}
-        return await _respond(call, body, answer, head)
+        await check_options(body.options)
+        if not _is_recorded(call, body, messages, named):
+            answer: Answer = _unrecorded(call, body, messages)
+            return await _respond(call, body, answer, {RECORDED_HEADER: "false"})
+        turn = PromptedTurn(call)
+        try:
+            await turn.open()
+            receipt = await _prompt(turn, body, messages, named)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await turn.close()
+            raise
+        answer = RecordedAnswer(turn, receipt)
+        return await _respond(call, body, answer, {CONVERSATION_HEADER: receipt.session_id})
     except RequestError as error:
         raise _as_api_error(error) from None
 
 
-async def _unrecorded(call: ApiRequest, body: ChatBody) -> Answer:
+def _is_recorded(
+    call: ApiRequest, body: ChatBody, messages: Sequence[ClientMessage], named: Named | None
+) -> bool:
+    rules = call.server.settings.http
+    if is_task(call, system_text(messages), has_tools=bool(body.tools)):
+        return False
+    if body.store is False and not rules.store_unstored:
+        return False
+    return named is not None or rules.record_unnamed
+
+
+async def _prompt(
+    turn: PromptedTurn, body: ChatBody, messages: Sequence[ClientMessage], named: Named | None
+) -> Receipt:
+    await turn.enter(named)
+    new = new_messages(messages)
+    texts = [each.text for each in new if isinstance(each, UserMessage)]
+    return await turn.prompt(
+        Prompt(
+            text="\n\n".join(texts),
+            model=body.model,
+            options=body.options,
+            metadata=body.metadata or {},
+            attachments=await turn.upload(new),
+        )
+    )
+
+
+def _unrecorded(
+    call: ApiRequest, body: ChatBody, messages: Sequence[ClientMessage]
+) -> UnrecordedAnswer:
     services, options = call.server.services, body.options
-    await check_options(options)
     model = services.router.choose(services.router.wished(model=body.model, role=None))
     schema = options.get("schema")
     answer = UnrecordedAnswer(
@@ -74,7 +132,7 @@ async def _unrecorded(call: ApiRequest, body: ChatBody) -> Answer:
         UnrecordedCall(
             model=model,
             context=context_of(
-                body.client_messages,
+                messages,
                 facts=services.context.models.facts(model),
                 schema=orjson.dumps(schema).decode() if schema else "",
             ),

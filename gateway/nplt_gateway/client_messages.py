@@ -78,6 +78,14 @@ def system_text(messages: Sequence[ClientMessage]) -> str:
     return "\n\n".join(each.text for each in messages if isinstance(each, SystemText) and each.text)
 
 
+def new_messages(messages: Sequence[ClientMessage]) -> Sequence[ClientMessage]:
+    """Those after the last answer."""
+    for place in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[place], AssistantMessage):
+            return messages[place + 1 :]
+    return messages
+
+
 # Files
 
 

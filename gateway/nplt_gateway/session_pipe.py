@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
@@ -27,7 +27,14 @@ from nplt_protocol import (
 from nplt_protocol.codec import decode_event, encode_request
 from nplt_protocol.codes import MORE
 from nplt_protocol.frames import FragmentJoiner, Frame, FrameDecoder
-from nplt_protocol.messages import Event, Reply, Request
+from nplt_protocol.messages import (
+    Event,
+    FileData,
+    FileMetadata,
+    FileStored,
+    Reply,
+    Request,
+)
 from nplt_protocol.stream import FrameStream, Notifier
 from nplt_server.app import Server
 from nplt_server.connections.session import Session
@@ -108,17 +115,31 @@ class SessionPipe:
     async def ask(self, request: Request, shape: type[ReplyT]) -> ReplyT:
         """Sends a request and returns its reply. Raises `RequestError` if it is refused, and
         `PipeClosed`."""
+        answer = await self._send([request])
+        assert isinstance(answer, shape)
+        return answer
+
+    async def upload(self, file: FileMetadata, data: bytes) -> FileStored:
+        """Stores a file as an attachment of the conversation that the session is in."""
+        pieces = range(0, len(data), FRAME_PAYLOAD_BYTES_MAX)
+        answer = await self._send(
+            [file, *(FileData(data=data[at : at + FRAME_PAYLOAD_BYTES_MAX]) for at in pieces)]
+        )
+        assert isinstance(answer, FileStored)
+        return answer
+
+    async def _send(self, requests: Sequence[Request]) -> Reply:
+        """Sends requests that have one reply together."""
         if self._closed is not None:
             raise PipeClosed(self._closed)
         seq = next(self._seqs)
         bytes_max = self._server.wire_limits.message_bytes_max
-        frames = encode_request(request, seq, message_bytes_max=bytes_max)
         reply = self._replies[seq] = asyncio.get_running_loop().create_future()
-        for received in self._connection.receive_data(frames):
-            await self._session.receive(received)
-        answer = await reply
-        assert isinstance(answer, shape)
-        return answer
+        for request in requests:
+            frames = encode_request(request, seq, message_bytes_max=bytes_max)
+            for received in self._connection.receive_data(frames):
+                await self._session.receive(received)
+        return await reply
 
     async def next_event(self) -> Event:
         """Returns the next event of the conversation that the session is in. Raises `PipeClosed`
@@ -131,6 +152,21 @@ class SessionPipe:
         event, size = self._events.popleft()
         self._event_bytes -= size
         return event
+
+    def waiting_events(self) -> Iterator[Event]:
+        """Takes the events that have come already."""
+        while self._events:
+            event, size = self._events.popleft()
+            self._event_bytes -= size
+            yield event
+
+    @property
+    def message_bytes_max(self) -> int:
+        return self._server.wire_limits.message_bytes_max
+
+    def enter_fresh(self) -> None:
+        """Attaches to a conversation that is created with its first prompt."""
+        self._session.enter_fresh()
 
     # For the session
 

@@ -436,6 +436,15 @@ class SessionSettings(Part):
     """The conversation of clients that name none, if `create` is set."""
 
 
+class HttpSettings(Part):
+    """What is recorded of the requests of OpenAI's clients."""
+
+    store_unstored: bool = False
+    """Whether requests with `store: false` are recorded too, if they name a conversation."""
+    record_unnamed: bool = False
+    """Whether a chat completion that names no conversation is recorded, as a new one."""
+
+
 class ClusterSettings(Part):
     """Several servers over one Redis."""
 
@@ -552,6 +561,7 @@ class Settings(Part):
     graph: GraphSettings | None = None
     cluster: ClusterSettings = ClusterSettings.model_construct()
     sessions: SessionSettings = SessionSettings.model_construct()
+    http: HttpSettings = HttpSettings.model_construct()
     users: tuple[UserSettings, ...] = ()
     limits: Limits = Limits.model_construct()
     insecure: bool = False

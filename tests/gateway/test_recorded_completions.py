@@ -1,0 +1,177 @@
+"""Chat completions in conversations: which one, what is recorded, and who else sees it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from tests.conftest import Connect
+from tests.gateway.http_client import Answer, connect, request
+from tests.support.raw_client import ATTACH, ENTRY, HISTORY_REQUEST, TEXT_DELTA, TURN_FINISHED
+from tests.support.server_process import ServerProcess
+
+Start = Callable[..., ServerProcess]
+ECHO = "offline/echo"
+
+
+@pytest.fixture(scope="module")
+def url(shared_server: ServerProcess) -> str:
+    return shared_server.http_url
+
+
+def complete(url: str, text: str, headers: dict[str, str] | None = None, **fields: Any) -> Answer:
+    body = {"model": ECHO, "messages": [{"role": "user", "content": text}], **fields}
+    return request(f"{url}v1/chat/completions", "POST", body=body, headers=headers)
+
+
+@pytest.fixture
+def contents(connect: Connect, shared_server: ServerProcess) -> Callable[[str], list[str]]:
+    client = connect(shared_server)
+    client.hello()
+
+    def contents(session_id: str) -> list[str]:
+        page = client.request(HISTORY_REQUEST, {"session_id": session_id}).json
+        return [message["content"] for message in page["messages"]]
+
+    return contents
+
+
+def test_the_base_url_names_a_conversation_that_keeps_each_message_once(
+    url: str, contents: Callable[[str], list[str]]
+) -> None:
+    with OpenAI(base_url=f"{url}c/three%20turns/v1", api_key="any") as client:
+        messages: list[Any] = []
+        for text in ("one", "two", "three"):
+            messages.append({"role": "user", "content": text})
+            raw = client.chat.completions.with_raw_response.create(model=ECHO, messages=messages)
+            answer = raw.parse().choices[0].message
+            messages.append({"role": "assistant", "content": answer.content})
+    session_id = raw.headers["x-nplt-conversation"]
+    assert "x-nplt-recorded" not in raw.headers
+    assert contents(session_id) == ["one", "one", "two", "two", "three", "three"]
+    assert complete(f"{url}c/three%20turns/", "four").status == 200
+    assert len(contents(session_id)) == 8
+
+
+def test_a_slash_in_a_name_is_kept(url: str, contents: Callable[[str], list[str]]) -> None:
+    one = complete(f"{url}c/notes%2Fone/", "here").headers["x-nplt-conversation"]
+    two = complete(url, "and here", {"x-nplt-conversation": "notes%2Fone"})
+    assert two.headers["x-nplt-conversation"] == one
+    assert contents(one)[-1] == "and here"
+
+
+def test_two_different_names_are_refused(url: str) -> None:
+    answer = complete(f"{url}c/one/", "x", {"x-nplt-conversation": "two"})
+    assert (answer.status, answer.error["code"]) == (400, "ambiguous_conversation")
+
+
+@pytest.mark.parametrize(
+    "header", ["X-OpenWebUI-Chat-Id", "X-Conversation-Id", "x-session-id", "thread-id"]
+)
+def test_the_id_of_a_clients_own_chat_finds_its_conversation_again(
+    url: str, header: str, contents: Callable[[str], list[str]]
+) -> None:
+    own = {header: "chat 1"}
+    one = complete(url, "one", own).headers["x-nplt-conversation"]
+    assert complete(url, "two", own).headers["x-nplt-conversation"] == one
+    assert complete(url, "x", {header: "chat 2"}).headers["x-nplt-conversation"] != one
+    assert contents(one) == ["one", "one", "two", "two"]
+
+
+def test_a_foreign_chat_id_is_never_an_id_of_this_server(url: str) -> None:
+    mine = complete(f"{url}c/private/", "mine").headers["x-nplt-conversation"]
+    for name in (mine, "private"):
+        theirs = complete(url, "x", {"x-session-id": name}).headers["x-nplt-conversation"]
+        assert theirs != mine
+
+
+@pytest.mark.parametrize(
+    ("fields", "headers"),
+    [({"store": False}, {}), ({}, {"x-nplt-task": "title_generation"})],
+)
+def test_what_is_not_to_be_stored_is_not_recorded(
+    url: str, fields: dict[str, Any], headers: dict[str, str]
+) -> None:
+    answer = complete(f"{url}c/unstored/", "x", headers, **fields)
+    assert answer.headers["x-nplt-recorded"] == "false"
+    assert "x-nplt-conversation" not in answer.headers
+
+
+def test_the_settings_may_record_what_names_no_conversation(start_server: Start) -> None:
+    server = start_server(http={"record_unnamed": True, "store_unstored": True})
+    ids = {
+        complete(server.http_url, "x", **fields).headers["x-nplt-conversation"]
+        for fields in ({}, {"store": False})
+    }
+    assert len(ids) == 2
+
+
+def test_a_terminal_sees_a_prompt_that_comes_by_http_as_it_streams(
+    url: str, shared_server: ServerProcess, connect: Connect
+) -> None:
+    session_id = complete(f"{url}c/watched/", "first").headers["x-nplt-conversation"]
+    terminal = connect(shared_server)
+    terminal.hello()
+    terminal.request(ATTACH, {"session_id": session_id})
+    complete(f"{url}c/watched/", "from http")
+    assert terminal.event(ENTRY).json["entry"]["content"] == "from http"
+    assert terminal.event(TEXT_DELTA).json["text"].startswith("from")
+    assert terminal.event(TURN_FINISHED).json["state"] == "completed"
+
+
+def test_a_lost_connection_stops_no_turn(
+    url: str, shared_server: ServerProcess, connect: Connect
+) -> None:
+    terminal = connect(shared_server)
+    session_id = terminal.hello()["session_id"]
+    terminal.ask("begin")
+    _begin_and_leave(url, session_id, "!slow 1 all of it", {})
+    assert _finished(terminal) == "completed"
+    _begin_and_leave(url, session_id, "!slow 3600 never", {"x-nplt-cancel-on-disconnect": "true"})
+    assert _finished(terminal) == "interrupted"
+
+
+def _finished(terminal: Any) -> str:
+    state: str = terminal.event(TURN_FINISHED).json["state"]
+    return state
+
+
+def _begin_and_leave(url: str, session_id: str, text: str, headers: dict[str, str]) -> None:
+    body = json.dumps({"stream": True, "messages": [{"role": "user", "content": text}]})
+    lines = {
+        "Host": "localhost",
+        "Content-Type": "application/json",
+        "Content-Length": len(body),
+        "X-Nplt-Conversation": session_id,
+        **headers,
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    with connect(url) as sock:
+        sock.sendall(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n{body}".encode())
+        received = b""
+        while b"assistant" not in received:
+            received += sock.recv(65_536)
+
+
+def test_a_text_file_and_the_prompt_are_stored_together(url: str) -> None:
+    part = {"filename": "notes.txt", "file_data": "data:text/plain;base64,aGVsbG8="}
+    answer = complete(
+        f"{url}c/files/",
+        "",
+        messages=[
+            {
+                "role": "user",
+                "content": [{"type": "file", "file": part}, {"type": "text", "text": "read it"}],
+            }
+        ],
+    )
+    assert answer.status == 200
+    assert answer.json["choices"][0]["message"]["content"] == "read it"
+
+
+def test_a_failed_turn_has_its_error(url: str) -> None:
+    answer = complete(f"{url}c/failing/", "!fail")
+    assert (answer.status, answer.error["code"]) == (502, "provider_unavailable")
