@@ -16,10 +16,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Router, WebSocketRoute
 from starlette.types import Message, Receive, Scope, Send
 
-from nplt_gateway import chat_completions, login, openai_models, page, websocket
+from nplt_gateway import chat_completions, login, openai_models, page, responses, websocket
 from nplt_gateway.access import Access, check_framing
 from nplt_gateway.bodies import JsonResponse
 from nplt_gateway.errors import SERVER, ApiError, api_error
+from nplt_gateway.session_pipe import PipeClosed
 from nplt_gateway.which_conversation import take_name_from_path
 from nplt_protocol import RequestError
 from nplt_server.app import Server
@@ -32,6 +33,7 @@ ROUTES: Final[tuple[BaseRoute, ...]] = (
     *page.ROUTES,
     *openai_models.ROUTES,
     *chat_completions.ROUTES,
+    *responses.ROUTES,
 )
 
 _SERVED: Final = "it has /v1/models, /v1/chat/completions, /v1/responses and /v1/conversations"
@@ -71,6 +73,8 @@ class Application:
             await _refuse(error, scope, receive, send)
         except RequestError as refusal:
             await _refuse(api_error(refusal), scope, receive, send)
+        except PipeClosed as closed:
+            await _refuse(api_error(closed.error), scope, receive, send)
         except ClientDisconnect:
             pass
         except HTTPException as unfit:  # Starlette's own: a method that the route does not have

@@ -23,15 +23,12 @@ from nplt_gateway.bodies import JsonResponse
 from nplt_gateway.chat_body import ChatBody
 from nplt_gateway.client_messages import (
     ClientMessage,
-    UserMessage,
-    context_of,
-    new_messages,
     system_text,
 )
-from nplt_gateway.errors import ApiError, api_error
-from nplt_gateway.recorded import PromptedTurn, RecordedAnswer
+from nplt_gateway.errors import ApiError, as_api_error
+from nplt_gateway.recorded import NewPrompt, PromptedTurn, RecordedAnswer
 from nplt_gateway.sse import DONE, EventStream, data_event
-from nplt_gateway.unrecorded import UnrecordedAnswer, UnrecordedCall
+from nplt_gateway.unrecorded import UnrecordedAnswer
 from nplt_gateway.which_conversation import (
     CONVERSATION_HEADER,
     RECORDED_HEADER,
@@ -40,8 +37,7 @@ from nplt_gateway.which_conversation import (
     is_task,
     named_conversation,
 )
-from nplt_protocol import ErrorCode, JsonObject, JsonValue, RequestError
-from nplt_protocol.messages import Prompt, Receipt
+from nplt_protocol import JsonObject, JsonValue, RequestError
 from nplt_server.providers import check_options
 
 _HEAD_SECONDS_MAX: Final = 10.0
@@ -76,12 +72,27 @@ async def create(call: ApiRequest) -> Response:
     try:
         await check_options(body.options)
         if not _is_recorded(call, body, messages, named):
-            answer: Answer = _unrecorded(call, body, messages)
+            answer: Answer = UnrecordedAnswer.of(
+                call,
+                messages,
+                model=body.model,
+                options=body.options,
+                tools=body.client_tools,
+            )
             return await _respond(call, body, answer, {RECORDED_HEADER: "false"})
         turn = PromptedTurn(call)
         try:
             await turn.open()
-            receipt = await _prompt(turn, body, messages, named)
+            await turn.enter(named)
+            receipt = await turn.prompt(
+                NewPrompt(
+                    messages=messages,
+                    model=body.model,
+                    options=body.options,
+                    metadata=body.metadata or {},
+                    tools=body.client_tools,
+                )
+            )
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await turn.close()
@@ -89,7 +100,7 @@ async def create(call: ApiRequest) -> Response:
         answer = RecordedAnswer(turn, receipt)
         return await _respond(call, body, answer, {CONVERSATION_HEADER: receipt.session_id})
     except RequestError as error:
-        raise _as_api_error(error) from None
+        raise as_api_error(error, _PARAMS) from None
 
 
 def _is_recorded(
@@ -101,47 +112,6 @@ def _is_recorded(
     if body.store is False and not rules.store_unstored:
         return False
     return named is not None or rules.record_unnamed
-
-
-async def _prompt(
-    turn: PromptedTurn, body: ChatBody, messages: Sequence[ClientMessage], named: Named | None
-) -> Receipt:
-    await turn.enter(named)
-    new = new_messages(messages)
-    texts = [each.text for each in new if isinstance(each, UserMessage)]
-    return await turn.prompt(
-        Prompt(
-            text="\n\n".join(texts),
-            model=body.model,
-            options=body.options,
-            metadata=body.metadata or {},
-            attachments=await turn.upload(new),
-        )
-    )
-
-
-def _unrecorded(
-    call: ApiRequest, body: ChatBody, messages: Sequence[ClientMessage]
-) -> UnrecordedAnswer:
-    services, options = call.server.services, body.options
-    model = services.router.choose(services.router.wished(model=body.model, role=None))
-    schema = options.get("schema")
-    answer = UnrecordedAnswer(
-        call.server,
-        call.user,
-        UnrecordedCall(
-            model=model,
-            context=context_of(
-                messages,
-                facts=services.context.models.facts(model),
-                schema=orjson.dumps(schema).decode() if schema else "",
-            ),
-            tools=body.client_tools,
-            options=options,
-        ),
-    )
-    answer.start()
-    return answer
 
 
 async def _respond(
@@ -176,7 +146,7 @@ async def _stream(
             pieces = await answer.next_pieces()
         yield DONE
     except (ApiError, RequestError) as error:  # the head is sent
-        yield data_event(_as_api_error(error).as_json())
+        yield data_event(as_api_error(error, _PARAMS).as_json())
     finally:
         with anyio.CancelScope(shield=True):
             await answer.close()
@@ -309,15 +279,6 @@ def _usage(usage: Mapping[str, JsonValue]) -> JsonObject:
         "prompt_tokens_details": {"cached_tokens": counts.get("cached_tokens", 0)},
         "completion_tokens_details": {"reasoning_tokens": 0},
     }
-
-
-def _as_api_error(error: ApiError | RequestError) -> ApiError:
-    if isinstance(error, ApiError):
-        return error
-    translated = api_error(error, params=_PARAMS)
-    if error.field == "model" and error.code == ErrorCode.NOT_FOUND:
-        translated.code = "model_not_found"
-    return translated
 
 
 ROUTES: Final[tuple[BaseRoute, ...]] = (api_route("POST", "/v1/chat/completions", create),)

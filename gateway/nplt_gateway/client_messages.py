@@ -60,7 +60,7 @@ class ClientCall(Struct, frozen=True, kw_only=True):
 
 
 class AssistantMessage(Struct, frozen=True, kw_only=True):
-    text: str
+    text: str = ""
     calls: tuple[ClientCall, ...] = ()
 
 
@@ -145,7 +145,7 @@ def _turns(messages: Sequence[ClientMessage], facts: ModelFacts) -> Iterator[Con
             case UserMessage(text=text, files=files):
                 attachments = tuple(_attachment(file, facts) for file in files)
                 yield ModelInputMessage(content=text, attachments=attachments)
-            case AssistantMessage(text=text, calls=calls):
+            case AssistantMessage(text=text, calls=calls) if text or calls:
                 names.update((call.call_id, call.name) for call in calls)
                 yield ModelOutputMessage(
                     content=text,
@@ -164,7 +164,7 @@ def _turns(messages: Sequence[ClientMessage], facts: ModelFacts) -> Iterator[Con
                         timestamp=UNSTAMPED,
                     )
                 )
-            case SystemText():
+            case SystemText() | AssistantMessage():
                 pass
     if results:
         yield ToolResultsMessage(results=tuple(results))

@@ -98,3 +98,13 @@ def api_error(error: RequestError, *, params: Mapping[str, str] | None = None) -
         param=param,
         retry_after=error.retry_after,
     )
+
+
+def as_api_error(error: ApiError | RequestError, params: Mapping[str, str]) -> ApiError:
+    """The error for a client of OpenAI's API."""
+    if isinstance(error, ApiError):
+        return error
+    translated = api_error(error, params=params)
+    if error.field == "model" and error.code == ErrorCode.NOT_FOUND:
+        translated.code = "model_not_found"
+    return translated

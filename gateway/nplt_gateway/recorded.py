@@ -7,13 +7,16 @@ that goes away stops nothing, unless it asked for that (`X-Nplt-Cancel-On-Discon
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from msgspec import Struct
+
 from nplt_gateway.answer_pieces import AnswerPiece, CallPiece, Ended, Reasoning, Text
 from nplt_gateway.api_request import ApiRequest
-from nplt_gateway.client_messages import ClientMessage, UserMessage
+from nplt_gateway.client_messages import ClientMessage, UserMessage, new_messages
+from nplt_gateway.response_ids import ResponseId
 from nplt_gateway.session_pipe import PipeClosed, SessionPipe
 from nplt_gateway.turn_reader import Delta, Over, Stored, TurnPart, TurnReader
 from nplt_gateway.which_conversation import Named
@@ -24,13 +27,34 @@ from nplt_protocol.messages import (
     Cancel,
     Cancelled,
     FileMetadata,
+    HistoryPage,
+    HistoryRequest,
     Prompt,
     Receipt,
+    Redact,
+    Redacted,
+    Rollback,
+    RolledBack,
+    SessionCreated,
+    SessionFork,
 )
+from nplt_server.tools import ToolDescription
 
 log = logging.getLogger(__name__)
 
+_PAGE_ENTRIES: Final = 200
 _CANCEL_HEADER: Final = "x-nplt-cancel-on-disconnect"
+
+
+class NewPrompt(Struct, frozen=True, kw_only=True):
+    """What a request asks of a conversation."""
+
+    messages: Sequence[ClientMessage]
+    """All that the client sent; what is new of them becomes the prompt."""
+    model: str | None
+    options: JsonObject
+    metadata: JsonObject
+    tools: tuple[ToolDescription, ...]
 
 
 class PromptedTurn:
@@ -43,7 +67,6 @@ class PromptedTurn:
         )
         self._cancels = call.header(_CANCEL_HEADER).lower() == "true"
         self._is_open = False
-        self.receipt: Receipt | None = None
         self.reader: TurnReader | None = None
 
     async def open(self) -> SessionPipe:
@@ -59,14 +82,48 @@ class PromptedTurn:
         attach = Attach(session_id=named.reference, create=named.may_create)
         await self._pipe.ask(attach, Attached)
 
-    async def prompt(self, prompt: Prompt) -> Receipt:
-        receipt = self.receipt = await self._pipe.ask(prompt, Receipt)
+    async def after(self, previous: ResponseId) -> Named:
+        """The conversation of that response, or a fork of it if turns came after the response."""
+        page = await self._pipe.ask(
+            HistoryRequest(
+                session_id=previous.session_id,
+                after=previous.prompt_seq - 1,
+                limit=_PAGE_ENTRIES,
+                view="entries",
+            ),
+            HistoryPage,
+        )
+        last_seq = 0
+        for entry in page.messages:
+            seq, kind = entry.get("seq"), entry.get("kind")
+            if entry.get("turn_id") == previous.turn_id and isinstance(seq, int):
+                last_seq = seq
+            elif kind == "model_input" and last_seq:
+                fork = SessionFork(session_id=previous.session_id, at_seq=last_seq)
+                made = await self._pipe.ask(fork, SessionCreated)
+                return Named(reference=made.session_id, may_create=False)
+        if not last_seq:
+            gone = f"there is no response {str(previous)!r}"
+            raise RequestError(ErrorCode.NOT_FOUND, gone, field="previous_response_id")
+        return Named(reference=previous.session_id, may_create=False)
+
+    async def prompt(self, new: NewPrompt) -> Receipt:
+        tail = new_messages(new.messages)
+        texts = [each.text for each in tail if isinstance(each, UserMessage)]
+        prompt = Prompt(
+            text="\n\n".join(texts),
+            model=new.model,
+            options=new.options,
+            metadata=new.metadata,
+            attachments=await self._upload(tail),
+        )
+        receipt = await self._pipe.ask(prompt, Receipt)
         self.reader = TurnReader(self._pipe, receipt.session_id, receipt.turn_id, receipt.seq)
         if not receipt.duplicate:
             self.reader.begin_live()
         return receipt
 
-    async def upload(self, messages: Sequence[ClientMessage]) -> tuple[str, ...]:
+    async def _upload(self, messages: Sequence[ClientMessage]) -> tuple[str, ...]:
         """Stores the files of the messages in the conversation, and returns their ids."""
         ids: list[str] = []
         for message in messages:
@@ -79,10 +136,15 @@ class PromptedTurn:
 
     async def next_parts(self) -> list[TurnPart]:
         assert self.reader is not None
-        try:
-            return await self.reader.next_parts()
-        except PipeClosed as closed:
-            raise closed.error from None
+        return await _parts(self.reader.next_parts())
+
+    async def parts_so_far(self) -> list[TurnPart]:
+        assert self.reader is not None
+        return await _parts(self.reader.parts_so_far())
+
+    @property
+    def is_queued(self) -> bool:
+        return self.reader is not None and self.reader.is_queued
 
     async def close(self) -> None:
         if not self._is_open:
@@ -95,6 +157,75 @@ class PromptedTurn:
                     await self._pipe.ask(Cancel(turn_id=reader.turn_id), Cancelled)
         finally:
             await self._pipe.__aexit__(None, None, None)
+
+
+class StoredTurn:
+    """A turn that an earlier request began, as its id names it."""
+
+    def __init__(self, call: ApiRequest, wanted: ResponseId) -> None:
+        self._id = wanted
+        self._pipe = SessionPipe(
+            call.server, call.user, client=call.client, address=call.connection.address
+        )
+        self._reader = TurnReader(self._pipe, wanted.session_id, wanted.turn_id, wanted.prompt_seq)
+        self._unread: list[TurnPart] = []
+        self._is_open = False
+
+    async def open(self) -> None:
+        await self._pipe.__aenter__()
+        self._is_open = True
+
+    async def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            await self._pipe.__aexit__(None, None, None)
+
+    @property
+    def is_queued(self) -> bool:
+        return self._reader.is_queued
+
+    async def next_parts(self) -> list[TurnPart]:
+        parts, self._unread = self._unread, []
+        return parts or await _parts(self._reader.next_parts())
+
+    async def parts_so_far(self) -> list[TurnPart]:
+        return await _parts(self._reader.parts_so_far())
+
+    async def stored_prompt(self) -> JsonObject:
+        """Raises `not_found` for a turn that was deleted. The parts are read again after this."""
+        self._unread = await self.next_parts()
+        first = self._unread[0]
+        if not isinstance(first, Stored) or first.entry.get("redacted_at"):
+            raise RequestError(ErrorCode.NOT_FOUND, "this response was deleted")
+        return first.entry
+
+    async def cancel(self) -> None:
+        await self._pipe.ask(Attach(session_id=self._id.session_id), Attached)
+        await self._pipe.ask(Cancel(turn_id=self._id.turn_id), Cancelled)
+
+    async def delete(self) -> None:
+        """Ends the turn, takes it back, and erases its contents for good."""
+        await self.cancel()
+        seqs: list[int] = []
+        while not self._reader.is_over:
+            for part in await self.next_parts():
+                if isinstance(part, Stored) and not part.entry.get("redacted_at"):
+                    seq = part.entry.get("seq")
+                    seqs += [seq] if isinstance(seq, int) else []
+        if not seqs:
+            raise RequestError(ErrorCode.NOT_FOUND, "this response was deleted already")
+        with suppress(RequestError):  # another client may have taken it back
+            await self._pipe.ask(Rollback(turns=(self._id.turn_id,)), RolledBack)
+        for seq in seqs:
+            with suppress(RequestError):  # a fault, for example, has nothing to erase
+                await self._pipe.ask(Redact(seq=seq), Redacted)
+
+
+async def _parts(reading: Awaitable[list[TurnPart]]) -> list[TurnPart]:
+    try:
+        return await reading
+    except PipeClosed as closed:
+        raise closed.error from None
 
 
 class RecordedAnswer:

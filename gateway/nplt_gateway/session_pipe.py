@@ -139,7 +139,8 @@ class SessionPipe:
             frames = encode_request(request, seq, message_bytes_max=bytes_max)
             for received in self._connection.receive_data(frames):
                 await self._session.receive(received)
-        return await reply
+        answer: Reply = await reply
+        return answer
 
     async def next_event(self) -> Event:
         """Returns the next event of the conversation that the session is in. Raises `PipeClosed`

@@ -66,6 +66,8 @@ class TurnReader:
         self._last_entry: JsonObject | None = None
         self._is_live = False
         self.is_over = False
+        self.is_queued = False
+        """Whether it waited behind other turns when the session attached."""
 
     def begin_live(self) -> None:
         """The session is attached, and the prompt was sent through it: all events will come."""
@@ -84,6 +86,15 @@ class TurnReader:
         parts, self._parts = self._parts, []
         return parts
 
+    async def parts_so_far(self) -> list[TurnPart]:
+        """Returns the parts that there are now, without waiting for more."""
+        while not (self._is_live or self.is_over):
+            await self._catch_up()
+        for event in self._pipe.waiting_events():
+            self._take(event)
+        parts, self._parts = self._parts, []
+        return parts
+
     # The record
 
     async def _catch_up(self) -> None:
@@ -92,6 +103,7 @@ class TurnReader:
             request = self._cursor.attach()
             attached = await self._pipe.ask(request, Attached)
             self._cursor = self._cursor.after_attach(attached, request)
+            self.is_queued = self.turn_id in attached.queue
             if attached.resync:
                 return  # more was stored than an attached client is sent
             self._is_live = True

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import Final
+from typing import Final, Literal
 
 import anyio
+import orjson
 from msgspec import Struct
 
 from nplt_gateway.answer_pieces import AnswerPiece, CallPiece, Ended, Reasoning, Text
-from nplt_protocol import ErrorCode, JsonValue, RequestError
+from nplt_gateway.api_request import ApiRequest
+from nplt_gateway.client_messages import ClientMessage, context_of
+from nplt_gateway.turn_reader import Delta, Over, Stored, TurnPart
+from nplt_protocol import ErrorCode, JsonObject, JsonValue, RequestError
+from nplt_protocol.messages import TurnFinished
 from nplt_protocol.stream import Notifier
 from nplt_server.app import Server
 from nplt_server.context.messages import ContextMessage
@@ -64,7 +69,7 @@ class UnrecordedAnswer:
         self._server = server
         self._services = server.services
         self._user = user
-        self._call = call
+        self.call = call
         self.answer_id = self._services.new_entry_id()
         self._scope = anyio.CancelScope()
         self._pieces: list[AnswerPiece] = []
@@ -75,6 +80,30 @@ class UnrecordedAnswer:
         self._usage: UsageReport | None = None
         self._stop_reason: str | None = None
         self._characters = 0
+
+    @classmethod
+    def of(
+        cls,
+        call: ApiRequest,
+        messages: Sequence[ClientMessage],
+        *,
+        model: str | None,
+        options: JsonObject,
+        tools: tuple[ToolDescription, ...],
+    ) -> UnrecordedAnswer:
+        """Starts the call for a request. Raises `ApiError` and `RequestError`."""
+        services = call.server.services
+        chosen = services.router.choose(services.router.wished(model=model, role=None))
+        schema = options.get("schema")
+        context = context_of(
+            messages,
+            facts=services.context.models.facts(chosen),
+            schema=orjson.dumps(schema).decode() if schema else "",
+        )
+        wanted = UnrecordedCall(model=chosen, context=context, tools=tools, options=options)
+        answer = cls(call.server, call.user, wanted)
+        answer.start()
+        return answer
 
     def start(self) -> None:
         """Raises `RequestError` if the user has sent too many prompts, or the server stops."""
@@ -155,9 +184,9 @@ class UnrecordedAnswer:
         facts = self._services.context.models.facts(self.model)
         request = LlmRequest(
             invocation=route.invocation,
-            context=self._call.context,
-            tools=self._call.tools,
-            options={**facts.options, **self._call.options},
+            context=self.call.context,
+            tools=self.call.tools,
+            options={**facts.options, **self.call.options},
             answer_tokens_max=facts.answer_tokens,
             is_retry=is_retry,
             form=forms.form,
@@ -209,3 +238,80 @@ class UnrecordedAnswer:
         if self._characters > most:
             longer = f"the answer is longer than {most:,} bytes; ask for a shorter one"
             raise AnswerRejected(ErrorCode.TOO_LARGE, longer)
+
+
+class UnrecordedTurn:
+    """The same answer as the parts of a turn, for responses."""
+
+    def __init__(self, answer: UnrecordedAnswer, *, metadata: JsonObject, created_at: str) -> None:
+        self._answer = answer
+        self._prompt: JsonObject = {
+            "kind": "model_input",
+            "timestamp": created_at,
+            "metadata": metadata,
+            "options": {**answer.call.options},
+            "model": answer.model,
+            "tools": [
+                {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+                for tool in answer.call.tools
+            ],
+        }
+        self._has_begun = False
+        self._lengths = {"text": 0, "reasoning": 0}
+        self._calls: list[JsonObject] = []
+        self.session_id = ""
+
+    async def next_parts(self) -> list[TurnPart]:
+        parts: list[TurnPart] = []
+        if not self._has_begun:
+            self._has_begun = True
+            return [Stored(self._prompt)]
+        for piece in await self._answer.next_pieces():
+            match piece:
+                case Text(text):
+                    parts.append(self._delta("text", text))
+                case Reasoning(text):
+                    parts.append(self._delta("reasoning", text))
+                case CallPiece():
+                    self._add_call(piece)
+                case Ended():
+                    parts += self._end(piece)
+        return parts
+
+    async def close(self) -> None:
+        await self._answer.close()
+
+    def _delta(self, kind: Literal["text", "reasoning"], text: str) -> Delta:
+        offset = self._lengths[kind]
+        self._lengths[kind] += len(text)
+        return Delta(kind=kind, call=0, offset=offset, text=text)
+
+    def _add_call(self, piece: CallPiece) -> None:
+        if piece.index == len(self._calls):
+            self._calls.append(
+                {
+                    "tool_call_id": piece.call_id,
+                    "tool_name": "",
+                    "raw_arguments": "",
+                    "by_client": True,
+                }
+            )
+        call = self._calls[piece.index]
+        call["tool_name"] = str(call["tool_name"]) + piece.name
+        call["raw_arguments"] = str(call["raw_arguments"]) + piece.arguments
+
+    def _end(self, ended: Ended) -> list[TurnPart]:
+        provider, _, model = ended.model.partition("/")
+        calls: list[JsonValue] = [*self._calls]
+        output: JsonObject = {
+            "kind": "model_output",
+            "call": 0,
+            "state": "completed",
+            "tool_calls": calls,
+            "usage": {**ended.usage},
+            "invocation": {"provider": provider, "model": model},
+        }
+        finished = TurnFinished(
+            session_id="", turn_id="", state="completed", seq=0, stop_reason=ended.stop_reason
+        )
+        return [Stored(output), Over(finished)]

@@ -35,10 +35,11 @@ def request(
 ) -> Answer:
     place = urlsplit(url)
     connection = HTTPConnection(place.hostname or "", place.port, timeout=30)
+    target = f"{place.path}?{place.query}" if place.query else place.path
     data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
     usual = {"content-type": "application/json"} if data is not None else {}
     try:
-        connection.request(method, place.path, data, {**usual, **(headers or {})})
+        connection.request(method, target, data, {**usual, **(headers or {})})
         return answer_of(connection.getresponse())
     finally:
         connection.close()

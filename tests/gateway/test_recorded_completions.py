@@ -103,8 +103,8 @@ def test_what_is_not_to_be_stored_is_not_recorded(
 def test_the_settings_may_record_what_names_no_conversation(start_server: Start) -> None:
     server = start_server(http={"record_unnamed": True, "store_unstored": True})
     ids = {
-        complete(server.http_url, "x", **fields).headers["x-nplt-conversation"]
-        for fields in ({}, {"store": False})
+        complete(server.http_url, "x", store=store).headers["x-nplt-conversation"]
+        for store in (None, False)
     }
     assert len(ids) == 2
 
