@@ -16,7 +16,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Router, WebSocketRoute
 from starlette.types import Message, Receive, Scope, Send
 
-from nplt_gateway import chat_completions, login, openai_models, page, responses, websocket
+from nplt_gateway import (
+    chat_completions,
+    conversations,
+    login,
+    openai_models,
+    page,
+    responses,
+    websocket,
+)
 from nplt_gateway.access import Access, check_framing
 from nplt_gateway.bodies import JsonResponse
 from nplt_gateway.errors import SERVER, ApiError, api_error
@@ -34,6 +42,7 @@ ROUTES: Final[tuple[BaseRoute, ...]] = (
     *openai_models.ROUTES,
     *chat_completions.ROUTES,
     *responses.ROUTES,
+    *conversations.ROUTES,
 )
 
 _SERVED: Final = "it has /v1/models, /v1/chat/completions, /v1/responses and /v1/conversations"

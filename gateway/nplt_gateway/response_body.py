@@ -6,7 +6,7 @@ https://platform.openai.com/docs/api-reference/responses/create
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
@@ -173,12 +173,12 @@ class ResponseBody(Shape):
         before = [SystemText(text=self.instructions)] if self.instructions else []
         if isinstance(self.input, str):
             return [*before, UserMessage(text=self.input)]
-        return [*before, *_read(self.input or ())]
+        return [*before, *read_items(self.input or (), "input")]
 
 
-def _read(items: list[InputItem] | tuple[()]) -> Iterator[ClientMessage]:
+def read_items(items: Sequence[InputItem], field: str) -> Iterator[ClientMessage]:
     for place, item in enumerate(items):
-        param = f"input.{place}"
+        param = f"{field}.{place}"
         match item.type:
             case "message" if item.role is not None:
                 yield _message(item, param)
@@ -188,7 +188,7 @@ def _read(items: list[InputItem] | tuple[()]) -> Iterator[ClientMessage]:
                 )
                 yield AssistantMessage(calls=(call,))
             case "function_call_output" if item.call_id:
-                text, files = content_of(item.output, f"{param}.output")
+                text, files = _content_of(item.output, f"{param}.output")
                 yield CallResult(call_id=item.call_id, text=text, files=files)
             case "item_reference" | "reasoning" | "mcp_call":
                 yield AssistantMessage()  # the record has it
@@ -198,7 +198,7 @@ def _read(items: list[InputItem] | tuple[()]) -> Iterator[ClientMessage]:
 
 
 def _message(item: InputItem, param: str) -> ClientMessage:
-    text, files = content_of(item.content, f"{param}.content")
+    text, files = _content_of(item.content, f"{param}.content")
     match item.role:
         case "user":
             return UserMessage(text=text, files=files)
@@ -208,7 +208,7 @@ def _message(item: InputItem, param: str) -> ClientMessage:
             return SystemText(text=text)
 
 
-def content_of(
+def _content_of(
     content: str | list[InputPart] | None, param: str
 ) -> tuple[str, tuple[ClientFile, ...]]:
     if content is None or isinstance(content, str):
