@@ -79,7 +79,7 @@ def system_text(messages: Sequence[ClientMessage]) -> str:
 
 
 def new_messages(messages: Sequence[ClientMessage]) -> Sequence[ClientMessage]:
-    """Those after the last answer."""
+    """The messages after the last answer."""
     for place in range(len(messages) - 1, -1, -1):
         if isinstance(messages[place], AssistantMessage):
             return messages[place + 1 :]

@@ -47,7 +47,7 @@ _CANCEL_HEADER: Final = "x-nplt-cancel-on-disconnect"
 
 
 class NewPrompt(Struct, frozen=True, kw_only=True):
-    """What a request asks of a conversation."""
+    """The part of a request that concerns the conversation."""
 
     messages: Sequence[ClientMessage]
     """All that the client sent; what is new of them becomes the prompt."""

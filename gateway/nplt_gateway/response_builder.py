@@ -406,7 +406,7 @@ def _seconds(timestamp: JsonValue) -> int | None:
 
 
 def after_number(event: JsonObject, last: int) -> JsonObject | None:
-    """What is new of an event to a client that has all up to that number. A delta may be new in
+    """The new part of an event for a client that has all up to that number. A delta may be new in
     part, because it need not end where the one that the client has ended."""
     number = event["sequence_number"]
     assert isinstance(number, int)

@@ -208,7 +208,7 @@ class TurnReader:
                 self._end(self._progress.end)
 
     def _missing_of(self, event: EntryAdded) -> Iterator[Delta]:
-        """What was not received of a stored output, as deltas."""
+        """The rest of a stored output, as deltas."""
         call, reasoning = event.call or 0, event.entry.get("reasoning")
         if isinstance(reasoning, str):
             held = self._held_reasoning(call)

@@ -58,7 +58,7 @@ def take_name_from_path(scope: Scope) -> None:
     sent, because a name may have a slash, as `%2F`."""
     raw = scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "replace")
     parts = raw.split("/", 3)
-    if len(parts) == 4 and parts[:2] == ["", "c"] and parts[2]:
+    if len(parts) == 4 and parts[:2] == ["", "c"] and parts[2] and parts[3].startswith("v1/"):
         scope["state"][_PATH_NAME] = unquote(parts[2])
         scope["path"] = "/" + unquote(parts[3])
 
