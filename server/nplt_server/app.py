@@ -73,6 +73,7 @@ from nplt_storage.files.directory import FREE_BYTES_MIN
 from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.ids import new_entry_id, new_session_id
 from nplt_storage.rows import RowQuery
+from nplt_storage.store import MemberNote
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ _PROVIDERS_SECONDS_MAX = 2.0
 _RESUME_ATTEMPTS = 5
 _RESUME_SECONDS = 5.0
 _BACK_OFF_SECONDS = (0.01, 1.0)
+_MEET_SECONDS = 15.0
 _HOW_TO_GET_MORE = (
     "set OPENAI_API_KEY or ANTHROPIC_API_KEY where the server starts, "
     "or list providers in its settings"
@@ -223,6 +225,8 @@ class Server(ServerState):
             owned = "checking what this server owns"
             tasks.start_soon(_every_second, self._sweep, "sweeping connections and conversations")
             tasks.start_soon(_every_second, self.session_manager.check_owned, owned)
+            if self.services.histories.shared is not None:
+                tasks.start_soon(_every, self._meet_peers, "meeting other servers", _MEET_SECONDS)
             async with anyio.create_task_group() as accepting:
                 for sock in sockets:
                     accepting.start_soon(self._accept_from, sock, self._admit)
@@ -379,6 +383,15 @@ class Server(ServerState):
         self.admission.forgive(now)
         await self.session_manager.close_unused()
 
+    async def _meet_peers(self) -> None:
+        """Tries to reach the other servers, so that one that can't be reached is known before a
+        client needs it."""
+        shared = self.services.histories.shared
+        assert shared is not None
+        own = shared.view.own_address
+        addresses = {member.address for member in shared.view.members if member.address}
+        await self.peers.meet(addresses - {own})
+
     async def _drain(self) -> None:
         self.services.draining = True
         activity = self.services.activity
@@ -443,8 +456,12 @@ def peer_of(accepted: socket.socket) -> tuple[str, str]:
 
 
 async def _every_second(work: Callable[[], Awaitable[None]], what: str) -> None:
+    await _every(work, what, 1.0)
+
+
+async def _every(work: Callable[[], Awaitable[None]], what: str, seconds: float) -> None:
     while True:
-        await anyio.sleep(1.0)
+        await anyio.sleep(seconds)
         try:
             await work()
         except Exception:
@@ -549,7 +566,8 @@ async def serve(
             if ends_copies:
                 await server.end_copies()
             if histories.shared is not None:
-                histories.shared.join()
+                note = MemberNote(version=__version__, secret=server.peers.secret_fingerprint)
+                await histories.shared.join(note)
             ready(server)
             await server.run(listening.sockets)
     finally:

@@ -32,6 +32,7 @@ from nplt_server import __version__
 from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
 
 if TYPE_CHECKING:  # slow to load, and only some commands need it
+    from nplt_server.settings import Settings
     from nplt_storage.maintenance.importing import Imported
     from nplt_storage.maintenance.migrate import Place
     from nplt_storage.store import ConversationStore
@@ -132,6 +133,8 @@ def main(
 
             build_parts(settings)
             check_histories(settings)
+            for problem in _examine_shared(settings):
+                click.echo(f"nplt-server: warning: {problem}", err=True)
             click.echo("the settings are fine")
             return
         if workers is not None and settings.log_file is not None:
@@ -153,6 +156,23 @@ def main(
         fail(*error.mistakes, exit_code=EXIT_CONFIGURATION)
     except CannotServe as error:
         fail(error)
+
+
+def _examine_shared(settings: Settings) -> list[str]:
+    """Asks each Redis of the settings; returns what an operator should change."""
+    if all(history.backend.type != "redis" for history in settings.histories):
+        return []
+    import anyio
+
+    from nplt_server.histories import examine_shared
+    from nplt_storage.store import MemberNote
+
+    secret = ""
+    if settings.cluster.secret_file is not None:
+        from nplt_server.relay import fingerprint_of, read_secret
+
+        secret = fingerprint_of(read_secret(settings.cluster))
+    return anyio.run(examine_shared, settings, MemberNote(version=__version__, secret=secret))
 
 
 def _announce(host: str, port: int, http_url: str | None) -> None:

@@ -25,12 +25,13 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_server.digest import levels_of
 from nplt_server.errors import CannotServe, ConfigurationError
-from nplt_server.settings import HistorySettings, Settings
+from nplt_server.settings import ClusterSettings, HistorySettings, Settings
 from nplt_storage.changes import RowChanges
 from nplt_storage.errors import (
     ConversationNotFound,
     ConversationReadOnly,
     DataDirectoryInUse,
+    StorageAway,
     StorageError,
     StorageUnavailable,
 )
@@ -44,7 +45,7 @@ from nplt_storage.opening import (
 )
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery, place_of, write_cursor
 from nplt_storage.search import SearchPage, SearchQuery, place_of_hit, write_search_cursor
-from nplt_storage.store import ConversationStore, DeletedConversation, Shared
+from nplt_storage.store import ConversationStore, DeletedConversation, MemberNote, Shared
 
 log = logging.getLogger(__name__)
 
@@ -267,6 +268,30 @@ def check_histories(settings: Settings) -> None:
         raise ConfigurationError(mistakes)
 
 
+async def examine_shared(settings: Settings, note: MemberNote) -> builtins.list[str]:
+    """Opens the histories that servers share, one after another, and returns what an operator
+    should change. Raises `CannotServe` if one of them can't be used, unless it is only away."""
+    problems: builtins.list[str] = []
+    alone = settings.model_copy(update={"cluster": ClusterSettings()})  # the server may be running
+    for history in settings.histories:
+        if history.backend.type != "redis":
+            continue
+        try:
+            store = await _open(history, settings.data_dir, utc_now, alone, waits=False)
+        except CannotServe as error:
+            if not isinstance(error.__cause__, StorageAway):
+                raise
+            problems.append(str(error))
+            continue
+        try:
+            if isinstance(store, Shared):
+                await store.compare(note)
+                problems += [f"history {history.id}: {says}" for says in store.view.problems]
+        finally:
+            await store.close()
+    return problems
+
+
 async def open_histories(settings: Settings, clock: Callable[[], datetime]) -> Histories:
     older = settings.graph.history if settings.graph else None
     if older is not None and older.enabled:
@@ -311,6 +336,8 @@ async def _open(
     directory: Path,
     clock: Callable[[], datetime],
     settings: Settings,
+    *,
+    waits: bool = True,
 ) -> ConversationStore:
     try:
         if history.backend.type == "json" and directory != settings.data_dir:
@@ -323,6 +350,8 @@ async def _open(
             system_message=history.system_message,
             advertise=settings.cluster.advertise,
             levels=levels_of,
+            is_server=True,
+            waits=waits,
             has_users=bool(settings.users),
         )
         return await open_store_in(context, _config_of(history))
@@ -334,4 +363,4 @@ async def _open(
         ) from None
     except (StorageError, OSError) as error:
         where = directory if history.backend.type == "json" else f"the history {history.id}"
-        raise CannotServe(f"can't use {where}: {error}") from None
+        raise CannotServe(f"can't use {where}: {error}") from error

@@ -9,9 +9,11 @@ With `wire`, or at level debug, the frames of every connection are logged.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -26,6 +28,35 @@ import orjson
 # people or models, and never keys.
 
 log = logging.getLogger(__name__)
+
+_REPEATED_SECONDS: Final = 60.0
+
+
+class RepeatedWarnings:
+    """Logs a warning about a subject (an address, a store) at most once a minute, with the number
+    of those that were left out. Otherwise a failure that repeats could fill the disk."""
+
+    def __init__(self, to: logging.Logger) -> None:
+        self._log = to
+        self._logged: dict[str, tuple[float, int]] = {}
+
+    def warn(self, subject: str, message: str) -> None:
+        now = time.monotonic()
+        logged_at, left_out = self._logged.get(subject, (-math.inf, 0))
+        if now - logged_at < _REPEATED_SECONDS:
+            self._logged[subject] = (logged_at, left_out + 1)
+            return
+        more = f" ({left_out} more before)" if left_out else ""
+        self._log.warning("%s%s", message, more)
+        self._logged[subject] = (now, 0)
+
+    def forget(self, subject: str) -> None:
+        """The trouble with this subject is over; the next one is logged at once."""
+        self._logged.pop(subject, None)
+
+    def clear(self) -> None:
+        self._logged.clear()
+
 
 ALL: Final = "all"
 LOGGERS: Final = "nplt."

@@ -69,6 +69,10 @@ class StorageUnavailable(StorageError):
     pass
 
 
+class StorageAway(StorageUnavailable):
+    """The store does not answer now. It may later, although its settings stay as they are."""
+
+
 class DataDirectoryInUse(StorageError):
     def __init__(self, directory: Path) -> None:
         super().__init__(f"the data directory {directory} is in use by another server")

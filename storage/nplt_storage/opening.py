@@ -55,6 +55,10 @@ class StoreContext(Struct, frozen=True, kw_only=True):
     """The address at which other servers reach this one, for stores that several share."""
     levels: LevelMaker = no_levels
     """Shortens messages that a page shows with less detail than is recorded."""
+    is_server: bool = False
+    """Whether conversations will be written. If so, a store that may lose them is refused."""
+    waits: bool = False
+    """Whether to wait for a store that is away, as long as its configuration says."""
     has_users: bool = False
     """Whether the server has users. If so, a conversation without a known owner belongs to no
     user."""
@@ -103,6 +107,7 @@ _OPTIONS: Final[Mapping[str, tuple[Any, str]]] = {
     "key_prefix": _TEXT,
     "ttl": _COUNT,
     "lease": _SECONDS,
+    "wait": (Annotated[float, Meta(ge=0)], "is a number of seconds"),
 }
 
 
@@ -172,7 +177,7 @@ async def _open_files(options: Options, context: StoreContext) -> ConversationSt
 
 async def _open_redis(options: Options, context: StoreContext) -> ConversationStore:
     from nplt_storage.redis.ownership import LEASE_SECONDS
-    from nplt_storage.redis.store import RedisStore
+    from nplt_storage.redis.store import WAIT_SECONDS, RedisStore
 
     return await RedisStore.open_url(
         options["url"],
@@ -181,7 +186,9 @@ async def _open_redis(options: Options, context: StoreContext) -> ConversationSt
         ttl_seconds=options.get("ttl"),
         max_turns=options.get("max_turns"),
         lease_seconds=options.get("lease", LEASE_SECONDS),
+        wait_seconds=options.get("wait", WAIT_SECONDS) if context.waits else 0.0,
         advertise=context.advertise,
+        is_server=context.is_server,
         levels=context.levels,
     )
 
@@ -202,7 +209,7 @@ _BACKENDS: dict[str, _Backend] = {
     "memory": _Backend(open=_open_memory, options=("max_turns",)),
     "redis": _Backend(
         open=_open_redis,
-        options=("url", "key_prefix", "ttl", "max_turns", "lease"),
+        options=("url", "key_prefix", "ttl", "max_turns", "lease", "wait"),
         needed=("url",),
         package="redis",
     ),

@@ -271,6 +271,31 @@ class Member(Struct, frozen=True, kw_only=True):
     owned: int = 0
     """The number of conversations it has open."""
     started_at: float = 0.0
+    version: str = ""
+    secret: str = ""
+    """A fingerprint of the cluster's secret; empty if it has none."""
+    skew: float = 0.0
+    """The number of seconds by which its clock is ahead of the store's."""
+    beat: int = 0
+    """The number of its announcements."""
+
+
+class MemberNote(Struct, frozen=True, kw_only=True):
+    """What a server announces of itself that its store does not know."""
+
+    version: str = ""
+    secret: str = ""
+    """As `Member.secret`."""
+
+
+class SharedView(Struct, frozen=True, kw_only=True):
+    """What is known of a shared store, without asking it."""
+
+    members: tuple[Member, ...]
+    """The servers that share the store, the oldest first."""
+    own_address: str | None = None
+    problems: tuple[str, ...] = ()
+    """What an operator should change, one sentence each."""
 
 
 class SharedCounts(Struct, kw_only=True):
@@ -301,8 +326,15 @@ class Shared(Protocol):
     @property
     def counts(self) -> SharedCounts: ...
 
-    def join(self) -> None:
+    @property
+    def view(self) -> SharedView: ...
+
+    async def join(self, note: MemberNote) -> None:
         """Announces this server to the others until the store is closed."""
+        ...
+
+    async def compare(self, note: MemberNote) -> None:
+        """Compares a server with the members, for `view`, without announcing it."""
         ...
 
     async def agreed_key(self, offered: bytes) -> bytes:
@@ -312,11 +344,6 @@ class Shared(Protocol):
     async def ask_for(self, held: ConversationHeld) -> None:
         """Asks the server that has a conversation open to hand it over. The caller repeats this as
         long as it wants the conversation."""
-        ...
-
-    async def members(self) -> Sequence[Member]:
-        """The servers that share the store. Also refreshes the store's description, which may
-        change while it is in use."""
         ...
 
     async def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from nplt_server.tasks import TurnSlots
 from nplt_storage.errors import ConversationHeld, StorageUnavailable
-from nplt_storage.store import Member, SharedCounts
+from nplt_storage.store import MemberNote, SharedCounts, SharedView
 
 pytestmark = pytest.mark.anyio
 SECONDS_MAX = 30.0
@@ -26,15 +26,16 @@ class SharedSlots:
         self.is_down = False
         self.taken: list[str] = []
 
-    def join(self) -> None: ...
+    view = SharedView(members=())
+
+    async def join(self, note: MemberNote) -> None: ...
+
+    async def compare(self, note: MemberNote) -> None: ...
 
     async def agreed_key(self, offered: bytes) -> bytes:
         return offered
 
     async def ask_for(self, held: ConversationHeld) -> None: ...
-
-    async def members(self) -> Sequence[Member]:
-        return ()
 
     async def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:
         if self.is_down:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,9 +23,11 @@ def start_redis(tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
     """Starts servers of a test's own, gone when it is over however it went."""
     started: list[RedisServer] = []
 
-    def start(*, appendfsync: str | None = None) -> RedisServer:
+    def start(
+        *, appendfsync: str | None = None, port: int = 0, options: Sequence[str] = ()
+    ) -> RedisServer:
         directory = tmp_path / f"redis{len(started)}"
-        started.append(RedisServer(directory, appendfsync=appendfsync))
+        started.append(RedisServer(directory, appendfsync=appendfsync, port=port, options=options))
         return started[-1].start()
 
     yield start

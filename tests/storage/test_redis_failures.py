@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import redis
 from msgspec.structs import replace
@@ -78,6 +80,16 @@ def proxy(redis_server: RedisServer, tmp_path: Path) -> Iterator[CuttingProxy]:
     proxy.close()
 
 
+async def until_back(store: RedisStore) -> None:
+    """Waits until commands are sent again: while a failure is fresh, they fail at once."""
+    with anyio.fail_after(30):
+        while True:
+            with suppress(StorageUnavailable):
+                await store.row("s1")
+                return
+            await anyio.sleep(0.01)
+
+
 async def test_a_dead_redis_is_reported_and_writes_go_on_when_it_is_back(
     store: RedisStore, redis_server: RedisServer
 ) -> None:
@@ -120,6 +132,7 @@ async def test_a_redis_that_hangs_is_not_waited_for_and_what_failed_is_not_there
             await writer.write(answer("t1", "half heard"))
     finally:
         redis_server.thaw()
+    await until_back(store)
     # Redis wakes up and does what was still waiting in its socket; the writer
     # was told that it failed, so what it says next takes the place.
     (written,) = await writer.write(answer("t1", "said instead"))
@@ -139,6 +152,7 @@ async def test_an_entry_that_failed_is_not_there_after_closing_either(
             await writer.write(answer("t1", "half heard"))
     finally:
         redis_server.thaw()
+    await until_back(store)
     await writer.record.close()
     assert await entries_of(store) == [first]
     again = Writer.of(MAKE, await store.open("s1"))
@@ -256,6 +270,7 @@ async def test_a_creation_whose_answer_was_lost_can_be_asked_for_again(
             await store.create("s1", user="bob")
     finally:
         redis_server.thaw()
+    await until_back(store)
     writer = await Writer.create(MAKE, store)
     with pytest.raises(ConversationExists):
         await store.create("s1", user="ada")

@@ -11,7 +11,7 @@ import pytest
 from tests.support.redis_server import RedisServer
 
 from nplt_storage import RedisStore
-from nplt_storage.store import Shared
+from nplt_storage.store import MemberNote, Shared
 from nplt_storage.testing.rules import ticking_clock
 
 prefixes = count()
@@ -49,12 +49,12 @@ def test_a_store_in_redis_is_one_that_servers_share(one: RedisStore) -> None:
 async def test_a_new_cluster_member_is_announced_with_its_open_conversations(
     one: RedisStore, two: RedisStore
 ) -> None:
-    one.join()
+    await one.join(MemberNote())
     await one.create("s1", user="ada")
     deadline = time.monotonic() + 30
     while [each.address for each in await two.members()] != ["one:1", "two:2"]:
         assert time.monotonic() < deadline
-    one._leases.members(announces=True)
+    one._membership.refresh(announces=True)
     first, second = await two.members()
     assert (first.id, first.owned) == (one.server_id, 1)
     assert (second.id, second.owned) == (two.server_id, 0)
@@ -64,8 +64,8 @@ async def test_who_closes_is_a_member_no_more(
     one: RedisStore, redis_server: RedisServer, prefix: str
 ) -> None:
     other = await opened(redis_server, prefix, "other:3")
-    other.join()
-    other._leases.members(announces=True)
+    await other.join(MemberNote())
+    other._membership.refresh(announces=True)
     assert len(await one.members()) == 2
     await other.close()
     assert [each.address for each in await one.members()] == ["one:1"]
@@ -74,7 +74,7 @@ async def test_who_closes_is_a_member_no_more(
 async def test_who_does_not_say_so_again_is_a_member_no_more(
     one: RedisStore, two: RedisStore, redis_server: RedisServer, prefix: str
 ) -> None:
-    one._leases.members(announces=True)
+    one._membership.refresh(announces=True)
     with redis_server.client() as client:
         value: object = client.hget(f"{prefix}@members", one.server_id)
         assert isinstance(value, bytes)
@@ -112,7 +112,7 @@ async def test_the_turns_of_a_server_that_died_stop_counting_and_those_of_others
     with redis_server.client() as client:
         client.zadd(key, {"t1": 1, "t2": int(time.time() * 1000) + 1000})
         before: Any = client.zscore(key, "t2")
-        two._leases.announce()
+        two._leases.keep_turns()
         after: Any = client.zscore(key, "t2")
         assert after > before
     assert await two.take_turn("ada", "t3", 2)

@@ -297,6 +297,13 @@ def status_text(status: messages.Status) -> str:
         up = f", up {_duration(uptime)}" if isinstance(uptime, int | float) else ""
         owns = f"{owned} conversation{'' if owned == 1 else 's'} open"
         rows.append(("member", f"{place}: {owns}{up}{here}"))
+    counts = cluster.get("counts")
+    for name, count in counts.items() if isinstance(counts, dict) else ():
+        if count:
+            rows.append((sanitize_line(name.replace("_", " ")), str(count)))
+    problems = cluster.get("problems")
+    for problem in problems if isinstance(problems, list) else ():
+        rows.append(("problem", sanitize_line(str(problem))))
     here_now = status.conversation or {}
     if model := word_in(here_now, "model"):
         rows.append(("model", model))

@@ -32,6 +32,7 @@ from nplt_protocol import ErrorCode, RequestError
 from nplt_protocol.frames import ByteBudget
 from nplt_protocol.peer_user import GONE, can_look_up, find_user
 from nplt_server.conversations.services import Services
+from nplt_server.logs import RepeatedWarnings
 from nplt_server.settings import Settings, user_dir
 from nplt_server.tasks import Activity
 from nplt_storage.errors import StorageUnavailable
@@ -130,7 +131,6 @@ KEEPALIVE_FACTOR = 1.5
 FAILED_TOKENS_MAX = 3
 _ADDRESSES_MAX = 10_000
 _FORGIVE_SECONDS = 600.0
-_LOG_SECONDS = 60.0
 
 
 class Admission:
@@ -153,8 +153,7 @@ class Admission:
         self._by_address: Counter[str] = Counter()
         self._wrong_tokens: Counter[str] = Counter()
         self._forgave_at = anyio.current_time()
-        self._refusals: dict[str, tuple[float, int]] = {}
-        """The time of the last logged refusal of each address, and the number not logged since."""
+        self._refusals = RepeatedWarnings(log)
         self.frames: dict[str, RateLimit] = defaultdict(
             lambda: RateLimit(limits.frames_per_second_max, seconds=1.0)
         )
@@ -260,14 +259,7 @@ class Admission:
 
     def log_refusal(self, address: str, reason: str) -> None:
         """Logs at most one line per address and minute, so that an attacker can't fill the disk."""
-        now = anyio.current_time()
-        logged_at, unlogged = self._refusals.get(address, (-math.inf, 0))
-        if now - logged_at < _LOG_SECONDS:
-            self._refusals[address] = (logged_at, unlogged + 1)
-            return
-        more = f" ({unlogged} more before)" if unlogged else ""
-        log.warning("refused %s: %s%s", address or "a local connection", reason, more)
-        self._refusals[address] = (now, 0)
+        self._refusals.warn(address, f"refused {address or 'a local connection'}: {reason}")
 
     def penalty_for(self, address: str) -> float:
         """Returns the seconds to wait after a wrong token, more each time for the same address."""

@@ -163,6 +163,25 @@ class Peers(Protocol):
         """The sessions of clients of other servers."""
         ...
 
+    @property
+    def secret_fingerprint(self) -> str:
+        """Identifies the secret of the cluster without revealing it; empty if there is none."""
+        ...
+
+    @property
+    def problems(self) -> Collection[str]:
+        """The servers that can't be reached, one sentence each."""
+        ...
+
+    @property
+    def relays_failed(self) -> int:
+        """The number of requests that failed because their owner could not be reached."""
+        ...
+
+    async def meet(self, addresses: Collection[str]) -> None:
+        """Finds out whether the servers with these addresses can be reached."""
+        ...
+
     def relay_for(self, session: Session) -> Relay: ...
 
     async def accept(self, session: Session, hello: Hello, pending: PendingReply) -> None:
@@ -175,6 +194,12 @@ class NoPeers:
 
     can_take_over = False
     sessions: Collection[Session] = ()
+    secret_fingerprint = ""
+    problems: Collection[str] = ()
+    relays_failed = 0
+
+    async def meet(self, addresses: Collection[str]) -> None:
+        pass
 
     def relay_for(self, session: Session) -> Relay:
         return NO_RELAY

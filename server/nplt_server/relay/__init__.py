@@ -23,8 +23,11 @@ server, `owner` the other side. This module implements the interface that `conne
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import secrets
 import ssl
+from collections.abc import Collection
 from typing import Final
 
 import anyio
@@ -51,11 +54,28 @@ from nplt_server.relay.owner import ChannelSession, OwnerLink
 from nplt_server.settings import ClusterSettings
 from nplt_server.tasks import Spawn
 
-__all__ = ["ClusterPeers"]
+__all__ = ["ClusterPeers", "fingerprint_of", "read_secret"]
 
 _SECRET_BYTES_MIN: Final = 16
 _ADDED_BYTES_MAX: Final = 4_096
 """The size of the ids that the edge adds to a request."""
+
+
+def read_secret(cluster: ClusterSettings) -> bytes:
+    assert cluster.secret_file is not None
+    try:
+        secret = cluster.secret_file.read_bytes().strip()
+    except OSError as error:
+        raise ConfigurationError([f"cluster.secret_file: can't be read: {error}"]) from None
+    if len(secret) < _SECRET_BYTES_MIN:
+        raise ConfigurationError(
+            [f"cluster.secret_file: the secret needs at least {_SECRET_BYTES_MIN} bytes"]
+        )
+    return secret
+
+
+def fingerprint_of(secret: bytes) -> str:
+    return hmac.new(secret, b"nplt fingerprint", hashlib.sha256).hexdigest()[:16]
 
 
 class ClusterPeers:
@@ -66,16 +86,11 @@ class ClusterPeers:
     def __init__(
         self, cluster: ClusterSettings, limits: WireLimits, spawn: Spawn, *, is_tls: bool
     ) -> None:
-        assert cluster.secret_file is not None
+        self._secret = read_secret(cluster)
         try:
-            self._secret = cluster.secret_file.read_bytes().strip()
             tls = ssl.create_default_context(cafile=cluster.ca_file) if is_tls else None
         except (OSError, ssl.SSLError) as error:
-            raise ConfigurationError([f"cluster: can't read a file of it: {error}"]) from None
-        if len(self._secret) < _SECRET_BYTES_MIN:
-            raise ConfigurationError(
-                [f"cluster.secret_file: the secret needs at least {_SECRET_BYTES_MIN} bytes"]
-            )
+            raise ConfigurationError([f"cluster.ca_file: can't be read: {error}"]) from None
         self._limits = replace(
             limits,
             frame_bytes_max=FRAME_PAYLOAD_BYTES_MAX,
@@ -85,11 +100,37 @@ class ClusterPeers:
         self._links = Links(self._secret, tls, self._limits, spawn)
         self.sessions: set[ChannelSession] = set()
 
+    @property
+    def secret_fingerprint(self) -> str:
+        return fingerprint_of(self._secret)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(
+            f"the server at {address} can't be reached: {reason}"
+            for address, reason in self._links.failures.items()
+        )
+
+    @property
+    def relays_failed(self) -> int:
+        return self._links.relays_failed
+
+    async def meet(self, addresses: Collection[str]) -> None:
+        """Tries the links to the servers with these addresses, and forgets other failures."""
+        self._links.forget_others(addresses)
+        async with anyio.create_task_group() as tasks:
+            for address in addresses:
+                tasks.start_soon(self._links.try_link_to, address)
+
     def relay_for(self, session: Session) -> EdgeRelay:
         return EdgeRelay(self._links, session)
 
     async def accept(self, session: Session, hello: Hello, pending: PendingReply) -> None:
         assert hello.peer is not None
+        if self._links.is_opening(hello.peer):
+            why = "that address leads to this server itself; another cluster.advertise is needed"
+            pending.refuse(RequestError(ErrorCode.CONFLICT, why))
+            return
         challenge, session.challenge = session.challenge, None
         if challenge is None or hello.proof is None:
             challenge = session.challenge = secrets.token_hex(16)

@@ -89,14 +89,14 @@ class Channels:
     """The channels of one client, one for each server that it has used."""
 
     def __init__(self, links: Links, session: Session, user: ChannelUser) -> None:
-        self._links = links
+        self.links = links
         self._session = session
         self._user = user
         self._by_address: dict[str, Channel] = {}
 
     async def to(self, address: str) -> Channel:
         if address not in self._by_address:
-            link = await self._links.link_to(address)
+            link = await self.links.link_to(address)
             if address not in self._by_address:  # another request may have opened it meanwhile
                 session = self._session
                 self._by_address[address] = link.open_channel(
@@ -194,10 +194,11 @@ class OwnerSearch:
             if not is_late:
                 return
         else:
-            if isinstance(failure, LinkLost):
+            if isinstance(failure, LinkLost | Moved):
                 self._unreached.append((self._address, self._began))
             self._address, self.was_lost = None, True
         if is_late:
+            self._channels.links.relays_failed += 1
             raise RequestError(
                 ErrorCode.UNAVAILABLE,
                 "the server that has this conversation can't be reached; try again",

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, Protocol, TypeAlias
@@ -45,6 +46,7 @@ from nplt_protocol.link import (
 from nplt_protocol.stream import FrameStream, open_stream
 from nplt_server import __version__
 from nplt_server.conversations.broadcast import BroadcastEvent
+from nplt_server.logs import RepeatedWarnings
 from nplt_server.tasks import Spawn
 
 log = logging.getLogger(__name__)
@@ -266,6 +268,26 @@ class Links:
         self._limits = limits
         self._spawn = spawn
         self._links: dict[str, asyncio.Future[EdgeLink]] = {}
+        self._nonces: set[str] = set()
+        """The nonces of the links that are being opened."""
+        self._warnings = RepeatedWarnings(log)
+        self.failures: dict[str, str] = {}
+        """The reasons why servers can't be reached, by address."""
+        self.relays_failed = 0
+        """The number of requests that failed because their owner could not be reached."""
+
+    def is_opening(self, nonce: str) -> bool:
+        """Whether this server has sent that nonce to open a link."""
+        return nonce in self._nonces
+
+    def forget_others(self, addresses: Collection[str]) -> None:
+        """Forgets the failures of servers that are not there any more."""
+        for address in self.failures.keys() - set(addresses):
+            del self.failures[address]
+
+    async def try_link_to(self, address: str) -> None:
+        with suppress(LinkLost):  # `failures` has the reason
+            await self.link_to(address)
 
     async def link_to(self, address: str) -> EdgeLink:
         """Returns the link to a server, and opens it if there is none; concurrent callers share one
@@ -289,8 +311,12 @@ class Links:
         except (OSError, ssl.SSLError, ProtocolError, LinkLost) as error:
             if stream is not None:
                 stream.abort()
-            log.warning("the server at %s can't be reached: %s", address, error or "no reply")
-            raise LinkLost(str(error)) from None
+            reason = self.failures[address] = str(error) or "no reply"
+            self._warnings.warn(address, f"the server at {address} can't be reached: {reason}")
+            raise LinkLost(reason) from None
+        if self.failures.pop(address, None) is not None:
+            self._warnings.forget(address)
+            log.info("the server at %s can be reached again", address)
         link_stream: FrameStream[Frame] = stream  # type: ignore[assignment]
         link = EdgeLink(address, link_stream, self._limits.message_bytes_max)
         self._spawn(link.run)
@@ -301,6 +327,15 @@ class Links:
     ) -> None:
         """Authenticates both servers: each proves that it knows the secret."""
         nonce = secrets.token_hex(16)
+        self._nonces.add(nonce)
+        try:
+            await self._prove(stream, connection, nonce)
+        finally:
+            self._nonces.discard(nonce)
+
+    async def _prove(
+        self, stream: FrameStream[ReceivedByClient], connection: ClientConnection, nonce: str
+    ) -> None:
         hello = messages.Hello(client=f"nplt-server/{__version__}", peer=nonce)
         stream.send(connection.send_hello(hello))
         is_proved = False
@@ -309,6 +344,8 @@ class Links:
                 match received:
                     case ErrorReceived(report=report) if not is_proved:
                         details = report.details or {}
+                        if "proof" not in details:
+                            raise LinkLost(report.message)
                         challenge = str(details.get("challenge"))
                         if not secrets.compare_digest(
                             str(details.get("proof")),

@@ -6,6 +6,7 @@ providers.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ from nplt_protocol.messages import (
     Welcome,
 )
 from nplt_server import INSTANCE_ID, __version__
-from nplt_server.connections.session import Session
+from nplt_server.connections.session import Peers, Session
 from nplt_server.conversations.conversation import Conversation, FreshConversation
 from nplt_server.conversations.services import ContextServices
 from nplt_server.dialects import PendingReply
@@ -39,9 +40,10 @@ from nplt_server.histories import Histories
 from nplt_server.providers.breaker import Breaker
 from nplt_server.providers.router import ProviderRouter
 from nplt_storage.errors import ConversationHeld, StorageUnavailable
-from nplt_storage.rows import RowQuery
+from nplt_storage.rows import ConversationRow, RowQuery
 
 _KEEPALIVE_SECONDS_MIN = 0.5
+_COUNT_SECONDS_MAX = 1.0
 
 SERVER_NAME = f"nplt/{__version__}"
 
@@ -192,15 +194,24 @@ def _breaker(breaker: Breaker) -> JsonObject:
     return state
 
 
-async def _stored(histories: Histories, user: str) -> JsonObject:
-    """Counts the user's stored conversations, the damaged ones and those replaced by an older copy.
-    The latter two are left out if they are 0. Empty while a store is unavailable; `storage` says
-    why."""
+async def _count(histories: Histories, user: str) -> tuple[int, Sequence[ConversationRow]] | None:
     try:
         stored = await histories.count(user)
-        rows = await histories.all_rows(user, RowQuery(troubled=True))
+        return stored, await histories.all_rows(user, RowQuery(troubled=True))
     except StorageUnavailable:
+        return None
+
+
+async def _stored(histories: Histories, user: str) -> JsonObject:
+    """Counts the user's stored conversations, the damaged ones and those replaced by an older copy.
+    The latter two are left out if they are 0. Empty while a store is unavailable or slow; `storage`
+    says why."""
+    counting = asyncio.ensure_future(_count(histories, user))
+    done, _ = await asyncio.wait([counting], timeout=_COUNT_SECONDS_MAX)
+    found = counting.result() if done else None
+    if found is None:
         return {}
+    stored, rows = found
     counted: JsonObject = {
         "damaged": sum(row.damaged for row in rows),
         "older_copies": sum(row.lost is not None for row in rows),
@@ -208,17 +219,13 @@ async def _stored(histories: Histories, user: str) -> JsonObject:
     return {"stored": stored, **{name: count for name, count in counted.items() if count}}
 
 
-async def _cluster(histories: Histories) -> JsonObject | None:
-    """The servers that share a history, the oldest first. `None` if no history is shared, or
-    while the shared store is unavailable."""
+def _cluster(histories: Histories, peers: Peers) -> JsonObject | None:
+    """The servers that share a history, the oldest first, and what has happened to it. `None` if no
+    history is shared. Does not wait for the store."""
     shared = histories.shared
     if shared is None:
         return None
-    try:
-        members = await shared.members()
-    except StorageUnavailable:
-        return None
-    now = time.time()
+    now, view, counts = time.time(), shared.view, shared.counts
     return {
         "member": shared.server_id,
         "members": [
@@ -229,9 +236,20 @@ async def _cluster(histories: Histories) -> JsonObject | None:
                 "pid": each.pid,
                 "owned": each.owned,
                 "uptime": round(max(0.0, now - each.started_at), 3),
+                "version": each.version,
             }
-            for each in members
+            for each in view.members
         ],
+        "problems": [*view.problems, *peers.problems],
+        "counts": {
+            "leases_lost": counts.leases_lost,
+            "writes_fenced": counts.writes_fenced,
+            "takeovers": counts.takeovers,
+            "relays_failed": peers.relays_failed,
+            "outages": counts.outages,
+            "outage_seconds": round(counts.outage_seconds, 3),
+            "journal_gaps_mended": counts.journal_gaps_mended,
+        },
     }
 
 
@@ -251,7 +269,8 @@ async def status(session: Session, request: StatusRequest, pending: PendingReply
         finished.update(one.turns_finished)
     mine = [each for each in session.server.session_manager if each.user == session.user]
     states = session.server.session_manager.states(session.user)
-    cluster = await _cluster(services.histories) if is_operator else None
+    peers = session.server.peers
+    cluster = _cluster(services.histories, peers) if is_operator else None
     present: JsonObject | None = None
     if (here := session.conversation) is not None:
         present = {"session_id": here.session_id, "model": here.model}

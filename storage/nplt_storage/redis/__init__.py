@@ -1,6 +1,7 @@
 """Conversations kept in Redis or Valkey: one stream each, and beside it what belongs to it.
 
-    <prefix>{<id>}:meta         hash      row, head, token (of the last owner), user, origin,
+    <prefix>{<id>}:meta         hash      row, head, token (of the last owner), released (the
+                                          last token that was given up), user, origin,
                                           checkpoint (the state before the first line, where
                                           lines were trimmed), accessed, damaged, prompts (how
                                           many there are), seen (the entry up to which its

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial, wraps
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
+from time import monotonic
 from types import CoroutineType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -25,6 +27,7 @@ from redis.connection import SSLConnection, parse_url
 from redis.exceptions import (
     ClusterDownError,
     MasterDownError,
+    NoPermissionError,
     NoScriptError,
     RedisClusterException,
     RedisError,
@@ -32,8 +35,9 @@ from redis.exceptions import (
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from nplt_storage.errors import StorageUnavailable
+from nplt_storage.errors import StorageAway, StorageUnavailable
 from nplt_storage.redis.address import RedisAddress, read_address
+from nplt_storage.redis.circuit import Circuit
 from nplt_storage.redis.scripts import Keyspace
 from nplt_storage.store import SharedCounts
 
@@ -45,7 +49,8 @@ Argument: TypeAlias = bytes | str | int
 Client: TypeAlias = "redis.Redis | redis.RedisCluster"
 
 CONNECTIONS_MAX: Final = 16
-OLDEST_VERSION: Final = (6, 2)
+CONNECT_SECONDS_MAX: Final = 1.0
+COMMAND_SECONDS_MAX: Final = 2.0
 
 # These have no types.
 _parse_url: Callable[[str], Any] = parse_url
@@ -54,6 +59,10 @@ _Sentinel: Callable[..., Any] = Sentinel
 _node_from_key: Callable[[redis.RedisCluster, str], Any] = redis.RedisCluster.get_node_from_key
 
 _REASONS: Final = (
+    ((), "CERTIFICATE_VERIFY_FAILED", "Redis has a certificate that is not trusted: {}"),
+    ((), "SSL", "no TLS connection to Redis is possible: {}"),
+    (NoPermissionError, "permissions", "this user of Redis lacks a permission: {}"),
+    ((), "can't run this command", "this user of Redis lacks a permission: {}"),
     (redis.BusyLoadingError, "", "Redis is still reading its data"),
     (redis.AuthenticationError, "", "Redis does not accept these credentials"),
     (redis.TimeoutError, "", "Redis does not answer"),
@@ -68,19 +77,38 @@ _REASONS: Final = (
 )
 """The class of an error, its code, and the message shown to people. Before version 7 a script wraps
 the code in text of its own; since then the client maps it to a class."""
+_PASSING: Final = (redis.ConnectionError, redis.TimeoutError, MasterDownError, ClusterDownError)
+
+
+def reason_of(error: RedisError) -> str:
+    for kind, code, reason in _REASONS:
+        if isinstance(error, kind) or (code and code in str(error)):
+            return reason.format(error)
+    return f"Redis refused: {error}"
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether the same command may succeed later although nobody changes any settings."""
+    is_settings = isinstance(error, redis.AuthenticationError) or "SSL" in str(error)
+    return isinstance(error, _PASSING) and not is_settings
 
 
 class RedisConnection:
     """Blocking calls, for use inside `in_thread`; the client keeps a pool of connections."""
 
-    def __init__(self, url: str, *, timeout_seconds: float, key_prefix: str = "") -> None:
+    def __init__(
+        self, url: str, *, timeout_seconds: float = COMMAND_SECONDS_MAX, key_prefix: str = ""
+    ) -> None:
         self.keyspace = Keyspace(key_prefix)
         self._address = read_address(url)
         self._timeout_seconds = timeout_seconds
         self._connected: Client | None = None
         self._connecting = Lock()
         self._threads: anyio.CapacityLimiter | None = None
+        self._circuits: dict[str, Circuit] = defaultdict(Circuit)
+        """By the name of a cluster's node."""
         self.counts = SharedCounts()
+        self._away_since = 0.0
         self.trouble: str | None = None
         """The reason for the last failure, until a command succeeds."""
 
@@ -98,8 +126,12 @@ class RedisConnection:
 
     def call(self, *command: Argument) -> Any:
         try:
-            with _cluster_errors():
+            with self._circuit_of(command).command(), _cluster_errors():
                 return self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+        except redis.ConnectionError:
+            if isinstance(self._connected, redis.Redis):  # the other connections are lost too
+                self._connected.connection_pool.disconnect(inuse_connections=False)
+            raise
         except redis.ResponseError as error:
             is_demoted = isinstance(error, redis.ReadOnlyError) or "READONLY" in str(error)
             if is_demoted and isinstance(self._connected, redis.Redis):
@@ -117,10 +149,23 @@ class RedisConnection:
     def call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
         """Sends the commands in one pipeline and returns the replies in order; raises the first
         error."""
-        with _cluster_errors(), self._client.pipeline(transaction=False) as pipeline:
+        commands = list(commands)
+        circuit = self._circuit_of(commands[0]) if commands else Circuit()
+        with (
+            circuit.command(),
+            _cluster_errors(),
+            self._client.pipeline(transaction=False) as pipeline,
+        ):
             for command in commands:
                 pipeline.execute_command(*command)
             return list(pipeline.execute())
+
+    def _circuit_of(self, command: Sequence[Argument]) -> Circuit:
+        if not self.is_cluster:
+            return self._circuits[""]
+        place = 3 if command[0] in ("EVAL", "EVALSHA") else 1
+        key = command[place] if len(command) > place else ""
+        return self._circuits[self.node_name(key if isinstance(key, str) else "")]
 
     def ask_many(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         try:
@@ -151,7 +196,10 @@ class RedisConnection:
             ("EVALSHA", _sha1(script), len(keys), *keys, *arguments) for keys, arguments in group
         ]
         try:
-            with self._node_of(group[0][0][0]).pipeline(transaction=False) as pipeline:
+            with (
+                self._circuit_of(commands[0]).watched(),
+                self._node_of(group[0][0][0]).pipeline(transaction=False) as pipeline,
+            ):
                 for command in commands:
                     pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
                 replies = pipeline.execute(raise_on_error=False)
@@ -207,14 +255,15 @@ class RedisConnection:
         try:
             done = await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)
         except RedisError as error:
-            known = (
-                reason
-                for kind, code, reason in _REASONS
-                if isinstance(error, kind) or (code and code in str(error))
-            )
-            self.trouble = next(known, f"Redis refused: {error}")
-            raise StorageUnavailable(self.trouble) from error
-        self.trouble = None
+            if self.trouble is None:
+                self._away_since = monotonic()
+                self.counts.outages += 1
+            self.trouble = reason_of(error)
+            kind = StorageAway if may_pass(error) else StorageUnavailable
+            raise kind(self.trouble) from error
+        if self.trouble is not None:
+            self.counts.outage_seconds += monotonic() - self._away_since
+            self.trouble = None
         return done
 
     def close(self) -> None:
@@ -254,7 +303,7 @@ def _client_of(address: RedisAddress, timeout_seconds: float) -> Client:
     common: dict[str, Any] = {
         "protocol": 2,
         "socket_timeout": timeout_seconds,
-        "socket_connect_timeout": timeout_seconds,
+        "socket_connect_timeout": min(timeout_seconds, CONNECT_SECONDS_MAX),
         "retry": Retry(NoBackoff(), 0),
         "max_connections": 2 * CONNECTIONS_MAX,
     }
@@ -283,55 +332,12 @@ def _sha1(script: str) -> str:
     return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
-def check_version(connection: RedisConnection) -> None:
-    info = connection.nodes()[0].info()
-    version = str(info.get("redis_version", "0"))
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if numbers < OLDEST_VERSION:
-        raise StorageUnavailable(f"Redis 6.2 or later is needed; this is {version}")
-    if info.get("cluster_enabled") and not connection.is_cluster:
-        raise StorageUnavailable("this Redis is a cluster: its address is redis+cluster://…")
-
-
 def configured(node: redis.Redis, names: str = "append*") -> dict[str, str]:
     """The server's settings, by default those of its append-only file. Raises `ResponseError` if
     they may not be read."""
     found: Any = node.execute_command("CONFIG", "GET", names)  # type: ignore[no-untyped-call]
     words = [bytes(word).decode() for word in found]
     return dict(zip(words[::2], words[1::2], strict=True))
-
-
-_SYNCED: Final = {
-    "always": "on its disk before it is acknowledged (appendfsync always)",
-    "everysec": "a power cut may take the last second or two (appendfsync everysec)",
-    "no": "a power cut may take what it has not written yet (appendfsync no)",
-    "never": "what it has not saved yet is lost when it stops",
-}
-
-
-def how_durable(connection: RedisConnection) -> str:
-    """A sentence that says what an acknowledged entry survives, as far as Redis tells."""
-    node = connection.nodes(redis.RedisCluster.get_primaries)[0]
-    try:
-        found = configured(node)
-        synced = found.get("appendfsync", "no") if found.get("appendonly") == "yes" else "never"
-        disk = f"as durable as this Redis: {_SYNCED.get(synced, _SYNCED['no'])}"
-    except redis.ResponseError:
-        disk = "as durable as this Redis is; it does not say how much that is"
-    replicas = int(node.info("replication").get("connected_slaves", 0))
-    try:
-        found = configured(node, "min-replicas-*")
-    except redis.ResponseError:
-        found = {}
-    needed, lag = int(found.get("min-replicas-to-write", 0)), found.get("min-replicas-max-lag", "0")
-    if needed and int(lag):
-        lost = f"was written in the last {lag} s"
-    elif replicas:
-        lost, needed = "was not copied to a replica yet", 0
-    else:
-        return disk
-    connected = f"{replicas} connected, min-replicas-to-write {needed}"
-    return f"{disk}; a failover may take what {lost} ({connected})"
 
 
 class Sender:

@@ -16,8 +16,8 @@ owner reads it when it renews the lease; when it closes the conversation, the le
 server that asked. A new owner ignores such notes for the length of one lease, so that two servers
 that can't reach each other don't keep taking a conversation from each other.
 
-The same thread announces this server and its running turns to the others. These notes, too,
-expire with the lease.
+The same thread notes this server's running turns for the others. These notes, too, expire with the
+lease.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +42,6 @@ from nplt_storage.ids import new_entry_id
 from nplt_storage.redis import scripts
 from nplt_storage.redis.connection import Argument, RedisConnection
 from nplt_storage.redis.scripts import Keys
-from nplt_storage.store import Member
 
 log = logging.getLogger(__name__)
 
@@ -148,8 +146,6 @@ class Leases:
         self._owned: dict[str, Ownership] = {}
         self._turns: dict[str, set[str]] = {}
         """The running turns of this server, by the key of their user."""
-        self._announces = False
-        self._started_at = time.time()
         self._stopped = Event()
         self._thread: Thread | None = None
 
@@ -157,11 +153,15 @@ class Leases:
         self._owned[owned.keys.owner] = owned
         self.start()
 
-    def start(self, *, announces: bool = False) -> None:
-        self._announces = self._announces or announces
+    def start(self) -> None:
         if self._thread is None:
             self._thread = Thread(target=self._work, name="redis leases", daemon=True)
             self._thread.start()
+
+    @property
+    def count(self) -> int:
+        """The number of conversations that this server owns."""
+        return len(self._owned)
 
     def forget(self, owned: Ownership) -> None:
         if self._owned.get(owned.keys.owner) is owned:
@@ -216,6 +216,8 @@ class Leases:
                 scripts.RECLAIM, owned.keys, nonce, self.server, self.milliseconds, owned.token
             )
             if reply in (b"gone", b"fenced"):
+                if reply == b"fenced" and owned.until != -math.inf:
+                    self._connection.counts.leases_lost += 1
                 owned.until = -math.inf
                 self.forget(owned)
             if reply == b"gone":
@@ -229,7 +231,8 @@ class Leases:
         """Returns the lease, or passes it to the server that has asked for it, if there is one."""
         self.forget(owned)
         heir = (owned.wanted_by or b"", self.milliseconds)
-        self._connection.run(scripts.RELEASE, [owned.keys.owner], owned.token, *heir)
+        keys = [owned.keys.owner, owned.keys.meta]
+        self._connection.run(scripts.RELEASE, keys, owned.token, *heir)
 
     def ask_for(self, session_id: str, token: str) -> None:
         """Asks the owner with this token for the conversation. The request expires after the length
@@ -274,27 +277,7 @@ class Leases:
         if refusals:
             raise refusals[0]
 
-    # Notes for the other servers
-
-    def members(self, *, announces: bool = False) -> list[Member]:
-        """The servers with a current announcement. A server that has died is listed until its
-        announcement expires."""
-        own = Member(
-            id=self.own.id,
-            address=self.own.address,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            owned=len(self._owned),
-            started_at=self._started_at,
-        )
-        note = (own.id if announces else "", msgspec.json.encode(own), self.milliseconds)
-        noted = self._connection.run(scripts.MEMBERS, [self._keyspace.members], *note)
-        members = {own.id: own}
-        for each in noted:
-            with suppress(msgspec.DecodeError):  # of a later version
-                member = msgspec.json.decode(each, type=Member)
-                members.setdefault(member.id, member)
-        return sorted(members.values(), key=lambda member: member.started_at)
+    # The running turns, for the other servers
 
     def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:
         key = self._keyspace.of_user("turns", user)
@@ -310,9 +293,7 @@ class Leases:
         self._turns.get(key, set()).discard(turn_id)
         self._connection.call("ZREM", key, turn_id)
 
-    def announce(self) -> None:
-        if self._announces:
-            self.members(announces=True)
+    def keep_turns(self) -> None:
         for key, turns in list(self._turns.items()):
             if running := list(turns):
                 self._connection.call(
@@ -323,9 +304,6 @@ class Leases:
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
-        if self._announces:
-            with suppress(RedisError):  # else it expires
-                self._connection.call("HDEL", self._keyspace.members, self.own.id)
 
     def _work(self) -> None:
         is_well = True
@@ -334,7 +312,7 @@ class Leases:
             seconds = self._seconds / _RENEWALS_PER_LEASE
             try:
                 self.renew()
-                self.announce()
+                self.keep_turns()
                 is_well = True
             except RedisError as error:
                 if is_well:

@@ -256,12 +256,14 @@ class RedisRecord:
                 self._leases.reclaim(self.owned, token)
                 token = self.owned.token
             except StorageError:
+                self._connection.counts.writes_fenced += 1
                 self._doubts.clear()
                 raise
             reply = run()
         if reply == b"done":
             return
         self._doubts.clear()
+        self._connection.counts.writes_fenced += reply in (b"fenced", b"stale")
         head_seq = self._row.head_seq
         match reply:
             case b"gone":

@@ -38,6 +38,7 @@ class Keys(NamedTuple):
 
 
 IN_TRASH: Final = "@trash:"
+TRIAL: Final = "@try:"
 
 
 UserKey: TypeAlias = Literal["user", "deleted", "turns", "rate", "redacted", "attention", "changes"]
@@ -176,7 +177,7 @@ local known, token = redis.call('HMGET', meta, 'head', 'token'), token_after(nil
 if known[1] and (known[1] ~= '0' or known[2] ~= token) then return 'taken' end
 redis.call('DEL', unpack(here))
 redis.call('HSET', meta, 'user', user, 'origin', origin, 'head', 0, 'prompts', 0, 'row', row)
-redis.call('HSET', meta, 'seen', 0)
+redis.call('HSET', meta, 'seen', 0, 'released', '')
 own(token, server, lease)
 expire(here, ttl)
 tell(channel, change)
@@ -188,13 +189,15 @@ local server, dead, nonce, lease, ttl = unpack(ARGV)
 if redis.call('EXISTS', meta) == 0 then return 'gone' end
 local held = held_by_another(server, dead)
 if held then return held end
-local token = own(token_after(redis.call('HGET', meta, 'token'), nonce), server, lease)
+local before = redis.call('HMGET', meta, 'token', 'released')
+local token = own(token_after(before[1], nonce), server, lease)
 used(ttl)
 local head, seen = unpack(redis.call('HMGET', meta, 'head', 'seen'))
 if not seen or tonumber(seen) > tonumber(head) then redis.call('HSET', meta, 'seen', head) end
 local known = redis.call('HMGET', meta, 'row', 'accessed', 'damaged', 'checkpoint')
 known[5] = redis.call('GET', live)
 known[6] = token
+known[7] = before[1] and before[2] and before[1] ~= before[2] and 1 or 0
 return known
 """)
 
@@ -234,11 +237,12 @@ return 1
 """)
 
 # With a server that has asked for it: for that long no other can have it. The token that
-# stands there meanwhile is nobody's.
+# stands there meanwhile is nobody's. `released` tells the next owner that this one gave it up.
 RELEASE: Final = """
 local token, server, lasts = unpack(ARGV)
 if redis.call('HGET', KEYS[1], 'token') ~= token then return 'done' end
 redis.call('DEL', KEYS[1])
+if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HSET', KEYS[2], 'released', token) end
 if server ~= '' then
   redis.call('HSET', KEYS[1], 'token', token .. ':released', 'server', server)
   redis.call('PEXPIRE', KEYS[1], lasts)
@@ -308,6 +312,50 @@ else
 end
 if left > 0 then redis.call('PEXPIRE', live, left) end
 return done()
+""")
+
+# The commands of the other scripts, on keys made for this. Names the first that is refused, which
+# Redis 6.2 does not.
+TRY_COMMANDS: Final = _of_conversation("""
+local commands = {
+  {'TIME'},
+  {'HSET', meta, 'row', '', 'prompts', 0},
+  {'HMGET', meta, 'row'},
+  {'HGET', meta, 'row'},
+  {'HGETALL', meta},
+  {'HEXISTS', meta, 'row'},
+  {'HINCRBY', meta, 'prompts', 1},
+  {'HLEN', meta},
+  {'HDEL', meta, 'row'},
+  {'PEXPIRE', meta, 1000},
+  {'PEXPIREAT', meta, 9999999999999},
+  {'PTTL', meta},
+  {'PERSIST', meta},
+  {'XADD', log, '1-0', 'line', ''},
+  {'XRANGE', log, 1, 1},
+  {'XREVRANGE', log, '+', '-', 'COUNT', 1},
+  {'XDEL', log, '1-0'},
+  {'XTRIM', log, 'MINID', '1-0'},
+  {'SET', live, ''},
+  {'GET', live},
+  {'APPEND', live, 'x'},
+  {'STRLEN', live},
+  {'RENAME', live, prompts},
+  {'ZADD', blobs, 0, 'x'},
+  {'ZCARD', blobs},
+  {'ZSCORE', blobs, 'x'},
+  {'ZREMRANGEBYSCORE', blobs, '-inf', '0'},
+  {'EXISTS', meta},
+}
+for _, command in ipairs(commands) do
+  local reply = redis.pcall(unpack(command))
+  if type(reply) == 'table' and reply.err then
+    redis.pcall('DEL', unpack(here))
+    return redis.error_reply('NOPERM the command ' .. command[1] .. ' failed: ' .. reply.err)
+  end
+end
+redis.call('DEL', unpack(here))
+return 'done'
 """)
 
 KEEP_BLOB: Final = _of_writer("""

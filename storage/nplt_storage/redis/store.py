@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
@@ -10,6 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+import anyio
 import orjson
 from msgspec.json import decode
 from msgspec.structs import replace
@@ -24,6 +26,7 @@ from nplt_storage.errors import (
     ConversationHeld,
     ConversationNotFound,
     ConversationReadOnly,
+    StorageAway,
 )
 from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import is_session_id, new_entry_id
@@ -33,13 +36,14 @@ from nplt_storage.pages import MessagePage, PageQuery, read_end, read_page
 from nplt_storage.redis import scripts
 from nplt_storage.redis.changes import RedisChanges
 from nplt_storage.redis.connection import (
+    COMMAND_SECONDS_MAX,
     RedisConnection,
     Sender,
-    check_version,
-    how_durable,
     in_worker_thread,
 )
+from nplt_storage.redis.examination import Examined, examine
 from nplt_storage.redis.live_journal import LiveJournal
+from nplt_storage.redis.membership import Membership
 from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Ownership
 from nplt_storage.redis.record import RedisRecord, StoreParts
 from nplt_storage.redis.scripts import IN_TRASH
@@ -71,16 +75,20 @@ from nplt_storage.store import (
     Builder,
     DeletedConversation,
     Member,
+    MemberNote,
     Opened,
     Origin,
     Piece,
     Record,
     SharedCounts,
+    SharedView,
     StoreDescription,
     check_byte_range,
     joined,
     not_yet_an_entry,
 )
+
+log = logging.getLogger(__name__)
 
 _ROW_FIELDS: Final = ("row", "accessed", "damaged")
 _ROWS_AT_ONCE: Final = 200
@@ -93,6 +101,9 @@ to appear."""
 TRASH_SECONDS: Final = 30 * 24 * 3600
 _BATCH_ENTRIES: Final = 100
 _MINUTE_MILLISECONDS: Final = 60_000
+_TRIED_AGAIN_SECONDS: Final = 0.5
+WAIT_SECONDS: Final = 30.0
+"""How long a server waits at its start for a Redis that is away."""
 
 
 class RedisStore:
@@ -101,11 +112,11 @@ class RedisStore:
         parts: StoreParts,
         *,
         clock: Callable[[], datetime],
-        promise: str,
+        membership: Membership,
         levels: LevelMaker = no_levels,
     ) -> None:
-        """Use `open_url`, which connects and checks the version."""
-        self.description = StoreDescription(backend="redis", promise=promise)
+        """Use `open_url`, which connects and examines the Redis."""
+        self._membership = membership
         self._clock = clock
         self._levels = levels
         self._parts = parts
@@ -131,20 +142,27 @@ class RedisStore:
         key_prefix: str = "nplt:",
         ttl_seconds: int | None = None,
         max_turns: int | None = None,
-        timeout_seconds: float = 5.0,
+        timeout_seconds: float = COMMAND_SECONDS_MAX,
         lease_seconds: float = LEASE_SECONDS,
+        wait_seconds: float = 0.0,
         advertise: str | None = None,
+        is_server: bool = False,
         levels: LevelMaker = no_levels,
     ) -> RedisStore:
-        """`advertise` is the address at which other servers reach this one."""
+        """`advertise` is the address at which other servers reach this one. A Redis that is away is
+        waited for up to `wait_seconds`. With `is_server`, a Redis that may lose conversations is
+        refused."""
         connection = RedisConnection(url, timeout_seconds=timeout_seconds, key_prefix=key_prefix)
+        expires = bool(ttl_seconds)
         try:
-            await connection.in_thread(check_version, connection)
-            promise = await connection.in_thread(how_durable, connection)
+            examined = await _examined(connection, wait_seconds, expires=expires)
+            leases = Leases(connection, seconds=lease_seconds, address=advertise)
+            membership = Membership(connection, leases, examined, expires=expires)
+            if is_server:
+                await connection.in_thread(membership.check)
         except BaseException:
             connection.close()
             raise
-        leases = Leases(connection, seconds=lease_seconds, address=advertise)
         parts = StoreParts(
             connection=connection,
             leases=leases,
@@ -155,7 +173,12 @@ class RedisStore:
             turns_max=max_turns or 0,
             changes=RedisChanges(connection, timeout_seconds=timeout_seconds),
         )
-        return cls(parts, clock=clock, promise=promise, levels=levels)
+        return cls(parts, clock=clock, membership=membership, levels=levels)
+
+    @property
+    def description(self) -> StoreDescription:
+        promise = self._membership.examined.promise
+        return StoreDescription(backend="redis", promise=promise)
 
     @property
     def read_only_reason(self) -> str | None:
@@ -164,8 +187,9 @@ class RedisStore:
     async def close(self) -> None:
         for writer in [writer for writer in self._writers.values() if writer is not None]:
             await writer.close()
-        parts = (self.changes, self._leases, self._sender, self._lists, self._parts.journal)
-        for part in parts:
+        parts = self._parts
+        background = (self._membership, self._leases, self._sender, self._lists, parts.journal)
+        for part in (self.changes, *background):
             await self._connection.in_thread(part.close)
         self._connection.close()
 
@@ -175,8 +199,18 @@ class RedisStore:
     def counts(self) -> SharedCounts:
         return self._connection.counts
 
-    def join(self) -> None:
-        self._leases.start(announces=True)
+    @property
+    def view(self) -> SharedView:
+        return self._membership.view
+
+    @in_worker_thread
+    def join(self, note: MemberNote) -> None:
+        self._leases.start()
+        self._membership.join(note)
+
+    @in_worker_thread
+    def compare(self, note: MemberNote) -> None:
+        self._membership.compare(note)
 
     @in_worker_thread
     def agreed_key(self, offered: bytes) -> bytes:
@@ -193,8 +227,9 @@ class RedisStore:
 
     @in_worker_thread
     def members(self) -> Sequence[Member]:
-        members = self._leases.members()
-        self.description = replace(self.description, promise=how_durable(self._connection))
+        """Asks Redis for the members, and examines it."""
+        members = self._membership.refresh()
+        self._membership.examine()
         return members
 
     @in_worker_thread
@@ -315,7 +350,7 @@ class RedisStore:
 
     def _acquire(self, session_id: str) -> tuple[Ownership, Sequence[Any]]:
         """The ownership, and the reply of `scripts.OPEN`: row, accessed, damaged, checkpoint, live,
-        token."""
+        token, and 1 if the owner before had not given it up."""
         asked_at = self._leases.clock()
         claim = partial(
             self._leases.claim,
@@ -328,6 +363,7 @@ class RedisStore:
             if not self._adopt(session_id):
                 raise
             found = claim()
+        self._connection.counts.takeovers += found[6]
         return self._leases.owned(session_id, found[5], asked_at), found
 
     # Reading one conversation
@@ -728,6 +764,22 @@ class RedisStore:
         if reply == b"held":
             raise ConversationHeld(session_id)
         return True  # by us, or by another server just now
+
+
+async def _examined(connection: RedisConnection, wait_seconds: float, *, expires: bool) -> Examined:
+    """Waits for a Redis that is away."""
+    give_up_at = anyio.current_time() + wait_seconds
+    is_announced = False
+    while True:
+        try:
+            return await connection.in_thread(partial(examine, connection, expires=expires))
+        except StorageAway as error:
+            if anyio.current_time() >= give_up_at:
+                raise
+            if not is_announced:
+                log.warning("%s; waiting for it up to %g s", error, wait_seconds)
+            is_announced = True
+        await anyio.sleep(_TRIED_AGAIN_SECONDS)
 
 
 def _check_id(session_id: str) -> None:

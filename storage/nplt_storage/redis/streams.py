@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from nplt_storage.codec import BadLine, decode_line, decode_verified, encode_line, verify_line
 from nplt_storage.entries import BlobReference, CheckpointEntry, Entry, ModelInputEntry
-from nplt_storage.errors import BadEntry, ConversationDamaged
+from nplt_storage.errors import BadEntry, ConversationDamaged, ConversationNotFound
 from nplt_storage.ids import new_entry_id
 from nplt_storage.redis.connection import Argument, RedisConnection, in_worker_thread
-from nplt_storage.rows import ConversationRow, fold, read_checkpoint
+from nplt_storage.rows import ConversationRow, fold, read_checkpoint, row_from_bytes
 
 _LINES_AT_FIRST: Final = 24
 _LINES_MAX: Final = 1000
@@ -62,21 +62,35 @@ class StreamSource:
         return self._walk("XRANGE", max(seq, 0) + 1, 1)
 
     def _walk(self, command: str, start: int, step: int) -> Iterator[bytes]:
+        """Yields the lines from `start`. One that is missing below the head is damage, even if all
+        are missing: Redis may have evicted them."""
         last = 1 if step < 0 else self.head_seq
-        expected: int | None = None
+        expected = start
         count = _LINES_AT_FIRST
-        while (last - start) * step >= 0:
-            lines = self._read(command, start, last, count)
+        while (last - expected) * step >= 0:
+            lines = self._read(command, expected, last, count)
             for seq, line in lines:
-                if expected is not None and seq != expected:
-                    raise self._damaged(f"entry {expected} is missing")
+                if seq != expected:
+                    self._check_missing(expected, seq - step)
                 yield line
                 expected = seq + step
-            if len(lines) < count or expected is None:
+            if len(lines) < count:
+                if (last - expected) * step >= 0:
+                    self._check_missing(expected, last)
                 return
-            start = expected
             mean = sum(len(line) for _, line in lines) // len(lines)
             count = max(1, min(_LINES_MAX, _BYTES_AT_ONCE // max(mean, 1)))
+
+    def _check_missing(self, *ends: int) -> None:
+        """Raises unless entries between these may be missing: because they were trimmed or taken
+        back, or the conversation was deleted, since the row was read."""
+        meta = self._connection.keyspace.of(self._session_id).meta
+        head, row = self._connection.ask("HMGET", meta, "head", "row")
+        if row is None:
+            raise ConversationNotFound(self._session_id)
+        first = max(min(ends), row_from_bytes(row).first_seq)
+        if first <= min(max(ends), int(head)):
+            raise self._damaged(f"entry {first} is missing")
 
     def _read(self, command: str, start: int, last: int, count: int) -> list[tuple[int, bytes]]:
         replies = self._connection.ask(command, self._log, start, last, "COUNT", count)
