@@ -28,6 +28,7 @@ from nplt_protocol.codec import decode_event, encode_request
 from nplt_protocol.codes import MORE
 from nplt_protocol.frames import FragmentJoiner, Frame, FrameDecoder
 from nplt_protocol.messages import (
+    Door,
     Event,
     FileData,
     FileMetadata,
@@ -57,6 +58,8 @@ class PipeClosed(Exception):
 class PipeSession(Session):
     """The session of a client of HTTP. It can't be asked for approvals, and other clients are not
     told that it comes and goes with each of its requests."""
+
+    door: Door = "http"
 
     @property
     def can_decide(self) -> bool:

@@ -20,6 +20,7 @@ from nplt_gateway.access import Access
 from nplt_gateway.door import HttpConnection
 from nplt_gateway.logins import Login
 from nplt_protocol import MessageType, Received, ServerConnection
+from nplt_protocol.messages import Door
 from nplt_protocol.stream import FrameStream
 from nplt_server.app import Server
 from nplt_server.connections.session import Session
@@ -35,6 +36,7 @@ class WebSocketSession(Session):
     """The session of a WebSocket. Pages are logged in by a cookie, and programs by a token; a
     server without users accepts any token, but not a page without a login."""
 
+    door: Door = "web"
     login: Login | None = None
 
     def authenticate(self, token: str | None) -> str | None:

@@ -204,7 +204,8 @@ def decode_request(type: int, payload: bytes, limits: WireLimits) -> Request:  #
     _check_size(payload, limits)
     shape = _JSON_REQUESTS.get(type)
     if shape is not None:
-        return _read_request(shape, load_json(payload, limits))
+        keys_max = limits.prompt_json_keys_max if shape is Prompt else limits.json_keys_max
+        return _read_request(shape, load_json(payload, limits, keys_max=keys_max))
     match type:
         case MessageType.CHAT_TEXT:
             return _read_request(Prompt, {"text": decode_text(payload)})
@@ -319,10 +320,13 @@ def _read_request(cls: type[Request], data: JsonObject) -> Request:
 
 
 def _check_prompt(prompt: Prompt) -> None:
-    if not prompt.continues and not re.search(NOT_BLANK, prompt.text):
+    may_be_blank = prompt.continues or prompt.results
+    if not may_be_blank and not re.search(NOT_BLANK, prompt.text):
         raise _misfit("text", _COMPLAINTS[_BLANK])
     if prompt.continues and prompt.replace_from is not None:
         raise _misfit("replace_from", "can't be combined with `continue`")
+    if prompt.results and (prompt.continues or prompt.replace_from is not None):
+        raise _misfit("results", "can't be combined with `continue` or `replace_from`")
     if prompt.metadata and len(dump_json(prompt.metadata)) > METADATA_BYTES_MAX:
         raise _misfit("metadata", f"is larger than {METADATA_BYTES_MAX:,} bytes as JSON")
 

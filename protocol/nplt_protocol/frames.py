@@ -36,6 +36,9 @@ class WireLimits(Struct, frozen=True, kw_only=True):
     message_bytes_max: int = 1024 * 1024
     json_depth_max: int = 32
     json_keys_max: int = 1_000
+    prompt_json_keys_max: int = 50_000
+    """The same for a prompt, which may bring the schemas of many tools, or a whole list of
+    messages."""
     message_seconds_max: float = 10.0
     event_bytes_max: int = 512 * 1024
     write_seconds_max: float = 10.0

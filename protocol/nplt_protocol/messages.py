@@ -98,9 +98,33 @@ def names_tool(pattern: str, tool_name: str) -> bool:
     return pattern in (tool_name, "*") or of_server
 
 
+ToolName: TypeAlias = Annotated[str, Meta(pattern=NOT_BLANK, max_length=128)]
+ToolOffering: TypeAlias = Literal["client", "server", "both"]
+Door: TypeAlias = Literal["nplt", "plain", "http", "web"]
+"""How a prompt came: by the structured or the plain dialect, by HTTP, or from the page in the
+browser."""
+
+
+class OfferedTool(Message, frozen=True, kw_only=True):
+    """A tool that the client offers with a prompt and runs itself."""
+
+    name: ToolName
+    description: str = ""
+    parameters: JsonObject = {}
+    """JSON Schema of the arguments."""
+
+
+class ToolResult(Message, frozen=True, kw_only=True):
+    """The result of a tool call that the client has run."""
+
+    tool_call_id: Word
+    result: str
+    status: Literal["success", "failed"] = "success"
+
+
 class Prompt(Request, frozen=True, kw_only=True):
     text: str
-    """It may be blank only if the prompt `continues`; `codec` checks that."""
+    """It may be blank only if the prompt `continues` or brings `results`; `codec` checks that."""
     message_id: Word | None = None
     session_id: SessionReference | None = None
     model: Word | None = None
@@ -112,6 +136,21 @@ class Prompt(Request, frozen=True, kw_only=True):
     continues: bool = field(default=False, name="continue")
     """Asks the model to go on with its last answer, which is not whole. A blank `text` leaves
     the words to the server."""
+    tools: tuple[OfferedTool, ...] = ()
+    """Tools that the client runs. A call of one ends the turn, and the client brings the result
+    with its next prompt."""
+    offer: ToolOffering | None = None
+    """Whose tools the model is offered; not given: the server's, and those in `tools`."""
+    results: tuple[ToolResult, ...] = ()
+    """The results of the calls with which the last turn ended."""
+    system: str | None = None
+    """The instruction from this prompt on; written only if it differs from the current one."""
+    body_sha256: Name | None = None
+    """The digest of the HTTP request that brought the prompt. Sent again with the same
+    `message_id`, the prompt must have the same digest."""
+    door: Door | None = None
+    client: Name | None = None
+    """Set by the server, which ignores what a client says in these two."""
     create: bool | None = None
     """Makes the conversation if there is none; not given: the server's settings decide."""
     history: Name | None = None
@@ -457,6 +496,8 @@ class SessionRow(Reply, frozen=True, kw_only=True):
     pinned: bool = sent(False)
     archived: bool = sent(False)
     damaged: bool = sent(False)
+    door: Door | None = None
+    """How its last prompt came."""
     repair: str | None = None
     """The command that repairs the conversation if it is damaged."""
     warning: str | None = None

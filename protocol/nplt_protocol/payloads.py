@@ -19,12 +19,14 @@ INT_MIN, INT_MAX, FLOAT_MAX = -(2**63), 2**64 - 1, 2.0**63
 _decode = msgspec.json.Decoder().decode
 
 
-def load_json(payload: bytes, limits: WireLimits) -> JsonObject:
-    """Decodes a message's JSON object; an empty payload means `{}`."""
+def load_json(payload: bytes, limits: WireLimits, *, keys_max: int | None = None) -> JsonObject:
+    """Decodes a message's JSON object; an empty payload means `{}`. `keys_max`: the limit of keys
+    and list elements, if it is not that of most messages."""
     if not payload:
         return {}
-    if _has_too_many_items(payload, limits.json_keys_max):
-        raise _too_many(limits)
+    keys_max = limits.json_keys_max if keys_max is None else keys_max
+    if _has_too_many_items(payload, keys_max):
+        raise _too_many(keys_max)
     try:
         value: JsonValue = _decode(payload)
     except RecursionError:
@@ -38,7 +40,7 @@ def load_json(payload: bytes, limits: WireLimits) -> JsonObject:
         raise _malformed(f"The payload is not valid JSON: {error}.") from None
     if not isinstance(value, dict):
         raise _malformed(f"The payload must be a JSON object, not {kind(value)}.")
-    _check_within(value, limits)
+    _check_within(value, limits, keys_max)
     return value
 
 
@@ -64,7 +66,7 @@ def _has_too_many_items(payload: bytes, items_max: int) -> bool:
     return sum(piece.count(b",") for piece in plain.split(b'"')[::2]) > items_max
 
 
-def _check_within(root: JsonObject, limits: WireLimits) -> None:
+def _check_within(root: JsonObject, limits: WireLimits, keys_max: int) -> None:
     """Walks the object level by level, without recursion. List elements count like keys; too
     many are refused before they are checked."""
     items = depth = 0
@@ -76,8 +78,8 @@ def _check_within(root: JsonObject, limits: WireLimits) -> None:
         inner: list[JsonObject | list[JsonValue]] = []
         for container in level:
             items += len(container)
-            if items > limits.json_keys_max:
-                raise _too_many(limits)
+            if items > keys_max:
+                raise _too_many(keys_max)
             for value in container.values() if isinstance(container, dict) else container:
                 if isinstance(value, str):
                     continue
@@ -95,8 +97,8 @@ def _fits(number: float) -> bool:
     return abs(number) < FLOAT_MAX
 
 
-def _too_many(limits: WireLimits) -> RequestError:
-    return _malformed(f"The JSON holds more than {limits.json_keys_max:,} keys and list elements.")
+def _too_many(keys_max: int) -> RequestError:
+    return _malformed(f"The JSON holds more than {keys_max:,} keys and list elements.")
 
 
 def _too_deep(limits: WireLimits) -> RequestError:

@@ -110,6 +110,9 @@ class ActiveEntries:
         it only grows at its end, and is replaced by another one on any other change, so a reader
         can tell whether to continue from where it stopped."""
         self.unfinished: dict[str | None, ModelInputEntry] = {}
+        self.awaiting_client: dict[str | None, Turn] = {}
+        """Turns that ended with calls whose results their clients have yet to bring. Models are
+        shown them with the results."""
         self.spoken: list[ModelInputEntry | ModelOutputEntry] = []
         """The prompts and outputs, cleared or not."""
         self._cleared_count = 0
@@ -158,6 +161,7 @@ class ActiveEntries:
                 self.state_entries.setdefault(state_key_of(entry), []).append(entry)
                 if isinstance(entry, ClearEntry):
                     self.shown = []
+                    self.awaiting_client.clear()
                     self._clear_spoken()
             case _:
                 pass
@@ -194,6 +198,9 @@ class ActiveEntries:
         turn = self.turns.get(entry.turn_id)
         if turn is None:
             turn = self.turns[entry.turn_id] = Turn(number=entry.seq)
+        if isinstance(entry, ToolResultsEntry) and turn.awaits_client:
+            self._complete(turn, entry)
+            return
         if not isinstance(entry, FaultEntry):
             turn.entries.append(entry)
         match entry:
@@ -208,18 +215,33 @@ class ActiveEntries:
                 turn.awaiting_results = entry if entry.tool_calls else None
                 if entry.ends_turn:
                     self._end(turn, entry)
-            case ToolResultsEntry():
+            case ToolResultsEntry() if not entry.awaits_client:
                 turn.awaiting_results = None
-            case FaultEntry():
+            case ToolResultsEntry() | FaultEntry():
                 self._end(turn, entry)
 
-    def _end(self, turn: Turn, end: ModelOutputEntry | FaultEntry) -> None:
+    def _complete(self, turn: Turn, results: ToolResultsEntry) -> None:
+        """Adds the results that the client of an ended turn has brought."""
+        turn.awaiting_results = None
+        if isinstance(turn.entries[-1], ToolResultsEntry):
+            turn.entries.pop()  # the server's own results, which are repeated
+        turn.entries.append(results)
+        if self.awaiting_client.pop(results.turn_id, None) is not None:
+            self._show(turn)
+
+    def _end(self, turn: Turn, end: ModelOutputEntry | ToolResultsEntry | FaultEntry) -> None:
         if turn.end is not None:
             return
         turn.end = end
         self.unfinished.pop(end.turn_id, None)
         if isinstance(end, FaultEntry) and end.never_began:
             return
+        if turn.awaiting_results is not None and turn.awaits_client:
+            self.awaiting_client[end.turn_id] = turn
+        else:
+            self._show(turn)
+
+    def _show(self, turn: Turn) -> None:
         if not self.shown or self.shown[-1].number < turn.number:
             self.shown.append(turn)
         else:

@@ -51,7 +51,9 @@ OutputState: TypeAlias = Literal["completed", "interrupted", "failed"]
 PartKind: TypeAlias = Literal["text", "reasoning", "call", "opaque"]
 FaultState: TypeAlias = Literal["interrupted", "failed"]
 ApprovalState: TypeAlias = Literal["asked", "allowed", "denied"]
-ToolExecutionStatus: TypeAlias = Literal["success", "failed", "skipped"]
+ToolExecutionStatus: TypeAlias = Literal["success", "failed", "skipped", "pending"]
+ToolOffering: TypeAlias = Literal["client", "server", "both"]
+Door: TypeAlias = Literal["nplt", "plain", "http", "web"]
 LevelOfDetail: TypeAlias = Literal["live", "summary", "gist"]
 
 Moment: TypeAlias = Annotated[datetime, Meta(tz=True)]
@@ -137,6 +139,9 @@ class ToolCallRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     raw_arguments: str
     parse_error: str | None = None
     parse_warning: str | None = None
+    by_client: bool = False
+    """Whether the client that sent the prompt runs it, and brings the result with a later
+    prompt."""
 
 
 class BlobReference(Struct, frozen=True, kw_only=True):
@@ -156,7 +161,8 @@ class BlobReference(Struct, frozen=True, kw_only=True):
 
 
 class ToolCallResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool result. It is paired with its request by position; the id is a check."""
+    """A tool result. It is paired with its request by position; the id is a check. While the client
+    has not brought the result of a call that it runs, the status is `pending`."""
 
     tool_name: str
     result: str
@@ -233,10 +239,20 @@ class KnownEntry(HistoryEntry, frozen=True, kw_only=True, tag_field="kind", tag=
         cls.kind = _kind_of(cls.__name__)
 
 
+class ClientTool(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool that the client offers with a prompt and runs itself."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, JsonValue] = field(default_factory=dict)
+    """JSON Schema of the arguments."""
+
+
 class ModelInputEntry(KnownEntry, frozen=True, kw_only=True):
     role: ClassVar[Role] = "user"
 
     content: str
+    """Blank only if the prompt does nothing but bring tool results (`results_seq`)."""
     message_id: str | None = None
     model: str | None = None
     attachments: tuple[str, ...] = ()
@@ -245,6 +261,26 @@ class ModelInputEntry(KnownEntry, frozen=True, kw_only=True):
     """`None` if the content is the text at every level of detail."""
     continues: int | None = None
     """The seq of the answer that the model is asked to go on with."""
+    results_seq: int | None = None
+    """The entry with the tool results that came with the prompt."""
+    tools: tuple[ClientTool, ...] = ()
+    """The tools that the client runs."""
+    offer: ToolOffering | None = None
+    """Whose tools the model is offered; `None`: the server's, and those in `tools`."""
+    door: Door | None = None
+    """How the prompt came: by the structured or the plain dialect, by HTTP, or from the page in the
+    browser."""
+    client: str | None = None
+    """The name that the client gave itself."""
+    body_sha256: str | None = None
+    """The digest of the HTTP request that brought it. A request that is sent again with the same
+    key must have the same."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether there is nothing in it to show to a model."""
+        has_more = self.attachments or self.sections or "schema" in self.options
+        return not has_more and not self.content.strip()
 
 
 class ModelOutputEntry(KnownEntry, frozen=True, kw_only=True):
@@ -272,7 +308,18 @@ class ModelOutputEntry(KnownEntry, frozen=True, kw_only=True):
 
     @property
     def ends_turn(self) -> bool:
-        return self.state != "completed" or not (self.tool_calls or self.rejected)
+        if self.tool_calls:
+            return self.state != "completed" or self.awaits_client
+        return self.state != "completed" or not self.rejected
+
+    @property
+    def awaits_client(self) -> bool:
+        """Whether it calls tools, all of which its client runs."""
+        return (
+            self.state == "completed"
+            and bool(self.tool_calls)
+            and all(call.by_client for call in self.tool_calls)
+        )
 
 
 class ToolResultsEntry(KnownEntry, frozen=True, kw_only=True):
@@ -281,6 +328,17 @@ class ToolResultsEntry(KnownEntry, frozen=True, kw_only=True):
     execute_error: str | None = None
     """The reason why the calls could not be executed as a whole (the turn was cancelled, the server
     stopped); calls that had not finished have it as their result too."""
+
+    @property
+    def awaits_client(self) -> bool:
+        """Whether it ends the turn, because its client has yet to bring the other results. An entry
+        with all of them, of the same turn and call, replaces it."""
+        return any(result.status == "pending" for result in self.results)
+
+    @property
+    def state(self) -> OutputState:
+        """The state of the turn that it ends."""
+        return "completed"
 
 
 class FaultEntry(KnownEntry, frozen=True, kw_only=True):
@@ -482,6 +540,16 @@ Entry: TypeAlias = (
 # Entries that name other entries by number. The numbers are checked before an entry is
 # written and after one is read, so that code which follows them can rely on them.
 _REFERRING = (RollbackEntry, EpochEntry, CompactionEntry, QuarantineEntry, ForkedEntry)
+
+
+def ends_turn(entry: Entry) -> bool:
+    match entry:
+        case ModelOutputEntry():
+            return entry.ends_turn
+        case ToolResultsEntry():
+            return entry.awaits_client
+        case _:
+            return isinstance(entry, FaultEntry)
 
 
 def wrong_reference(entry: Entry) -> str | None:

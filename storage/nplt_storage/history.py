@@ -239,6 +239,8 @@ class ConversationHistory:
         """The newest entry other than a prompt, an output or results. While it stays the same, so
         do the instruction, state, epoch, quarantines and hidden ranges."""
         self._active = ActiveEntries(held, self.hidden)
+        self.awaiting_client: Mapping[str | None, Turn] = self._active.awaiting_client
+        """The turns that ended with calls whose results their clients have yet to bring."""
         first_seq = reach(held, self.hidden, self.head_seq)
         self._before = UnloadedPart(first_seq=first_seq, is_known=first_seq == 1)
         if row is not None and first_seq > 1:
@@ -416,7 +418,7 @@ class ConversationHistory:
         turn = self.turn(turn_id)
         return None if turn is None else turn.state
 
-    def end_of_turn(self, turn_id: str) -> ModelOutputEntry | FaultEntry | None:
+    def end_of_turn(self, turn_id: str) -> ModelOutputEntry | ToolResultsEntry | FaultEntry | None:
         turn = self.turn(turn_id)
         return None if turn is None else turn.end
 
@@ -538,6 +540,7 @@ class ConversationHistory:
             self._held.append(entry)
             self.hidden = hidden_after(self.hidden, entry)
             self._active = active
+            self.awaiting_client = self._active.awaiting_client
         else:
             self._begin_at(entry)
         self.head_seq = entry.seq
@@ -562,6 +565,7 @@ class ConversationHistory:
         kept = [entry for entry in self._held if entry.seq in in_force]
         self._held = [*kept, rollback]
         self._active = ActiveEntries(kept)
+        self.awaiting_client = self._active.awaiting_client
         self._before = UnloadedPart(
             first_seq=rollback.to_seq + 1,
             trimmed_through=self._before.trimmed_through,

@@ -50,6 +50,8 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     duration: float
     timestamp: datetime
     blob: BlobReference | None = None
+    by_client: bool | None = None
+    """Whether the client that sent the prompt runs it."""
 
 
 class ChatMessage(Struct, frozen=True, kw_only=True):
@@ -69,6 +71,8 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
     """The reason why it does not fit the schema of the prompt; another answer follows."""
     continues: int | None = None
     """The seq of the answer that the model is asked to go on with."""
+    results_seq: int | None = None
+    """The entry with the tool results that came with a prompt."""
     stop_reason: str | None = None
     fallback_from: Mapping[str, JsonValue] | None = None
 
@@ -152,6 +156,7 @@ def chat_message(
         redacted_at=entry.redacted_at,
         rejected=entry.rejected if isinstance(entry, ModelOutputEntry) else None,
         continues=entry.continues if isinstance(entry, ModelInputEntry) else None,
+        results_seq=entry.results_seq if isinstance(entry, ModelInputEntry) else None,
         stop_reason=entry.stop_reason if isinstance(entry, ModelOutputEntry) else None,
         fallback_from=entry.fallback_from if isinstance(entry, ModelOutputEntry) else None,
     )
@@ -199,6 +204,7 @@ def _joined(
             duration=0.0 if result is None else result.duration,
             timestamp=entry.timestamp if result is None else result.timestamp,
             blob=None if result is None else result.blob,
+            by_client=call.by_client or None,
         )
         for call, result in zip(entry.tool_calls, results, strict=False)
     )

@@ -31,13 +31,13 @@ from nplt_storage.entries import (
     ClearEntry,
     Entry,
     EpochEntry,
-    FaultEntry,
     ForkedEntry,
     LevelOfDetail,
     ModelInputEntry,
     ModelOutputEntry,
     RollbackEntry,
     ToolResultsEntry,
+    ends_turn,
 )
 from nplt_storage.json_values import JsonObject, JsonValue
 from nplt_storage.messages import (
@@ -590,26 +590,32 @@ class _ResultFinder:
         self._noted_through = max(self._noted_through, entry.seq)
         if isinstance(entry, ToolResultsEntry):
             self._results[entry.turn_id, entry.call] = entry
-        elif isinstance(entry, FaultEntry) or (
-            isinstance(entry, ModelOutputEntry) and entry.ends_turn
-        ):
+        elif ends_turn(entry):
             self._ended.add(entry.turn_id)
         elif isinstance(entry, ForkedEntry):
             self._forked_at = max(self._forked_at, entry.seq)
         return entry
 
     def results_for(self, entry: MessageEntry) -> ResultsByCall:
-        if isinstance(entry, ModelOutputEntry) and entry.tool_calls and not entry.ends_turn:
+        if not isinstance(entry, ModelOutputEntry) or not entry.tool_calls:
+            return self._results
+        if entry.awaits_client or not entry.ends_turn:
             noted = max(self._noted_through, entry.seq)
             if not self._is_settled(entry) and (through := self._left_at(entry.seq)) > noted:
                 for later in self.after(noted):
-                    if self._is_settled(entry) or later.seq >= through:
+                    if self._is_settled(entry, later) or later.seq >= through:
                         break
         return self._results
 
-    def _is_settled(self, entry: ModelOutputEntry) -> bool:
-        has_results = (entry.turn_id, entry.call) in self._results
-        return has_results or entry.turn_id in self._ended or entry.seq < self._forked_at
+    def _is_settled(self, entry: ModelOutputEntry, later: Entry | None = None) -> bool:
+        """Whether no other results can follow. Those that a client brings come before the next
+        output of another turn; `later` is the last entry that was read."""
+        results = self._results.get((entry.turn_id, entry.call))
+        if results is not None and not results.awaits_client:
+            return True
+        if any(call.by_client for call in entry.tool_calls):
+            return isinstance(later, ModelOutputEntry) and later.turn_id != entry.turn_id
+        return entry.turn_id in self._ended or entry.seq < self._forked_at
 
     def _left_at(self, seq: int) -> float:
         """The last entry before the next hidden range that ends with a rollback; no turn continues

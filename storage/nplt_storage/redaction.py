@@ -64,7 +64,15 @@ def _without_words(entry: Entry) -> Entry:
     match entry:
         case ModelInputEntry():
             # `message_id` stays: a prompt that is sent again must not run again.
-            return replace(entry, content=REDACTED, attachments=(), options={}, sections=None)
+            return replace(
+                entry,
+                content=REDACTED if entry.content else "",
+                attachments=(),
+                options={},
+                sections=None,
+                tools=(),
+                body_sha256=None,
+            )
         case ModelOutputEntry():
             calls = (
                 replace(

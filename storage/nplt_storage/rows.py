@@ -26,6 +26,7 @@ from nplt_storage.entries import (
     CheckpointEntry,
     ClearEntry,
     CompactionEntry,
+    Door,
     Entry,
     EpochEntry,
     FaultEntry,
@@ -38,6 +39,7 @@ from nplt_storage.entries import (
     RenamedEntry,
     RollbackEntry,
     SystemInstructionEntry,
+    ToolResultsEntry,
     WidgetEntry,
 )
 from nplt_storage.json_values import JsonObject, JsonValue
@@ -187,6 +189,8 @@ class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     billed_details: BilledDetails = ()
     options: tuple[tuple[str, str | int | float], ...] = ()
     """The options of prompts that give none: effort, temperature, length."""
+    door: Door | None = None
+    """How the last prompt came; `None` in records of older versions."""
     first_seq: int = 1
     """The oldest stored entry, in a backend that trims."""
     answers: tuple[int, ...] = ()
@@ -250,7 +254,7 @@ def _take_in(values: dict[str, Any], entry: Entry) -> None:
     match entry:
         case ModelInputEntry() | ModelOutputEntry():
             _take_in_message(values, entry)
-        case FaultEntry() | ApprovalEntry():
+        case FaultEntry() | ApprovalEntry() | ToolResultsEntry():
             _take_in_progress(values, entry)
         case RenamedEntry():
             values |= {"name": entry.name, "named": True}
@@ -288,21 +292,29 @@ def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutpu
     if not goes_on and (preview := preview_of(entry.content)):
         values["preview"] = preview
     if isinstance(entry, ModelInputEntry):
-        if not values["named"]:
+        if not values["named"] and entry.content.strip():
             values |= {"name": name_from(entry.content), "named": True}
         if entry.turn_id is not None:
             others = values["unfinished"] and _without(values["unfinished"], entry.turn_id)
             values["unfinished"] = (*others, (entry.turn_id, entry.seq))
             values["running_since"] = values["running_since"] or entry.timestamp
         values["failed_seq"] = 0
+        values["door"] = entry.door or values["door"]
         return
     _bill(values, entry)
-    if entry.ends_turn:
+    if entry.ends_turn and not entry.tool_calls:
         values["answers"] = (*values["answers"][1 - UNREAD_MAX :], entry.seq)
+    if entry.ends_turn:
         _end_turn(values, entry)
 
 
-def _take_in_progress(values: dict[str, Any], entry: FaultEntry | ApprovalEntry) -> None:
+def _take_in_progress(
+    values: dict[str, Any], entry: FaultEntry | ApprovalEntry | ToolResultsEntry
+) -> None:
+    if isinstance(entry, ToolResultsEntry):
+        if entry.awaits_client:
+            _end_turn(values, entry)
+        return
     if isinstance(entry, ApprovalEntry):
         others = tuple(one for one in values["asking"] if one != entry.approval_id)
         values["asking"] = (*others, entry.approval_id) if entry.state == "asked" else others
@@ -313,7 +325,9 @@ def _take_in_progress(values: dict[str, Any], entry: FaultEntry | ApprovalEntry)
     _bill(values, entry)
 
 
-def _end_turn(values: dict[str, Any], entry: ModelOutputEntry | FaultEntry) -> None:
+def _end_turn(
+    values: dict[str, Any], entry: ModelOutputEntry | FaultEntry | ToolResultsEntry
+) -> None:
     unfinished = values["unfinished"] = _without(values["unfinished"], entry.turn_id)
     values["running_since"] = entry.timestamp if unfinished else None
     values["asking"] = ()
@@ -402,7 +416,7 @@ def _single_line(text: str) -> str:
 
 
 _LEFT_OUT_IF_EMPTY: Final = (
-    *("lost", "billed_details", "options"),
+    *("lost", "billed_details", "options", "door"),
     *("answers", "failed_seq", "asking", "running_since"),
 )
 """Fields that earlier versions do not know."""

@@ -1,6 +1,7 @@
 """The turns of a conversation as its record holds them, and what may follow in each state.
 
-A turn begins with a stored prompt and ends with an answer, a partial answer or a fault. Its state
+A turn begins with a stored prompt and ends with an answer, a partial answer or a fault, or with
+calls of tools that its client runs: their results come later, with another prompt. Its state
 follows from its entries alone, so it is the same after a restart. `TURN_STATES` lists which
 entries each state allows and the state that follows; an entry that is not listed is refused with
 `BadEntry`. docs/architecture.md shows the same table. What a file holds is accepted whatever
@@ -43,6 +44,8 @@ class StoredTurnState(Enum):
     """The latest output calls tools, which have no results yet."""
     BETWEEN_CALLS = "between calls"
     """The model is to be called again, with results or after a rejected answer."""
+    AWAITS_CLIENT = "waits for its client"
+    """The turn has ended with calls whose results its client has yet to bring."""
     OVER = "over"
 
     __hash__ = object.__hash__  # the one of Enum is written in Python, and slow
@@ -51,7 +54,9 @@ class StoredTurnState(Enum):
 class StoredTurnStep(Enum):
     PROMPT = "a prompt"
     TOOL_CALLS = "an output that calls tools"
+    CLIENT_CALLS = "an output that calls only its client's tools"
     RESULTS = "results"
+    OWN_RESULTS = "results, except those of its client"
     REJECTED = "a rejected answer"
     ANSWER = "an answer, whole or partial"
     FAULT = "a fault"
@@ -66,17 +71,24 @@ TURN_STATES: Final[Mapping[StoredTurnState, Mapping[StoredTurnStep, StoredTurnSt
     _S.WITHOUT_PROMPT: {},
     _S.WAITING: {
         _E.TOOL_CALLS: _S.IN_TOOLS,
+        _E.CLIENT_CALLS: _S.AWAITS_CLIENT,
         _E.REJECTED: _S.BETWEEN_CALLS,
         _E.ANSWER: _S.OVER,
         _E.FAULT: _S.OVER,
     },
-    _S.IN_TOOLS: {_E.RESULTS: _S.BETWEEN_CALLS, _E.FAULT: _S.OVER},
+    _S.IN_TOOLS: {
+        _E.RESULTS: _S.BETWEEN_CALLS,
+        _E.OWN_RESULTS: _S.AWAITS_CLIENT,
+        _E.FAULT: _S.OVER,
+    },
     _S.BETWEEN_CALLS: {
         _E.TOOL_CALLS: _S.IN_TOOLS,
+        _E.CLIENT_CALLS: _S.AWAITS_CLIENT,
         _E.REJECTED: _S.BETWEEN_CALLS,
         _E.ANSWER: _S.OVER,
         _E.FAULT: _S.OVER,
     },
+    _S.AWAITS_CLIENT: {_E.RESULTS: _S.OVER},
     _S.OVER: {},
 }
 
@@ -86,7 +98,7 @@ class Turn(Struct, kw_only=True, gc=False):
     """The seq of its prompt or, without a prompt, of its first entry."""
     prompt: ModelInputEntry | None = None
     entries: list[ContextEntry] = field(default_factory=list)
-    end: ModelOutputEntry | FaultEntry | None = None
+    end: ModelOutputEntry | ToolResultsEntry | FaultEntry | None = None
     awaiting_results: ModelOutputEntry | None = None
     """The latest output, while its calls have no results."""
     last_call: int = -1
@@ -96,7 +108,7 @@ class Turn(Struct, kw_only=True, gc=False):
     @property
     def stored_state(self) -> StoredTurnState:
         if self.is_over:
-            return _S.OVER
+            return _S.AWAITS_CLIENT if self.awaits_client else _S.OVER
         if self.prompt is None:
             return _S.WITHOUT_PROMPT
         if self.awaiting_results is not None:
@@ -122,8 +134,18 @@ class Turn(Struct, kw_only=True, gc=False):
         return self.end is not None or self.abandoned
 
     @property
+    def awaits_client(self) -> bool:
+        """Whether it has ended, and its client has yet to bring results."""
+        end = self.end
+        return (
+            self.awaiting_results is not None
+            and isinstance(end, ModelOutputEntry | ToolResultsEntry)
+            and end.awaits_client
+        )
+
+    @property
     def open_tool_calls(self) -> tuple[ToolCallRequest, ...]:
-        if self.is_over or self.awaiting_results is None:
+        if self.awaiting_results is None or (self.is_over and not self.awaits_client):
             return ()
         return self.awaiting_results.tool_calls
 
@@ -133,13 +155,13 @@ def step_of(entry: ContextEntry | FaultEntry) -> StoredTurnStep:
         case ModelInputEntry():
             return _E.PROMPT
         case ToolResultsEntry():
-            return _E.RESULTS
+            return _E.OWN_RESULTS if entry.awaits_client else _E.RESULTS
         case FaultEntry():
             return _E.FAULT
         case _:
-            if entry.ends_turn:
-                return _E.ANSWER
-            return _E.TOOL_CALLS if entry.tool_calls else _E.REJECTED
+            if not entry.ends_turn:
+                return _E.TOOL_CALLS if entry.tool_calls else _E.REJECTED
+            return _E.CLIENT_CALLS if entry.tool_calls and entry.awaits_client else _E.ANSWER
 
 
 def check_step(entry: ContextEntry | FaultEntry, turn: Turn | None) -> None:
@@ -149,7 +171,7 @@ def check_step(entry: ContextEntry | FaultEntry, turn: Turn | None) -> None:
         raise BadEntry(_why_not(state, step, entry.turn_id or ""))
     match entry:
         case ModelInputEntry():
-            if not entry.content.strip():
+            if not entry.content.strip() and entry.results_seq is None:
                 raise BadEntry("a prompt is not blank")
             if not entry.turn_id:
                 raise BadEntry("a prompt begins a turn: it needs a turn_id")

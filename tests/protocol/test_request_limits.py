@@ -115,7 +115,7 @@ def test_session_update_can_undelete_but_not_delete() -> None:
 
 @pytest.mark.parametrize("inner", ["1", "[]", "{}", '"x"', "null"])
 def test_list_elements_count_like_json_keys(inner: str) -> None:
-    limits = WireLimits(json_keys_max=10)
+    limits = WireLimits(json_keys_max=1, prompt_json_keys_max=10)
     for count, is_refused in ((8, False), (9, True)):  # `text` and `ignored` are two more
         listed = ",".join([inner] * count)
         payload = f'{{"text": "x", "ignored": [{listed}]}}'.encode()

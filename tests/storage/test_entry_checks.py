@@ -109,7 +109,7 @@ def _sections(name: str, text: str) -> LevelOfDetailSections:
         (_request(raw_arguments=HALF), "raw_arguments holds a lone surrogate"),
         (_request(arguments={"n": 2**64}), "arguments holds an integer beyond 64 bits"),
         (_result(result=HALF), "result.result holds a lone surrogate"),
-        (_result(status="pending"), "not one of success, failed, skipped"),
+        (_result(status="asked"), "not one of success, failed, skipped, pending"),
         (_result(duration=float("nan")), "duration holds nan"),
         (_result(timestamp=datetime(2026, 1, 1)), "timestamp has no time zone"),
         (FaultEntry(content="x", code="x", state="completed"), "not one of"),  # type: ignore[arg-type]

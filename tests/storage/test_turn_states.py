@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from itertools import count
 
 import pytest
+from msgspec.structs import replace
 
 from nplt_storage.entries import (
     FaultEntry,
@@ -29,6 +30,9 @@ from nplt_storage.turns import (
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MODEL = ModelInvocationDescriptor(provider="test", specification="test", model="model")
 CALL = ToolCallRequest(tool_call_id="c1", tool_name="now", raw_arguments="{}", arguments={})
+CLIENT_CALL = ToolCallRequest(
+    tool_call_id="c1", tool_name="now", raw_arguments="{}", arguments={}, by_client=True
+)
 RESULT = ToolCallResult(
     tool_call_id="c1", tool_name="now", status="success", result="", duration=0.0, timestamp=NOW
 )
@@ -42,8 +46,14 @@ def _entry(step: StoredTurnStep, call: int) -> ContextEntry | FaultEntry:
             return ModelOutputEntry(
                 turn_id="t1", call=call, content="", tool_calls=(CALL,), invocation=MODEL
             )
+        case StoredTurnStep.CLIENT_CALLS:
+            return ModelOutputEntry(
+                turn_id="t1", call=call, content="", tool_calls=(CLIENT_CALL,), invocation=MODEL
+            )
         case StoredTurnStep.RESULTS:
             return ToolResultsEntry(turn_id="t1", results=(RESULT,))
+        case StoredTurnStep.OWN_RESULTS:
+            return ToolResultsEntry(turn_id="t1", results=(replace(RESULT, status="pending"),))
         case StoredTurnStep.REJECTED:
             return ModelOutputEntry(
                 turn_id="t1", call=call, content="[]", rejected="no object", invocation=MODEL
@@ -63,6 +73,7 @@ WAYS: dict[StoredTurnState, tuple[StoredTurnStep, ...]] = {
         StoredTurnStep.TOOL_CALLS,
         StoredTurnStep.RESULTS,
     ),
+    StoredTurnState.AWAITS_CLIENT: (StoredTurnStep.PROMPT, StoredTurnStep.CLIENT_CALLS),
     StoredTurnState.OVER: (StoredTurnStep.PROMPT, StoredTurnStep.ANSWER),
 }
 """How each state is reached. A turn without a prompt is not written, only read."""

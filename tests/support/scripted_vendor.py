@@ -34,6 +34,28 @@ def chat(text: str, finish_reason: str = "stop", *, tokens: int = 3) -> Reply:
     return events(*lines, b"data: [DONE]")
 
 
+def chat_calls(*calls: tuple[str, str, str], text: str = "") -> Reply:
+    """A streamed answer of `POST /chat/completions` that calls tools: id, name and arguments of
+    each call."""
+    asked = [
+        {
+            "index": index,
+            "id": call_id,
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        for index, (call_id, name, arguments) in enumerate(calls)
+    ]
+    chunks: list[Json] = [
+        {"choices": [{"index": 0, "delta": {"role": "assistant", "content": text or None}}]},
+        {"choices": [{"index": 0, "delta": {"tool_calls": asked}}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
+        {"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 3}},
+    ]
+    lines = [b"data: " + orjson.dumps({"object": "chat.completion.chunk", **c}) for c in chunks]
+    return events(*lines, b"data: [DONE]")
+
+
 def message(text: str, stop_reason: str = "end_turn", *, tokens: int = 3) -> Reply:
     """A streamed answer of Anthropic's `POST /v1/messages`."""
     parts: list[Json] = [

@@ -22,6 +22,7 @@ from nplt_client.chat.approvals import ApprovalWanted, approval_wanted
 from nplt_client.render.answers import (
     CAN_GO_ON,
     fallback_words,
+    is_silent,
     joined,
     model_of,
     stop_words,
@@ -268,7 +269,7 @@ def _answer_changes(
     match message.get("state"):
         case "interrupted" | "failed" as state:
             yield _ended(turn_id, state, message.get("error") if state == "failed" else None)
-        case "completed" if not message.get("tool_calls") and not message.get("rejected"):
+        case "completed" if _is_last(message):
             model = safe_line(model_of(message) or "")
             yield TurnEnded(
                 turn_id=turn_id,
@@ -279,6 +280,12 @@ def _answer_changes(
             )
         case _:
             pass
+
+
+def _is_last(message: JsonObject) -> bool:
+    """Whether a complete answer ends its turn: it calls no tools but those of its client."""
+    calls = [*objects_in(message.get("tool_calls"))]
+    return all(call.get("by_client") for call in calls) and not message.get("rejected")
 
 
 def cut_words(cut: JsonObject | None) -> str:
@@ -445,7 +452,7 @@ class EventTranslator:
     def _enter(self, event: messages.EntryAdded) -> Iterator[Change]:
         entry, turn_id = event.entry, event.turn_id or word_in(event.entry, "turn_id")
         match entry.get("role"):
-            case "user" if turn_id:
+            case "user" if turn_id and not is_silent(entry):
                 listed = entry.get("attachments")
                 files = [
                     self._files.get(str(file_id)) or attachment_words({"file_id": file_id})

@@ -64,14 +64,22 @@ def fallback_words(
             return ""
 
 
+def is_silent(message: JsonObject) -> bool:
+    """Whether it is a prompt without a text, which only brings tool results."""
+    return message.get("results_seq") is not None and not message.get("content")
+
+
 def joined(messages: Iterable[JsonObject]) -> Iterator[JsonObject]:
     """Joins an answer that was cut with the one that goes on with it, and leaves out the prompt
-    between them. A part whose beginning is not among the messages stays as it is."""
+    between them. A part whose beginning is not among the messages stays as it is. Prompts that only
+    bring tool results are left out too."""
     held: JsonObject | None = None
     held_seq: JsonValue = None
     goes_on: JsonValue = None
     """The turn whose answer goes on with the held one."""
     for message in messages:
+        if is_silent(message):
+            continue
         role, continued = message.get("role"), message.get("continues")
         is_rest = role == "assistant" and goes_on and message.get("turn_id") == goes_on
         if held is not None and role == "user" and continued and continued == held_seq:

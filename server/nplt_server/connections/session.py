@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 import anyio
 import anyio.lowlevel
+from msgspec.structs import replace
 
 from nplt_protocol import (
     ConnectionRefused,
@@ -33,8 +34,10 @@ from nplt_protocol import (
     ServerConnection,
 )
 from nplt_protocol.messages import (
+    Door,
     Hello,
     ModelSwitch,
+    Prompt,
     Reply,
     Request,
     SessionEvent,
@@ -240,6 +243,8 @@ class Session:
     is_authenticated: bool = False
     input_closed: bool = False
     failed_hellos: int = 0
+    door: Door = "nplt"
+    """How its prompts come."""
     challenge: str | None = None
     """The challenge that another server must answer to open a link."""
     conversation: Conversation | FreshConversation | None = None
@@ -354,6 +359,7 @@ class Session:
                 return
         if not presenter.has_handshake and not self.is_authenticated:  # it sends no HELLO
             self.is_authenticated = True
+            self.door = "plain"
             await self._enter_first()
         if isinstance(received, RequestRefused):
             presenter.expect(received.type)
@@ -369,6 +375,8 @@ class Session:
 
     async def _handle(self, received: RequestReceived, presenter: Presenter) -> None:
         request = received.request
+        if type(request) is Prompt:
+            request = self.signed(request)
         # A model switch typed as a chat text gets the reply of a switch.
         is_switch = isinstance(request, ModelSwitch)
         message_type = MessageType.MODEL_SWITCH if is_switch else received.type
@@ -390,6 +398,10 @@ class Session:
                 await self.use_relay().ask_owner(error, request, pending, current_id)
         except Exception as error:
             self.refuse(pending, error)
+
+    def signed(self, prompt: Prompt) -> Prompt:
+        """The prompt, with the way it came and the name of its client."""
+        return replace(prompt, door=self.door, client=self.client_name or None)
 
     def use_relay(self) -> Relay:
         if self.relay is NO_RELAY:

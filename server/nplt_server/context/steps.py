@@ -78,8 +78,8 @@ def steps_from(
 
 def _whole(step: ContextStep) -> ContextStep:
     match step:
-        case (ModelInputEntry(),):
-            return step
+        case (ModelInputEntry() as prompt,):
+            return step if prompt.content or not prompt.is_silent else ()
         case (ModelOutputEntry(rejected=str(fault)) as output,) if output.content.strip():
             request = ModelInputEntry(content=_REPAIR_REQUEST.format(fault=fault))
             return output, structs.replace(request, seq=output.seq, timestamp=output.timestamp)

@@ -130,7 +130,7 @@ class AgentState:
         """Adds the live screen to a prompt. A prompt that waits behind another turn gets none: it
         would be out of date when the prompt's turn begins, and that other turn shows the
         changes."""
-        if not draft.content.strip():
+        if not draft.content.strip() and draft.results_seq is None:
             raise BadEntry("a prompt is not blank")
         if self._record.history.unfinished_turns():
             return draft

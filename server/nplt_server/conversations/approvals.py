@@ -213,7 +213,7 @@ class Approvals:
             return False
         last = last_words_of_step(self._record.history, turn_id)
         tool_calls = self._record.history.open_tool_calls(turn_id)
-        words = [last.get(tool_call.tool_call_id) for tool_call in tool_calls]
+        words = [last.get(each.tool_call_id) for each in tool_calls if not each.by_client]
         never_begun = all(word is not None and word.state != "allowed" for word in words)
         only_waits = never_begun and any(word and self.holds(word.approval_id) for word in words)
         if only_waits:

@@ -25,6 +25,7 @@ from nplt_server.conversations.record import QUICK_ENTRIES_MAX, ConversationReco
 from nplt_server.conversations.services import Compressible, OverThreshold, Services
 from nplt_server.providers import CallRoom
 from nplt_server.tools import ToolOffer
+from nplt_server.tools.client_tools import offer_for
 from nplt_storage.entries import (
     Entry,
     EpochEntry,
@@ -63,6 +64,8 @@ class ContextManager:
         """Models whose token correction was searched for in the record."""
         self._without_tools: set[str] = set()
         """Models whose windows have no room for tools, and that were called without them."""
+        self._last_offer: tuple[ModelInputEntry, ToolOffer, ToolOffer] | None = None
+        """The last prompt that brought tools, the server's tools then, and what was offered."""
         self._attachments: AttachmentReader | None = None
         self._computed: tuple[ConversationHistory | None, int] = (None, 0)
         """The history used in the last computation, and its `head_seq` then."""
@@ -141,9 +144,18 @@ class ContextManager:
 
     # Before a call
 
-    def call_budget(self, model: str, *, tokens_max: int | None = None) -> CallBudget:
+    def call_budget(
+        self,
+        model: str,
+        *,
+        prompt: ModelInputEntry | None = None,
+        tokens_max: int | None = None,
+    ) -> CallBudget:
+        """`prompt`: the one that is answered, because it may bring tools of its own."""
         services = self.services
         offer = self._tools.offer
+        if prompt is not None and (prompt.tools or prompt.offer):
+            offer = self._offer_for(prompt, offer)
         facts = services.models.facts(model)
         if facts.counts_tokens:
             self._load_correction(model)
@@ -171,17 +183,25 @@ class ContextManager:
             takes_pdfs=facts.takes_pdfs,
         )
 
+    def _offer_for(self, prompt: ModelInputEntry, own: ToolOffer) -> ToolOffer:
+        known = self._last_offer
+        if known is None or known[0] is not prompt or known[1] is not own:
+            known = self._last_offer = (prompt, own, offer_for(prompt, own))
+        return known[2]
+
     async def prepare(
         self,
-        turn_id: str,
+        prompt: ModelInputEntry,
         model: str,
         compressible: Compressible,
         *,
         tokens_max: int | None = None,
     ) -> ContextView:
-        """The context of the turn's next call. Writes an epoch entry first if one is due."""
+        """The context of the next call of the prompt's turn. Writes an epoch entry first if one is
+        due."""
+        turn_id = prompt.turn_id or ""
         await self.ready()
-        call_budget = self.call_budget(model, tokens_max=tokens_max)
+        call_budget = self.call_budget(model, prompt=prompt, tokens_max=tokens_max)
         view = await self._view_or_epoch(turn_id, call_budget)
         while isinstance(view, EpochEntry):
             await self._begin_due_epoch(view, turn_id, compressible)

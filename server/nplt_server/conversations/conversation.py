@@ -9,7 +9,7 @@ conversation, not to a connection: a client that leaves stops nothing. The turn 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from nplt_protocol.codec import to_object
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.messages import Attach, Attached, Prompt, Receipt, UsageAccount
+from nplt_protocol.messages import Attach, Attached, Prompt, Receipt, ToolResult, UsageAccount
 from nplt_server.conversations.agent_state import AgentState, MessageEntry
 from nplt_server.conversations.approvals import Approvals
 from nplt_server.conversations.broadcast import CLIENTS_MAX, NO_CLIENT, Broadcast, ConnectedClient
@@ -34,6 +34,7 @@ from nplt_server.conversations.summarizer import ConversationNamer, Summarizer
 from nplt_server.conversations.turn_queue import QueuedJob, TurnQueue
 from nplt_server.histories import HistoryProfile
 from nplt_server.tasks import Activity, call_guarded
+from nplt_server.tools.client_tools import results_brought, stored_tools
 from nplt_storage.active_entries import is_in
 from nplt_storage.entries import (
     AttachmentEntry,
@@ -56,6 +57,8 @@ log = logging.getLogger(__name__)
 
 ATTACHMENTS_MAX = 32
 _WHOLE_REASONS = (None, "end")
+_SHOWN_CHARACTERS_MAX = 10_000
+"""An event shows this much of an instruction; the entry has all of it."""
 
 _Given = TypeVar("_Given")
 _DraftT = TypeVar("_DraftT", RollbackEntry, RollbackEntry | None)
@@ -98,9 +101,11 @@ class FreshConversation:
 
 
 def _in_words(prompt: Prompt) -> Prompt:
-    """The prompt with a text, also if it only asks the model to go on."""
-    goes_on = prompt.continues and not prompt.text.strip()
-    return replace(prompt, text=GO_ON) if goes_on else prompt
+    """The prompt with a text, also if it only asks the model to go on; without one if it only
+    brings tool results."""
+    if prompt.text.strip():
+        return prompt
+    return replace(prompt, text=GO_ON if prompt.continues else "")
 
 
 class Conversation:
@@ -232,6 +237,7 @@ class Conversation:
             await self.queue.write_ends()
         if len(prompt.text) > SHORT_CHARACTERS_MAX or prompt.attachments:
             await self._check_fits(prompt, draft)
+        brought = await self._results_brought(prompt.results) if prompt.results else None
         async with self.record.exclusive():
             self.check_open()
             sent_as = prompt.message_id
@@ -239,28 +245,7 @@ class Conversation:
             if earlier is not None:
                 call_guarded(receipt, self._second_receipt(prompt, earlier))
                 return
-            if prompt.attachments:
-                await self._check_attachments(prompt.attachments)
-            rollback = None
-            if prompt.replace_from is not None:
-                self.check_at_rest()
-                rollback = await rollback_before(self.record, prompt.replace_from)
-                self.check_at_rest()
-            if prompt.continues:
-                self.check_at_rest()
-                draft = replace(draft, continues=self._unfinished_answer().seq)
-            self.check_open()
-            self._check_room()
-            if rollback is not None:
-                rollback = await self.record.append(rollback)
-            try:
-                if rollback is not None:
-                    self.check_open()
-                entry = await self.record.append(self.state.draft_model_input(draft))
-            except Exception:
-                if rollback is not None:
-                    await self._redo(rollback)
-                raise
+            entry = await self._store(prompt, draft, brought)
             ahead = self.queue.add_prompt(entry)
             # Its task is there before the receipt is queued for sending, so that the receipt
             # and the turn's first events leave in one write.
@@ -281,6 +266,74 @@ class Conversation:
             # A prompt that was stored before gets its receipt again.
             if not prompt.message_id or await self._earlier_prompt(prompt.message_id) is None:
                 raise
+
+    async def _store(
+        self, prompt: Prompt, draft: ModelInputEntry, brought: ToolResultsEntry | None
+    ) -> ModelInputEntry:
+        """Writes the prompt, after what comes with it: a rollback, tool results, an instruction.
+        Called inside the exclusive section."""
+        if prompt.attachments:
+            await self._check_attachments(prompt.attachments)
+        rollback = None
+        if prompt.replace_from is not None:
+            self.check_at_rest()
+            rollback = await rollback_before(self.record, prompt.replace_from)
+            self.check_at_rest()
+        if prompt.continues:
+            self.check_at_rest()
+            draft = replace(draft, continues=self._unfinished_answer().seq)
+        self.check_open()
+        self._check_room()
+        if prompt.results:
+            draft = replace(draft, results_seq=await self._store_results(prompt, brought))
+        if rollback is not None:
+            rollback = await self.record.append(rollback)
+        try:
+            if rollback is not None:
+                self.check_open()
+            if prompt.system is not None:
+                await self.set_system(prompt.system)
+            return await self.record.append(self.state.draft_model_input(draft))
+        except Exception:
+            if rollback is not None:
+                await self._redo(rollback)
+            raise
+
+    async def _results_brought(self, results: Sequence[ToolResult]) -> ToolResultsEntry | None:
+        """Drafts the entry with the results of the calls that wait for them; `None` if there are no
+        such calls. Called outside of the exclusive section, because a long result is stored as a
+        file of its own."""
+        for turn_id, turn in tuple(self.history.awaiting_client.items()):
+            drafted = results_brought(turn, results, self.services.tools)
+            whole = tuple([await self.record.keep_whole(each) for each in drafted])
+            return ToolResultsEntry(turn_id=turn_id, results=whole)
+        return None
+
+    async def _store_results(self, prompt: Prompt, draft: ToolResultsEntry | None) -> int:
+        """Writes the results and returns the seq of their entry. They may be there already, if an
+        earlier attempt of the same request stored them, but not the prompt."""
+        if draft is not None and draft.turn_id in self.history.awaiting_client:
+            return (await self.state.append_tool_results(draft)).seq
+        brought = {result.tool_call_id for result in prompt.results}
+        for entry in reversed(self.history.active):
+            if isinstance(entry, ModelInputEntry | ModelOutputEntry):
+                break
+            if isinstance(entry, ToolResultsEntry):
+                if brought <= {result.tool_call_id for result in entry.results}:
+                    return entry.seq
+                break
+        raise RequestError(
+            ErrorCode.CONFLICT,
+            "no tool call waits for these results; another prompt may have come before them",
+            field="results",
+        )
+
+    async def set_system(self, instruction: str) -> None:
+        """Takes effect with the next call, which begins a new epoch. Setting the same instruction
+        again changes nothing, so the provider's prompt cache stays valid."""
+        self.check_open()
+        if await self.state.set_system_instruction(instruction):
+            self.announce("system", {"system": instruction[:_SHOWN_CHARACTERS_MAX]})
 
     async def _redo(self, rollback: RollbackEntry) -> None:
         """Reverts a rollback, because the prompt that should follow it can't be written."""
@@ -316,6 +369,11 @@ class Conversation:
             attachments=prompt.attachments,
             options=prompt.options,
             metadata={**prompt.metadata, **role},
+            tools=stored_tools(prompt.tools) if prompt.tools else (),
+            offer=prompt.offer,
+            door=prompt.door,
+            client=prompt.client,
+            body_sha256=prompt.body_sha256,
         )
 
     def _unfinished_answer(self) -> ModelOutputEntry:

@@ -285,7 +285,7 @@ class ModelCaller:
     async def _ask(self, form: RequestForm | None, *, answer_only: bool) -> CallOutcome:
         room, limits = self._room, self._limits
         view = self._view = await self._context.prepare(
-            self._turn_id,
+            self._prompt,
             self.model,
             self._compressible,
             tokens_max=None if room is None else room.context_tokens,
@@ -514,7 +514,9 @@ class ModelCaller:
         if not refused or self._tries.has_dropped_reasoning:
             return False
         self._tries.has_dropped_reasoning = True
-        await self._context.begin_epoch_for("reasoning", self._context.call_budget(self.model))
+        await self._context.begin_epoch_for(
+            "reasoning", self._context.call_budget(self.model, prompt=self._prompt)
+        )
         self._announce_retry(f"{error}; {self.model} is asked again without what it had thought")
         return True
 

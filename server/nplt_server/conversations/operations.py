@@ -42,8 +42,6 @@ from nplt_storage.maintenance.sources import InOneGo, NotAConversation, opened
 
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that command a terminal, line ends among them."""
-_SHOWN_CHARACTERS_MAX: Final = 10_000
-"""An event shows this much of an instruction; the entry has all of it."""
 
 
 async def find_or_create(
@@ -109,14 +107,6 @@ async def set_options(conversation: Conversation, changes: JsonObject) -> None:
 async def clear(conversation: Conversation) -> Cleared:
     through = await conversation.clear_messages()
     return Cleared(session_id=conversation.session_id, cleared_through_seq=through)
-
-
-async def set_system(conversation: Conversation, instruction: str) -> None:
-    """Takes effect with the next call, which begins a new epoch. Setting the same instruction again
-    changes nothing, so the provider's prompt cache stays valid."""
-    conversation.check_open()
-    if await conversation.state.set_system_instruction(instruction):
-        conversation.announce("system", {"system": instruction[:_SHOWN_CHARACTERS_MAX]})
 
 
 async def unhide(conversation: Conversation, seq: int) -> None:

@@ -68,7 +68,9 @@ def _view_of(draft: ModelInputEntry, model: str, context: ContextManager) -> Con
     """`None` if not even the shortest prompt fits: the call says why."""
     prompt = context.state.draft_model_input(draft)
     try:
-        return context.expected_projection().context(prompt, context.call_budget(model))
+        return context.expected_projection().context(
+            prompt, context.call_budget(model, prompt=draft)
+        )
     except WindowTooSmall:
         return None
 

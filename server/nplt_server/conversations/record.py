@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 import anyio
+from msgspec.structs import replace
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
@@ -39,6 +40,7 @@ from nplt_storage.entries import (
     ModelSwitchedEntry,
     RollbackEntry,
     SystemInstructionEntry,
+    ToolCallResult,
 )
 from nplt_storage.errors import (
     ConversationExists,
@@ -344,6 +346,19 @@ class ConversationRecord:
         if self._record is None:
             return None
         return self._record.journal_delta(turn_id, call, kind, text)
+
+    async def keep_whole(self, result: ToolCallResult) -> ToolCallResult:
+        """Stores a result over the size limit as a blob; the entry holds its beginning. Not to be
+        called inside `exclusive`."""
+        bytes_max = self._services.limits.tool_result_bytes_max
+        if len(result.result) * 4 <= bytes_max:
+            return result
+        data = result.result.encode()
+        if len(data) <= bytes_max:
+            return result
+        blob = await (await self.open()).keep_blob(data)
+        beginning = data[:bytes_max].decode(errors="ignore")
+        return replace(result, result=beginning, blob=blob)
 
     # Opening and closing
 

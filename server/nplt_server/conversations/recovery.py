@@ -137,12 +137,13 @@ def _interrupted_step(
     if turn is None or turn.awaiting_results is None or turn.is_over:
         return None
     last = last_words_of_step(history, turn_id)
+    own_calls = [each for each in turn.open_tool_calls if not each.by_client]
     results = {
         tool_call.tool_call_id: _result_by_record(tool_call, last, _STOPPED, tools)
-        for tool_call in turn.open_tool_calls
+        for tool_call in own_calls
         if not is_open_question(last.get(tool_call.tool_call_id), now)
     }
-    if len(results) == len(turn.open_tool_calls):
+    if len(results) == len(own_calls):
         return None
     usage: dict[str, int] = {}
     for entry in turn.entries:

@@ -58,6 +58,7 @@ class SessionRows:
             model=self._services.router.choose(row.model),
             state=self._state(row, seen_seq),
             preview=row.preview,
+            door=row.door,
             pinned=row.pinned,
             archived=row.archived,
             damaged=row.damaged,

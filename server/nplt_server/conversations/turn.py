@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from time import monotonic
 from typing import Final, Literal, TypeVar
 
@@ -46,9 +47,9 @@ from nplt_server.errors import (
     error_to_tell,
 )
 from nplt_server.tools import ToolFailed
+from nplt_server.tools.client_tools import marked, results_skipped
 from nplt_storage.entries import (
     AttachmentEntry,
-    BlobReference,
     Entry,
     FaultEntry,
     ModelInputEntry,
@@ -363,6 +364,7 @@ class TurnRun:
 
     async def _run_calls(self) -> TurnFinished:
         """The loop: a call, then its tools, until a call returns an answer."""
+        await self._skip_calls_of_clients()
         calls_max, first = self.services.limits.calls_max, self.call
         for call in range(first, calls_max):
             self.call = call
@@ -372,11 +374,13 @@ class TurnRun:
                 output = await self._call_model()
                 if output.rejected is not None:
                     continue
-                if not output.tool_calls:
+                if not output.tool_calls or output.awaits_client:
                     return self.finished("completed", output.seq, stop_reason=output.stop_reason)
                 self._results = {}
             await self._execute_tools()
-            await self._write_results(why_skipped=self.why_stopped())
+            results = await self._write_results(why_skipped=self.why_stopped())
+            if results is not None and results.awaits_client:
+                return self.finished("completed", results.seq, stop_reason="tool_calls")
         raise AnswerRejected(
             ErrorCode.PROVIDER_REFUSED,
             f"the model called tools in {calls_max} steps without an answer; ask it to go on",
@@ -395,6 +399,8 @@ class TurnRun:
         if self.events.held:
             await self._wait_until_sent()
         draft = made.entry(self.turn_id, self.call, self.services.new_entry_id)
+        if self.prompt.tools:
+            draft = marked(draft, self.prompt)
         if "schema" in self.prompt.options and not draft.tool_calls:
             draft = replace(draft, rejected=await self._why_rejected(draft))
         entry = await self.until_stored(lambda: self.context.state.append_model_output(draft))
@@ -465,9 +471,16 @@ class TurnRun:
         turn does not repeat tool calls that have results. A tool call that was not approved
         before the turn was suspended gets no result."""
         waiting = self.record.history.open_tool_calls(self.turn_id)
-        await self.services.tools.run_all(
-            tuple(each for each in waiting if each.tool_call_id not in self._results), self
-        )
+        due = (each for each in waiting if each.tool_call_id not in self._results)
+        await self.services.tools.run_all(tuple(each for each in due if not each.by_client), self)
+
+    async def _skip_calls_of_clients(self) -> None:
+        """Writes results for the calls with which an earlier turn ended, if its client has not
+        brought any: models and their providers are never shown a call without its result."""
+        for turn_id, turn in tuple(self.record.history.awaiting_client.items()):
+            results = results_skipped(turn, self.services.tools)
+            draft = ToolResultsEntry(turn_id=turn_id, results=results)
+            await self.until_stored(partial(self.context.state.append_tool_results, draft))
 
     async def ask(self, tool_call: ToolCallRequest) -> str | None:
         """Asks people whether the tool call may run. Returns the reason if it may not. Meanwhile
@@ -513,39 +526,34 @@ class TurnRun:
         self._results[result.tool_call_id] = result
         self.events.tool_finished(result)
 
-    async def _write_results(self, *, why_skipped: str, execute_error: str | None = None) -> None:
+    async def _write_results(
+        self, *, why_skipped: str, execute_error: str | None = None
+    ) -> ToolResultsEntry | None:
         """Writes one entry with the results of all open tool calls. A call without a result
-        counts as skipped. `execute_error`: why the turn ends before they have all run."""
+        counts as skipped, unless its client is yet to run it. `execute_error`: why the turn ends
+        before they have all run."""
         tool_calls = self.record.history.open_tool_calls(self.turn_id)
         if not tool_calls:
-            return
+            return None
         tools = self.services.tools
-        results = [
-            self._results.get(tool_call.tool_call_id) or tools.skipped(tool_call, why_skipped)
-            for tool_call in tool_calls
-        ]
+
+        def missing(call: ToolCallRequest) -> ToolCallResult:
+            is_left_to_client = call.by_client and execute_error is None
+            return tools.pending(call) if is_left_to_client else tools.skipped(call, why_skipped)
+
+        results = [self._results.get(each.tool_call_id) or missing(each) for each in tool_calls]
         stored = tuple([await self._keep_whole(result) for result in results])
         draft = ToolResultsEntry(
             turn_id=self.turn_id, call=self.call, results=stored, execute_error=execute_error
         )
-        await self.until_stored(lambda: self.context.state.append_tool_results(draft))
+        return await self.until_stored(lambda: self.context.state.append_tool_results(draft))
 
     async def _keep_whole(self, result: ToolCallResult) -> ToolCallResult:
-        """Stores a result over the size limit as a blob; the entry holds its beginning."""
-        bytes_max = self.services.limits.tool_result_bytes_max
-        if len(result.result) * 4 <= bytes_max:
+        if len(result.result) * 4 <= self.services.limits.tool_result_bytes_max:
             return result
-        data = result.result.encode()
-        if len(data) <= bytes_max:
-            return result
-        beginning = data[:bytes_max].decode(errors="ignore")
-        blob = None
         with anyio.CancelScope(shield=True):
-            blob = await self.until_stored(lambda: self._keep_blob(data))
-        return replace(result, result=beginning, blob=blob)
-
-    async def _keep_blob(self, data: bytes) -> BlobReference:
-        return await (await self.record.open()).keep_blob(data)
+            return await self.until_stored(lambda: self.record.keep_whole(result))
+        raise AssertionError("a shielded scope is not cancelled")
 
     # Ending it
 

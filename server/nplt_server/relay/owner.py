@@ -37,7 +37,7 @@ from nplt_protocol.link import (
     encode_channel_close,
     encode_channel_data,
 )
-from nplt_protocol.messages import SessionEvent
+from nplt_protocol.messages import Prompt, SessionEvent
 from nplt_protocol.stream import FrameStream
 from nplt_server.connections.session import NO_RELAY, Relay, Session
 from nplt_server.conversations.broadcast import BroadcastEvent
@@ -103,6 +103,10 @@ class ChannelSession(Session):
     @property
     def can_decide(self) -> bool:
         return self.may_decide
+
+    def signed(self, prompt: Prompt) -> Prompt:
+        """The prompt as it is: the edge has signed it."""
+        return prompt
 
     def greet(self) -> None:
         """Does nothing: the edge has greeted its client."""

@@ -64,7 +64,7 @@ async def update(session: Session, request: messages.SessionUpdate, pending: Pen
     if name is not None:
         await operations.rename(conversation, name)
     if request.system is not None:
-        await operations.set_system(conversation, request.system)
+        await conversation.set_system(request.system)
     if request.pinned is not None:
         await conversation.append_entry(PinnedEntry(pinned=request.pinned))
         conversation.announce("pinned", {"pinned": request.pinned})
@@ -198,7 +198,7 @@ async def new(session: Session, request: messages.SessionNew, pending: PendingRe
     if name is not None:
         await operations.rename(conversation, name)
     if request.system:
-        await operations.set_system(conversation, request.system)
+        await conversation.set_system(request.system)
     if model is not None:
         await operations.switch_model(conversation, model)
     session.depart()

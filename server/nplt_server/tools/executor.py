@@ -295,6 +295,16 @@ class ToolExecutor:
     def skipped(self, call: ToolCallRequest, reason: str) -> ToolCallResult:
         return self._result(call, "skipped", reason, 0.0)
 
+    def pending(self, call: ToolCallRequest) -> ToolCallResult:
+        """Stands for the result that the client has yet to bring."""
+        return self._result(call, "pending", "", 0.0)
+
+    def brought(
+        self, call: ToolCallRequest, status: ToolExecutionStatus, text: str
+    ) -> ToolCallResult:
+        """The result of a call that the client has run."""
+        return self._result(call, status, text, 0.0)
+
     def unknown(self, call: ToolCallRequest, reason: str) -> ToolCallResult:
         """The result of a call that may have run and whose own result is lost. It may have had its
         effect, so it is not run again."""

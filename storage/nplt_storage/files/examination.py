@@ -85,6 +85,8 @@ class TurnPairing(Struct):
                 given = [result.tool_call_id for result in entry.results]
                 if asked and given == [call.tool_call_id for call in asked.tool_calls]:
                     del self.waiting[turn_id, entry.call]
+                if entry.awaits_client:
+                    self._end(turn_id)
             case FaultEntry(turn_id=str(turn_id)):
                 self._end(turn_id)
             case ForkedEntry() | RollbackEntry():

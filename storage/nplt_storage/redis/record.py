@@ -29,7 +29,7 @@ from redis.exceptions import RedisError
 
 from nplt_storage.changes import Change, change_by
 from nplt_storage.codec import encode_line
-from nplt_storage.entries import BlobReference, CheckpointEntry, Entry, RollbackEntry
+from nplt_storage.entries import BlobReference, CheckpointEntry, Entry, RollbackEntry, ends_turn
 from nplt_storage.errors import (
     BadEntry,
     ConversationDamaged,
@@ -52,7 +52,7 @@ from nplt_storage.redis.connection import (
 from nplt_storage.redis.live_journal import LiveJournal, LiveText
 from nplt_storage.redis.ownership import Leases, Ownership
 from nplt_storage.redis.streams import NewStream, StreamSource, decode_checkpoint, message_id_of
-from nplt_storage.redis.trimming import TurnSpans, checkpoint_after, ends_turn, trimmed_prompts
+from nplt_storage.redis.trimming import TurnSpans, checkpoint_after, trimmed_prompts
 from nplt_storage.redis.user_lists import UserLists
 from nplt_storage.rows import (
     Checkpoint,

@@ -20,10 +20,9 @@ from nplt_storage.active_entries import is_in
 from nplt_storage.entries import (
     CheckpointEntry,
     Entry,
-    FaultEntry,
     ForkedEntry,
-    ModelOutputEntry,
     RollbackEntry,
+    ends_turn,
 )
 from nplt_storage.history import Ranges
 from nplt_storage.redis.connection import Argument
@@ -90,12 +89,6 @@ class TurnSpans:
             turn.is_ended, turn.is_hidden, turn.counts = True, begins, not (begins or ends)
             # The remaining part of a turn must not be separated from the rollback.
             turn.last = rollback.seq if ends and not begins else max(turn.last, turn.end)
-
-
-def ends_turn(entry: Entry) -> bool:
-    if isinstance(entry, ModelOutputEntry):
-        return entry.ends_turn
-    return isinstance(entry, FaultEntry)
 
 
 def checkpoint_after(
