@@ -54,7 +54,14 @@ async def find_or_create(
         if session_id is not None:
             return await session_manager.get(session_id, user)
         if is_session_id(wanted):
-            return await session_manager.make(wanted, user, history)
+            try:
+                return await session_manager.make(wanted, user, history)
+            except RequestError:
+                # Another server may have created it after the lookup.
+                session_id = await session_manager.lookup(wanted, user)
+                if session_id is None:
+                    raise
+                return await session_manager.get(session_id, user)
         name = checked_name(wanted)
         conversation = session_manager.new(user, history)
         await rename(conversation, name)
