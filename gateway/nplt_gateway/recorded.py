@@ -15,7 +15,14 @@ from msgspec import Struct
 
 from nplt_gateway.answer_pieces import AnswerPiece, CallPiece, Ended, Reasoning, Text
 from nplt_gateway.api_request import ApiRequest
-from nplt_gateway.client_messages import ClientMessage, UserMessage, new_messages
+from nplt_gateway.client_messages import (
+    CallResult,
+    ClientMessage,
+    UserMessage,
+    new_messages,
+    system_text,
+)
+from nplt_gateway.errors import ApiError
 from nplt_gateway.response_ids import ResponseId
 from nplt_gateway.session_pipe import PipeClosed, SessionPipe
 from nplt_gateway.turn_reader import Delta, Over, Stored, TurnPart, TurnReader
@@ -29,6 +36,7 @@ from nplt_protocol.messages import (
     FileMetadata,
     HistoryPage,
     HistoryRequest,
+    OfferedTool,
     Prompt,
     Receipt,
     Redact,
@@ -37,12 +45,15 @@ from nplt_protocol.messages import (
     RolledBack,
     SessionCreated,
     SessionFork,
+    ToolOffering,
+    ToolResult,
 )
 from nplt_server.tools import ToolDescription
 
 log = logging.getLogger(__name__)
 
 _PAGE_ENTRIES: Final = 200
+_TOOLS_HEADER: Final = "x-nplt-tools"
 _CANCEL_HEADER: Final = "x-nplt-cancel-on-disconnect"
 
 
@@ -57,6 +68,25 @@ class NewPrompt(Struct, frozen=True, kw_only=True):
     tools: tuple[ToolDescription, ...]
 
 
+def offer_of(call: ApiRequest) -> ToolOffering:
+    """Returns whose tools to offer. The server's are offered only if the client asks for it,
+    because it does not expect calls that it has no part in."""
+    match call.header(_TOOLS_HEADER).lower():
+        case "" | "client":
+            return "client"
+        case "server":
+            return "server"
+        case "both":
+            return "both"
+        case _:
+            raise ApiError(
+                400,
+                f"{_TOOLS_HEADER} is client, server or both",
+                code="invalid_value",
+                param=_TOOLS_HEADER,
+            )
+
+
 class PromptedTurn:
     """A session, and the turn of the prompt that was sent through it. Close it when the client has
     gone or has all of it."""
@@ -66,6 +96,7 @@ class PromptedTurn:
             call.server, call.user, client=call.client, address=call.connection.address
         )
         self._cancels = call.header(_CANCEL_HEADER).lower() == "true"
+        self._offer: ToolOffering = offer_of(call)
         self._is_open = False
         self.reader: TurnReader | None = None
 
@@ -116,6 +147,19 @@ class PromptedTurn:
             options=new.options,
             metadata=new.metadata,
             attachments=await self._upload(tail),
+            system=system_text(new.messages) or None,
+            tools=tuple(
+                OfferedTool(
+                    name=tool.name, description=tool.description, parameters=tool.parameters
+                )
+                for tool in new.tools
+            ),
+            offer=self._offer,
+            results=tuple(
+                ToolResult(tool_call_id=each.call_id, result=each.text)
+                for each in tail
+                if isinstance(each, CallResult)
+            ),
         )
         receipt = await self._pipe.ask(prompt, Receipt)
         self.reader = TurnReader(self._pipe, receipt.session_id, receipt.turn_id, receipt.seq)

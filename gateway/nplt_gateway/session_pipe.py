@@ -19,6 +19,7 @@ from typing import Self, TypeVar
 from nplt_protocol import (
     FRAME_PAYLOAD_BYTES_MAX,
     ErrorCode,
+    LocalProtocolError,
     MessageType,
     Received,
     RequestError,
@@ -139,7 +140,11 @@ class SessionPipe:
         bytes_max = self._server.wire_limits.message_bytes_max
         reply = self._replies[seq] = asyncio.get_running_loop().create_future()
         for request in requests:
-            frames = encode_request(request, seq, message_bytes_max=bytes_max)
+            try:
+                frames = encode_request(request, seq, message_bytes_max=bytes_max)
+            except LocalProtocolError as error:
+                del self._replies[seq]
+                raise RequestError(ErrorCode.TOO_LARGE, str(error), field="text") from None
             for received in self._connection.receive_data(frames):
                 await self._session.receive(received)
         answer: Reply = await reply

@@ -175,3 +175,68 @@ def test_a_text_file_and_the_prompt_are_stored_together(url: str) -> None:
 def test_a_failed_turn_has_its_error(url: str) -> None:
     answer = complete(f"{url}c/failing/", "!fail")
     assert (answer.status, answer.error["code"]) == (502, "provider_unavailable")
+
+
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+def test_a_call_of_the_clients_tool_and_its_result_are_recorded(
+    url: str, contents: Callable[[str], list[str]]
+) -> None:
+    with OpenAI(base_url=f"{url}c/tools/v1", api_key="any", max_retries=0) as client:
+        messages: list[Any] = [{"role": "user", "content": '!tool look {"at": "it"}'}]
+        given: Any = {"model": ECHO, "tools": [LOOK], "messages": messages}
+        choice = client.chat.completions.create(**given).choices[0]
+        assert choice.finish_reason == "tool_calls"
+        (call,) = choice.message.tool_calls
+        assert json.loads(call.function.arguments) == {"at": "it"}
+        messages += [
+            choice.message.model_dump(),
+            {"role": "tool", "tool_call_id": call.id, "content": "a tree"},
+        ]
+        raw = client.chat.completions.with_raw_response.create(**given)
+        assert raw.parse().choices[0].message.content == "a tree"
+    texts = contents(raw.headers["x-nplt-conversation"])
+    assert texts == ['!tool look {"at": "it"}', "", "", "a tree"]
+
+
+def test_a_streamed_call_of_the_clients_tool_is_whole(url: str) -> None:
+    with (
+        OpenAI(base_url=f"{url}c/streamed%20tools/v1", api_key="any") as client,
+        client.chat.completions.stream(
+            model=ECHO,
+            messages=[{"role": "user", "content": '!tool look {"at": "it"}'}],
+            tools=[LOOK],  # type: ignore[list-item]
+        ) as stream,
+    ):
+        choice = stream.get_final_completion().choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.tool_calls
+    assert json.loads(choice.message.tool_calls[0].function.arguments) == {"at": "it"}
+
+
+def test_tools_of_the_server_run_only_if_the_client_asks_for_them(url: str) -> None:
+    own = complete(f"{url}c/own%20tools/", "!tool now {}", {"x-nplt-tools": "server"})
+    assert "20" in own.json["choices"][0]["message"]["content"]
+    assert complete(url, "x", {"x-nplt-conversation": "x", "x-nplt-tools": "?"}).status == 400
+
+
+def test_an_instruction_is_stored_and_changed(
+    url: str, shared_server: ServerProcess, connect: Connect
+) -> None:
+    session_id = ""
+    for text in ("be brief", "be brief", "be long"):
+        messages = [{"role": "system", "content": text}, {"role": "user", "content": "x"}]
+        answer = complete(f"{url}c/instructed/", "", messages=messages)
+        session_id = answer.headers["x-nplt-conversation"]
+    terminal = connect(shared_server)
+    terminal.hello()
+    page = terminal.request(HISTORY_REQUEST, {"session_id": session_id, "view": "entries"}).json
+    kinds = [entry["kind"] for entry in page["messages"]]
+    said = [e["content"] for e in page["messages"] if e["kind"] == "system_instruction"]
+    assert (said, kinds.count("model_input")) == (["be brief", "be long"], 3)
+
+
+def test_a_prompt_that_is_too_large_is_refused(url: str) -> None:
+    answer = complete(f"{url}c/large/", "x" * 2_000_000)
+    assert (answer.status, answer.error["code"]) == (413, "too_large")
