@@ -185,7 +185,7 @@ async def test_a_full_disk_stops_neither_notes_nor_questions(
             await assert_knows(index, files)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "can't be used as it should now" in caplog.text
+    assert "can't be written or read now" in caplog.text
     await assert_knows(index, files)
     await index.close()
     files.entries_read = 0

@@ -12,7 +12,7 @@ append waits for anything here: a thread owns the database. Its tables are
     leftovers       removed conversations whose messages are still here
     marks           by which version it was made; whether words are to be erased
 
-A database that is broken or of another version is made anew. Commits are not synced:
+A database that is broken or of another version is built again. Commits are not synced:
 after a power cut the database is consistent and may lack the latest updates, which
 the files' stamps show. Freed pages are zeroed.
 """

@@ -106,9 +106,9 @@ def open_database(path: Path) -> sqlite3.Connection:
                 if made_by == _made_by(full_text=_has_fts5(connection)):
                     return connection
             connection.close()
-            log.info("%s was made by another version and is made anew", path)
+            log.info("%s was made by another version and is built again", path)
     except (sqlite3.Error, OSError) as error:
-        log.warning("%s can't be used (%s) and is made anew", path, error)
+        log.warning("%s can't be used (%s) and is built again", path, error)
     return create_database(path)
 
 

@@ -98,7 +98,7 @@ class IndexDatabase:
         except sqlite3.Error as error:
             self._cope(error)
         except Exception:
-            # One of them is odd. It must not stand in the way of the others for ever.
+            # One update can't be applied. It must not keep the others from being applied.
             uncommitted, self._uncommitted = self._uncommitted, []
             self._tables = IndexTables(self._connection, self._seen)
             self._take_in_singly(uncommitted)
@@ -141,7 +141,7 @@ class IndexDatabase:
         try:
             checkpoint(self._connection)
         except sqlite3.Error as error:
-            log.warning("%s is not as small as it could be: %s", self._path, error)
+            log.warning("the journal of %s could not be emptied: %s", self._path, error)
         self._connection.close()
 
     def _query_as_if_settled(self, question: Callable[[IndexTables], _T]) -> _T:
@@ -161,11 +161,12 @@ class IndexDatabase:
             return
         if not self._has_complained:
             self._has_complained = True
-            log.warning("%s can't be used as it should now: %s", self._path, error)
+            log.warning("%s can't be written or read now: %s", self._path, error)
         self._tables = IndexTables(self._connection, self._seen)
 
     def _rebuild(self, error: sqlite3.Error) -> None:
-        log.error("%s is broken (%s) and is made anew from the files", self._path, error)
+        name = getattr(error, "sqlite_errorname", "")  # tells a broken table from broken full text
+        log.error("%s is broken (%s %s) and is built again from the files", self._path, error, name)
         self._connection.close()
         self._connection = in_memory() if self._rebuilt else create_database(self._path)
         self._rebuilt = True
@@ -175,7 +176,7 @@ class IndexDatabase:
             found = self._survey({})
             self._take_in_singly(note for note in found if note is not None)
         except (OSError, StorageError):
-            log.exception("the files can't be surveyed: lists are not complete")
+            log.exception("the files can't be read: lists are not complete")
         self._take_in_singly(uncommitted)
 
     def _take_in_singly(self, notes: Iterable[IndexUpdate]) -> None:
@@ -184,7 +185,7 @@ class IndexDatabase:
                 with transaction(self._connection):
                     self._tables.apply([note])
             except Exception:
-                log.exception("%s can't be catalogued and is left out", type(note).__name__)
+                log.exception("%s can't be added to the catalogue", type(note).__name__)
                 self._tables = IndexTables(self._connection, self._seen)
 
 
@@ -228,7 +229,7 @@ class ConversationIndex:
         # A crash may have come between a mark and the update of the database.
         for session_id in islice(reversed(seen), _MARKS_AGAIN_MAX):
             self.note_seen(session_id)
-        # The database is whole whenever the process ends: nobody need wait for it.
+        # The database is intact whenever the process ends, so the thread need not be waited for.
         threading.Thread(target=self._work, name="nplt-index", daemon=True).start()
 
     # Taking note: quick, in order, never an error
@@ -381,7 +382,7 @@ class ConversationIndex:
                 elif self._database.untidy:
                     self._database.tidy()
             except Exception:
-                log.exception("the catalogue goes on after a mistake in it")
+                log.exception("an error in the catalogue; it continues")
             while self._until_tidy and not self._database.untidy:
                 tidied = self._until_tidy.pop()
                 settle(tidied, partial(tidied.set_result, None))

@@ -4,7 +4,7 @@ Each conversation in the copy is whole, as it was at some moment of the copying:
 with a line that verifies and the closing line that belongs to it, and all that its lines name
 is there. A conversation is copied file first, because what a line names is on disk before the
 line; if the file was replaced meanwhile (a redaction, a repair) it is copied again. What moves
-to the trash or back while it is copied is followed. The index is left out: it is made anew.
+to the trash or back while it is copied is followed. The index is left out: it can be rebuilt.
 
 What is no file of ours (a link, a pipe, a device, a folder in the place of a file) and what
 can't be read is left out and named; the rest is copied.

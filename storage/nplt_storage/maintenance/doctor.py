@@ -196,7 +196,7 @@ def forget_row(data_dir: Path, session_id: str) -> None:
                 IndexTables(connection).apply([ConversationGone(session_id=session_id)])
             checkpoint(connection)
     except sqlite3.Error as error:
-        reason = f"{path} can't be written to ({error}): remove it, it is made anew"
+        reason = f"{path} can't be written to ({error}): remove it, and it is built again"
         raise StorageUnavailable(reason) from error
 
 
