@@ -46,6 +46,7 @@ from nplt_server.errors import (
     ProviderRefused,
     VendorWords,
 )
+from nplt_server.garbage import loading_modules
 from nplt_server.providers import DeltaStream, LlmRequest, ModelOutputDelta, Patience, TextPiece
 from nplt_server.providers.compiler import (
     AssistantStep,
@@ -271,7 +272,8 @@ class VendorClient(ABC):
             from nplt_server.providers.sdk_requests import SdkRequests
 
             http = HttpClient(self.address, connect_seconds=self._patience.connect_seconds)
-            return http, SdkRequests(self._open)
+            with loading_modules():
+                return http, SdkRequests(self._open)
 
         if self._open_clients is not None:
             return self._open_clients

@@ -28,6 +28,7 @@ from msgspec import Struct, structs
 
 from nplt_protocol import JsonObject, JsonValue
 from nplt_protocol.version import __version__
+from nplt_server.garbage import loading_modules
 from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.tools import (
     RESULT_BYTES_MAX,
@@ -828,9 +829,10 @@ class McpServers:
 
 
 def _import_sdk() -> None:
-    import mcp.client.stdio
-    import mcp.client.streamable_http
-    import mcp.client.subscriptions  # noqa: F401
+    with loading_modules():
+        import mcp.client.stdio
+        import mcp.client.streamable_http
+        import mcp.client.subscriptions  # noqa: F401
 
     for name in _FOREIGN_LOGS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
