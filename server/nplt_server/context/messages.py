@@ -14,9 +14,12 @@ with a reason. Contents are read elsewhere, before the context is built: this mo
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Final, Literal, TypeAlias, assert_never
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar, assert_never, overload
 
 from msgspec import Struct, field, structs
 
@@ -301,3 +304,84 @@ def tokens_in(message: ContextMessage, count: Callable[[str], int]) -> int:
         case _:
             assert_never(message)
     return tokens
+
+
+# ------------------------------------------------------------------------------
+# Contexts that grow
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Beginning(Sequence[_T]):
+    """The first items of a list to which only others are appended, and perhaps one item after
+    them. Making it costs the same however long the list is."""
+
+    _items: list[_T]
+    _length: int
+    _last: tuple[_T, ...] = ()
+
+    def continues(self, earlier: Sequence[_T]) -> bool:
+        """Whether it is known to begin with the earlier one, without its last item."""
+        return (
+            isinstance(earlier, Beginning)
+            and earlier._items is self._items
+            and earlier._length <= self._length
+        )
+
+    def __len__(self) -> int:
+        return self._length + len(self._last)
+
+    def __iter__(self) -> Iterator[_T]:
+        return chain(islice(self._items, self._length), self._last)
+
+    def __reversed__(self) -> Iterator[_T]:
+        newer = len(self._items) - self._length
+        return chain(reversed(self._last), islice(reversed(self._items), newer, None))
+
+    @overload
+    def __getitem__(self, place: int) -> _T: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[_T, ...]: ...
+    def __getitem__(self, place: int | slice) -> _T | tuple[_T, ...]:
+        if isinstance(place, slice):
+            return tuple(self[each] for each in range(*place.indices(len(self))))
+        if place < 0:
+            place += len(self)
+        if 0 <= place < self._length:
+            return self._items[place]
+        if place < 0:
+            raise IndexError(place)
+        return self._last[place - self._length]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Beginning({list(self)!r})"
+
+
+_RENDERINGS_MAX: Final = 2
+
+
+@dataclass(slots=True)
+class KeptRenderings:
+    """The messages of a context as providers rendered them for earlier calls, so that each call
+    only renders what is new. It belongs to the context: an epoch, a rollback, a redaction or a
+    quarantine begins another one."""
+
+    _kept: dict[Hashable, Any] = dataclasses.field(default_factory=dict)
+
+    def take(self, key: Hashable) -> Any:
+        """Removes and returns what was kept under the key, or returns `None`. Whoever has it is the
+        only one to change it."""
+        return self._kept.pop(key, None)
+
+    def keep(self, key: Hashable, rendering: object) -> None:
+        """Keeps it, and drops the one that was kept longest if there are too many."""
+        self._kept.pop(key, None)
+        self._kept[key] = rendering
+        if len(self._kept) > _RENDERINGS_MAX:
+            del self._kept[next(iter(self._kept))]

@@ -10,13 +10,18 @@ one is due: when the next context can't begin with the context that was sent las
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
 from nplt_server.context.epochs import draft_epoch, due_reason
 from nplt_server.context.fit import fit
-from nplt_server.context.messages import ContextMessage, ModelInputMessage
+from nplt_server.context.messages import (
+    Beginning,
+    ContextMessage,
+    KeptRenderings,
+    ModelInputMessage,
+)
 from nplt_server.context.screens import ScreensInTurns
 from nplt_server.context.selection import (
     CallBudget,
@@ -54,8 +59,8 @@ _EVERYTHING: Final = CallBudget()
 _SAVING_FRACTION_MIN: Final = 1 / 20
 """An epoch that frees a smaller fraction of the budget is not worth the loss of the provider's
 cache."""
-_QUICK_MESSAGES_MAX: Final = 4_096
-"""Copying a list of so many takes a fraction of a millisecond."""
+_COPIED_MAX: Final = 64
+_T = TypeVar("_T")
 _TURNS_UNCHECKED_MAX: Final = 16
 """The number of new turns that are added without a check first whether all of them fit."""
 
@@ -101,13 +106,14 @@ class Projection:
         if growing is None:
             return fit(parts)
         return ContextView(
-            messages=growing.messages[:],
-            sizes=growing.sizes[:],
+            messages=_beginning_of(growing.messages),
+            sizes=_beginning_of(growing.sizes),
             tokens=growing.tokens + call_budget.tools_tokens,
             call_budget=call_budget,
             selection=parts.selection,
             has_head=growing.has_head,
             head_seq=at.head_seq,
+            renderings=growing.renderings,
         )
 
     def due_epoch(
@@ -142,7 +148,7 @@ class Projection:
         """Whether the next context is the last one and what is new since, and no epoch is due:
         then it is made quickly. `characters`: about how many are new."""
         growing, budget = self._growing, call_budget.budget_tokens
-        if growing is None or budget is None or len(growing.messages) > _QUICK_MESSAGES_MAX:
+        if growing is None or budget is None:
             return False
         if growing.tokens + call_budget.tools_tokens + characters > call_budget.threshold * budget:
             return False
@@ -257,6 +263,7 @@ class GrowingContext:
         self.messages: list[ContextMessage] = []
         self.sizes: list[int] = []
         self.tokens = 0
+        self.renderings = KeptRenderings()
         head = measure_head(parts)
         self.has_head = bool(head)
         self._add([*measure_system(parts), *head])
@@ -297,8 +304,9 @@ class GrowingContext:
         if self._open is None or self._open is turn:
             return
         self.tokens -= sum(self.sizes[self._open_begins :])
-        del self.messages[self._open_begins :]
-        del self.sizes[self._open_begins :]
+        # Other lists: the contexts of earlier calls may still be in use.
+        self.messages = self.messages[: self._open_begins]
+        self.sizes = self.sizes[: self._open_begins]
         self._open = None
 
     def _add(self, added: Sequence[Measured]) -> None:
@@ -306,6 +314,11 @@ class GrowingContext:
             self.messages.append(each.message)
             self.sizes.append(each.tokens)
             self.tokens += each.tokens
+
+
+def _beginning_of(items: list[_T]) -> Sequence[_T]:
+    """Copies a short list, which is the quickest, and never a long one."""
+    return items[:] if len(items) <= _COPIED_MAX else Beginning(items, len(items))
 
 
 def _basis(parts: ContextParts) -> tuple[object, ...]:

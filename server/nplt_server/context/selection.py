@@ -19,11 +19,12 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final, TypeAlias
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from nplt_server.context.messages import (
     MESSAGE_TOKENS,
     ContextMessage,
+    KeptRenderings,
     ModelInputMessage,
     SystemMessage,
 )
@@ -535,6 +536,7 @@ class ContextView(Struct, frozen=True, kw_only=True):
     """Shortened for this call only; the next context need not begin with this one."""
     head_seq: int = 0
     """The newest entry when this context was made."""
+    renderings: KeptRenderings = field(default_factory=KeptRenderings)
 
     @property
     def sent(self) -> SentContext:

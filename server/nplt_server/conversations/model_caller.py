@@ -30,6 +30,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import takewhile
 from time import monotonic
 from typing import Final
 
@@ -372,8 +373,13 @@ class ModelCaller:
     def _announce_left_out(self, view: ContextView) -> None:
         """Tells the person, before the model is called, which of the prompt's files it is not
         shown. Each sentence is sent once in a turn."""
-        prompts = (each for each in view.messages if each.seq == self._prompt.seq)
-        for prompt in prompts:
+        if not self._prompt.attachments:
+            return
+        # A long context is not searched: the prompt is near its end.
+        newest = takewhile(
+            lambda each: not 0 < each.seq < self._prompt.seq, reversed(view.messages)
+        )
+        for prompt in (each for each in newest if each.seq == self._prompt.seq):
             for file in prompt.attachments if isinstance(prompt, ModelInputMessage) else ():
                 if (notice := file.notice) is not None and notice not in self._noticed:
                     self._noticed.add(notice)
@@ -395,6 +401,7 @@ class ModelCaller:
         return LlmRequest(
             invocation=invocation,
             context=view.messages,
+            renderings=view.renderings,
             tools=view.call_budget.offer.descriptions if facts.takes_tools else (),
             options={**facts.options, **options, **self._prompt.options},
             answer_tokens_max=answer_tokens_max,

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct, field, structs
 
 from nplt_protocol import ErrorCode, JsonObject, JsonValue, RequestError
-from nplt_server.context.messages import ContextMessage
+from nplt_server.context.messages import ContextMessage, KeptRenderings
 from nplt_server.request_form import RequestForm
 from nplt_server.tools import ToolDescription
 from nplt_server.usage import ModelPrices
@@ -90,6 +90,8 @@ DeltaStream: TypeAlias = AbstractAsyncContextManager[AsyncIterator[ModelOutputDe
 class LlmRequest(Struct, frozen=True, kw_only=True):
     invocation: ModelInvocationDescriptor
     context: Sequence[ContextMessage]
+    renderings: KeptRenderings = field(default_factory=KeptRenderings)
+    """The context as it was rendered for earlier calls."""
     tools: tuple[ToolDescription, ...] = ()
     options: Mapping[str, JsonValue] = field(default_factory=dict)
     """The options of the prompt: `temperature`, `output_tokens`, `effort`, `schema`. A provider

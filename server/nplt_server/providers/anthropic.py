@@ -41,8 +41,10 @@ from nplt_server.providers.schemas import for_anthropic, in_words, well_formed
 from nplt_server.providers.vendor_api import (
     AnswerParser,
     RenderedRequest,
+    RenderedStep,
+    Rendering,
     VendorApi,
-    sent_call_ids,
+    as_json,
     without_fields,
 )
 from nplt_server.tools import ToolDescription
@@ -70,19 +72,26 @@ _TITLE_MAX: Final = 500
 _VENDOR_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-def _begins_with_thinking(contents: Sequence[_Blocks]) -> bool:
+def _begins_with_thinking(steps: Sequence[CompiledStep], ids: Mapping[str, str]) -> bool:
     """Whether the round of tools that is under way does, if one is: a model that thinks
     on a budget is refused where it doesn't."""
 
     def has_results(place: int) -> bool:
-        return any(block["type"] == "tool_result" for block in contents[place])
+        step = steps[place]
+        return isinstance(step, UserStep) and bool(step.results)
 
-    place = len(contents) - 1
+    place = len(steps) - 1
     if not has_results(place):
         return True
     while place >= 2 and has_results(place):
         place -= 2
-    return contents[place + 1][0]["type"] in _THINKING
+    return _blocks_of(steps[place + 1], ids)[0]["type"] in _THINKING
+
+
+def _blocks_of(step: CompiledStep, ids: Mapping[str, str], *, takes_images: bool = True) -> _Blocks:
+    if isinstance(step, UserStep):
+        return _user_blocks(step, ids, takes_images=takes_images)
+    return _answer_blocks(step, ids)
 
 
 def _user_blocks(step: UserStep, ids: Mapping[str, str], *, takes_images: bool) -> _Blocks:
@@ -177,24 +186,26 @@ def _is_accepted(schema: Json) -> bool:
 # request; and after tools and instruction.
 
 
-def _place_cache_breakpoints(
-    body: Json, request: LlmRequest, steps: Sequence[CompiledStep]
-) -> None:
-    """Writes them into a body that was just made."""
+_MARK: Final[Json] = {"cache_control": {"type": "ephemeral"}}
+
+
+def _places_of_breakpoints(request: LlmRequest, steps: Sequence[CompiledStep]) -> set[int]:
+    """The steps that end with one."""
     places = {len(steps) - 1}
-    newest_first = list(reversed(request.context))
-    answers = (each for each in newest_first if isinstance(each, ModelOutputMessage))
+    answers = (each for each in reversed(request.context) if isinstance(each, ModelOutputMessage))
     own = next((each.seq for each in answers if each.invocation == request.invocation), 0)
     if (answer := _place_of(own, steps, AssistantStep)) is not None:
         places.add(answer - 1)
-    prompts = (each.seq for each in newest_first if isinstance(each, ModelInputMessage))
+    prompts = (
+        each.seq for each in reversed(request.context) if isinstance(each, ModelInputMessage)
+    )
     if (began := _place_of(next(prompts, 0), steps, UserStep)) is not None:
         places.add(began)
-    marked = [body["messages"][place]["content"] for place in places]
-    if stable := body.get("system") or body.get("tools"):
-        marked.append(stable)
-    for blocks in marked:
-        blocks[-1]["cache_control"] = {"type": "ephemeral"}
+    return places
+
+
+def _marked(blocks: _Blocks) -> _Blocks:
+    return [*blocks[:-1], blocks[-1] | _MARK]
 
 
 def _place_of(seq: int, steps: Sequence[CompiledStep], kind: type[CompiledStep]) -> int | None:
@@ -342,47 +353,63 @@ class MessagesApi(VendorApi, frozen=True, kw_only=True):
     def takes_prefill(self, rendered: RenderedRequest) -> bool:
         """Prefilling and extended thinking exclude each other
         (docs/en/build-with-claude/extended-thinking)."""
-        thinking = rendered.body.get("thinking", {})
+        thinking = rendered.fields.get("thinking", {})
         return "type" not in thinking or thinking["type"] == "disabled"
 
-    def render(self, request: LlmRequest, compiled: CompiledContext) -> RenderedRequest:
+    def render(
+        self, request: LlmRequest, compiled: CompiledContext, rendering: Rendering | None = None
+    ) -> RenderedRequest:
         steps, abilities = compiled.steps, abilities_of(request.invocation.model)
-        ids = sent_call_ids(steps, _VENDOR_ID)
-        takes_images = not self.form.without_images
-        contents = [
-            _user_blocks(step, ids, takes_images=takes_images)
-            if isinstance(step, UserStep)
-            else _answer_blocks(step, ids)
-            for step in steps
-        ]
+        rendering = rendering or Rendering()
+
+        def render(step: CompiledStep, *, is_marked: bool = False) -> RenderedStep:
+            return self._step(step, rendering.call_ids, is_marked=is_marked)
+
+        rendered = rendering.extend(steps, render, made_for=self, vendor_id=_VENDOR_ID)
+        marked = {
+            place: render(steps[place], is_marked=True)
+            for place in _places_of_breakpoints(request, steps)
+        }
+        ids = rendering.call_ids
         body: Json = {"model": request.invocation.model, "stream": True}
         if compiled.system:
-            body["system"] = [{"type": "text", "text": compiled.system}]
-        tools = _rendered_tools(request.tools)
-        answers = (step for step in steps if isinstance(step, AssistantStep))
-        called = [call.tool_name for answer in answers for call in answer.calls]
-        if called and not tools:
+            body["system"] = _marked([{"type": "text", "text": compiled.system}])
+        tools, names = rendering.tools(
+            request.tools, lambda: (_rendered_tools(request.tools), own_names(request.tools))
+        )
+        if not tools and (tools := _tools_called(steps)):
             # They are offered no longer, but were called: the API asks for them.
-            gone = {"description": "Can't be called any more.", "input_schema": {"type": "object"}}
-            tools = [{"name": name, **gone} for name in dict.fromkeys(called)]
             body["tool_choice"] = {"type": "none"}
         if tools:
-            body["tools"] = tools
-        body["messages"] = [
-            {"role": "user" if isinstance(step, UserStep) else "assistant", "content": content}
-            for step, content in zip(steps, contents, strict=True)
-        ]
-        may_think = abilities.thinking != "budget" or _begins_with_thinking(contents)
+            body["tools"] = tools if compiled.system else _marked(tools)
+        may_think = abilities.thinking != "budget" or _begins_with_thinking(steps, ids)
         body |= _request_options(request, abilities, may_think=may_think)
-        _place_cache_breakpoints(body, request, steps)
         thinks_on_budget = body.get("thinking", {}).get("type") == "enabled"
         return RenderedRequest(
-            body=without_fields(body, self.form.without),
+            fields=without_fields(body, self.form.without),
+            messages=rendering.messages(rendered, marked),
+            steps=rendered,
             betas=(_INTERLEAVED,) if thinks_on_budget and request.tools else (),
-            seqs=tuple(step.seqs for step in steps),
-            block_seqs=tuple(_block_seqs(step, takes_images=takes_images) for step in steps),
-            own_names=own_names(request.tools),
+            own_names=names,
         )
+
+    def _step(self, step: CompiledStep, ids: Mapping[str, str], *, is_marked: bool) -> RenderedStep:
+        takes_images = not self.form.without_images
+        blocks = _blocks_of(step, ids, takes_images=takes_images)
+        role = "user" if isinstance(step, UserStep) else "assistant"
+        message = as_json({"role": role, "content": _marked(blocks) if is_marked else blocks})
+        return RenderedStep(
+            messages=(message,),
+            seqs=(step.seqs,),
+            block_seqs=(_block_seqs(step, takes_images=takes_images),),
+        )
+
+
+def _tools_called(steps: Sequence[CompiledStep]) -> list[Json]:
+    answers = (step for step in steps if isinstance(step, AssistantStep))
+    called = dict.fromkeys(call.tool_name for answer in answers for call in answer.calls)
+    gone = {"description": "Can't be called any more.", "input_schema": {"type": "object"}}
+    return [{"name": name, **gone} for name in called]
 
 
 def _block_seqs(step: CompiledStep, *, takes_images: bool) -> tuple[int, ...]:

@@ -22,7 +22,6 @@ first call, in a thread: that takes a second.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
@@ -69,6 +68,7 @@ from nplt_server.providers.sse import SseParser, json_object_of
 from nplt_server.providers.vendor_api import (
     AnswerParser,
     RenderedRequest,
+    Rendering,
     VendorApi,
     with_entries,
 )
@@ -223,7 +223,7 @@ class VendorClient(ABC):
             if request is None:
                 request = await sdk.request(partial(self._ask, rendered=rendered))
                 self._requests[rendered.kind] = request
-            response = await http.send(request, json_bytes(rendered.body), deadline=deadline)
+            response = await http.send(request, rendered.data, deadline=deadline)
             if response.is_success:
                 return response
             try:
@@ -315,13 +315,6 @@ async def _deltas_of_whole(
     return parser.feed_whole(body)
 
 
-def json_bytes(body: JsonObject) -> bytes:
-    try:
-        return orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # an integer of the settings that is longer than 64 bits
-        return json.dumps(body).encode()
-
-
 _OF_SCHEMAS = re.compile(
     r"(?i)response_format|text\.format|output_config|output_format|json_schema|schema|grammar"
     r"|mime type"
@@ -360,7 +353,6 @@ class VendorProvider:
         """The models that have answered through the API they are called through."""
         self._refused_schemas: set[tuple[str, int]] = set()
         """The schemas that the vendor refused to enforce, with the model."""
-        self._compilers = {api.specification: ContextCompiler(api.rules) for api in self._apis}
 
     def specification_of(self, model: str) -> str:
         return self._api_in(self._form_of(model), model).specification
@@ -405,10 +397,7 @@ class VendorProvider:
         if request.invocation.specification != api.specification:
             invocation = structs.replace(request.invocation, specification=api.specification)
             request = structs.replace(request, invocation=invocation)
-        compiler = self._compilers[api.specification]
-        compiled = compiler.compile(request.context, origin=request.invocation, form=form)
-        rendered = _prefilled(api, request, compiled) or api.render(request, compiled)
-        rendered.body.update(self._extra_bodies.get(model, {}))
+        rendered = await self._rendered(request, api, form)
         parser = api.parser(rendered)
         try:
             async with aclosing(self._client.stream(rendered, parser)) as deltas:
@@ -430,6 +419,21 @@ class VendorProvider:
                 # It is about something else now, so the change before was right.
                 await self._learn(model, structs.replace(change, specification=None))
             raise replace(refusal, instead=instead) from None
+
+    async def _rendered(
+        self, request: LlmRequest, api: VendorApi, form: RequestForm
+    ) -> RenderedRequest:
+        """Renders what is new since the last call; in a thread, if that is much."""
+        key = (self.id, request.invocation)
+        draft = request.renderings.take(key)
+        if not isinstance(draft, _Draft):
+            draft = _Draft(api)
+        if draft.compiler.new_characters(request.context) <= _QUICK_CHARACTERS_MAX:
+            rendered = draft.render(request, api, form)
+        else:
+            rendered = await anyio.to_thread.run_sync(draft.render, request, api, form)
+        request.renderings.keep(key, draft)
+        return rendered.with_fields(self._extra_bodies.get(request.invocation.model, {}))
 
     async def _learn(self, model: str, change: RequestForm | None) -> None:
         """Learns the form in which a refused request was accepted. Not that a schema or a call was
@@ -467,10 +471,31 @@ class VendorProvider:
 _REFUSED_SCHEMAS_MAX = 1_000
 
 
-def _prefilled(
+_QUICK_CHARACTERS_MAX = 128 * 1024
+"""The most new characters that are rendered without a thread; they take a millisecond."""
+
+
+class _Draft:
+    """The request for one context and model, which grows from call to call."""
+
+    def __init__(self, api: VendorApi) -> None:
+        self.compiler = ContextCompiler(api.rules)
+        self._rendering = Rendering()
+
+    def render(self, request: LlmRequest, api: VendorApi, form: RequestForm) -> RenderedRequest:
+        compiled = self.compiler.compile(request.context, origin=request.invocation, form=form)
+        shortened = _continued(api, request, compiled)
+        if shortened is not None:
+            rendered = api.render(request, shortened, self._rendering)
+            if api.takes_prefill(rendered):
+                return rendered
+        return api.render(request, compiled, self._rendering)
+
+
+def _continued(
     api: VendorApi, request: LlmRequest, compiled: CompiledContext
-) -> RenderedRequest | None:
-    """The request with the answer to go on with as its last message, if that is documented for
+) -> CompiledContext | None:
+    """The context with the answer to go on with as its last step, if that is documented for
     the model and the answer is plain text. Anthropic refuses one that ends with white space."""
     if not request.continues or not api.may_prefill(request.invocation.model):
         return None
@@ -487,11 +512,7 @@ def _prefilled(
         and all(isinstance(block, TextPiece) for block in answer.blocks)
         and not answer.text[-1:].isspace()
     )
-    if not is_plain:
-        return None
-    shortened = structs.replace(compiled, steps=compiled.steps[:-1])
-    rendered = api.render(request, shortened)
-    return rendered if api.takes_prefill(rendered) else None
+    return structs.replace(compiled, steps=compiled.steps[:-1]) if is_plain else None
 
 
 _STEPS_CONTINUED_MIN = 3

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from nplt_protocol import JsonValue
 from nplt_server.context.messages import (
+    Beginning,
     ContextMessage,
     ModelInputMessage,
     ModelOutputMessage,
@@ -125,7 +126,8 @@ CompiledStep: TypeAlias = UserStep | AssistantStep
 class CompiledContext(Struct, frozen=True, kw_only=True):
     system: str
     """Empty: there is none."""
-    steps: tuple[CompiledStep, ...]
+    steps: Sequence[CompiledStep]
+    """All but the last one are the same objects at the next call."""
 
 
 class VendorRules(Struct, frozen=True, kw_only=True):
@@ -325,7 +327,7 @@ class Compilation:
         self._rules = rules
         self._characters_max = rules.text_characters_max
         self._origin = origin
-        self._messages: list[ContextMessage] = []
+        self._messages: Sequence[ContextMessage] = ()
         self._instructions: list[str] = []
         self._steps: list[CompiledStep] = []
         self._call_ids: set[str] = set()
@@ -337,11 +339,17 @@ class Compilation:
         self._calls_as_text: dict[str, ToolCallRequest] = {}
         """Calls that are written as text, by id, until their results come."""
 
-    def leads_to(self, messages: list[ContextMessage]) -> bool:
+    @property
+    def messages_compiled(self) -> int:
+        return len(self._messages)
+
+    def leads_to(self, messages: Sequence[ContextMessage]) -> bool:
         """Whether they begin with those that were compiled."""
+        if isinstance(messages, Beginning) and messages.continues(self._messages):
+            return True
         return len(self._messages) <= len(messages) and all(map(is_, self._messages, messages))
 
-    def go_on(self, messages: list[ContextMessage]) -> CompiledContext:
+    def go_on(self, messages: Sequence[ContextMessage]) -> CompiledContext:
         """Compiles all messages; those that were compiled before are not compiled again."""
         for message in messages[len(self._messages) :]:
             match message:
@@ -360,7 +368,7 @@ class Compilation:
         self._messages = messages
         return CompiledContext(
             system=self._sendable("\n\n".join(self._instructions)),
-            steps=(*self._steps, self._user_step() or _GO_ON),
+            steps=Beginning(self._steps, len(self._steps), (self._user_step() or _GO_ON,)),
         )
 
     def _sendable(self, text: str) -> str:
@@ -463,7 +471,8 @@ class Compilation:
             self._steps.append(_BEGINNING_NOT_SHOWN)
         else:
             # One with the answer before it, which has no calls: else it had results behind it.
-            before = self._steps.pop()
+            before = self._steps[-1]
+            self._steps = self._steps[:-1]  # another list: earlier contexts have this one
             assert isinstance(before, AssistantStep)
             both = self._sendable("\n\n".join(filter(None, (before.text, answer.text))))
             answer = AssistantStep(
@@ -516,25 +525,26 @@ class Compilation:
 # ------------------------------------------------------------------------------
 # Incremental compilation
 #
-# A call's context begins with the previous call's, message object by message object.
-# Compilations are kept and continued; their steps are the same objects, so that renderers can
-# cache by identity. A context that does not begin like a kept one is compiled whole.
-
-_Key: TypeAlias = tuple[int, ModelInvocationDescriptor, VendorRules]
+# A call's context begins with the previous call's, message object by message object. The last
+# compilation is kept and continued; its steps are the same objects, so that renderers can tell
+# them. A context that does not begin like it is compiled whole.
 
 
 _USUAL_FORM: Final = RequestForm()
 
 
 class ContextCompiler:
-    """Compiles the contexts of one provider, for all conversations. It keeps the messages of a
-    context alive until `contexts_max` other contexts have been compiled."""
+    """Compiles one context, which grows from call to call."""
 
-    def __init__(self, rules: VendorRules, *, contexts_max: int = 16) -> None:
+    def __init__(self, rules: VendorRules) -> None:
         self._rules = rules
-        self._contexts_max = contexts_max
-        self._kept: dict[_Key, Compilation] = {}
-        """Least recently used first."""
+        self._key: tuple[ModelInvocationDescriptor, VendorRules] | None = None
+        self._compilation: Compilation | None = None
+
+    def new_characters(self, messages: Sequence[ContextMessage]) -> int:
+        """About how many characters of the messages have not been compiled."""
+        known = 0 if self._compilation is None else self._compilation.messages_compiled
+        return sum(map(_characters_of, messages[known:]))
 
     def compile(
         self,
@@ -547,14 +557,35 @@ class ContextCompiler:
         rules = self._rules
         if form.call_ids is not None or form.writes_calls_as_text:
             rules = replace(rules, call_ids=form.call_ids, calls_as_text=form.writes_calls_as_text)
-        now = list(messages[:])  # a slice, because some sequences are slow one by one
-        # Kept messages are alive: as long as a key is there, no other object has its id.
-        key = (id(now[0]) if now else 0, origin, rules)
-        kept = self._kept.pop(key, None)
-        if kept is None or not kept.leads_to(now):
-            kept = Compilation(rules=rules, origin=origin)
-        compiled = kept.go_on(now)
-        self._kept[key] = kept
-        if len(self._kept) > self._contexts_max:
-            del self._kept[next(iter(self._kept))]
-        return compiled
+        if not isinstance(messages, Beginning):
+            messages = tuple(messages)
+        compilation = self._compilation
+        if (
+            compilation is None
+            or self._key != (origin, rules)
+            or not compilation.leads_to(messages)
+        ):
+            compilation = Compilation(rules=rules, origin=origin)
+        self._key, self._compilation = (origin, rules), compilation
+        return compilation.go_on(messages)
+
+
+_MESSAGE_CHARACTERS: Final = 100
+"""Counted for each message besides its texts."""
+
+
+def _characters_of(message: ContextMessage) -> int:
+    match message:
+        case ModelInputMessage():
+            texts = len(message.text) + sum(
+                len(each.pdf_base64 or "") for each in message.documents
+            )
+            images = message.images
+        case ToolResultsMessage():
+            texts, images = sum(map(len, message.texts)), message.images
+        case ModelOutputMessage():
+            arguments = sum(len(call.raw_arguments) for call in message.tool_calls)
+            texts, images = len(message.content) + len(message.reasoning) + arguments, ()
+        case SystemMessage():
+            texts, images = len(message.instruction), ()
+    return _MESSAGE_CHARACTERS + texts + sum(len(each.data_base64 or "") for each in images)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nplt_protocol import JsonObject, JsonValue
+from nplt_protocol import JsonObject
 from nplt_protocol.messages import EFFORTS
 from nplt_server.digest.text import clean_text
 from nplt_server.providers import LlmRequest, UsageReport
@@ -23,8 +23,7 @@ from nplt_server.providers.schemas import (
     plain_object,
     well_formed,
 )
-from nplt_server.providers.vendor_api import RenderedRequest, without_fields
-from nplt_server.request_form import RequestForm
+from nplt_server.providers.vendor_api import RenderedRequest, Rendering
 from nplt_server.tools import ToolDescription
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class OpenAIClient(VendorClient):
         return sdk
 
     async def _ask(self, sdk: openai.AsyncOpenAI, rendered: RenderedRequest) -> None:
-        if "input" in rendered.body:
+        if rendered.list_name == "input":
             await sdk.responses.with_raw_response.create(stream=True)
         else:
             await sdk.chat.completions.with_raw_response.create(model="", messages=(), stream=True)
@@ -136,7 +135,7 @@ def temperature_of(request: LlmRequest) -> float | None:
     return None if _REASONS.match(request.invocation.model) else request.temperature(2.0)
 
 
-def functions_of(tools: tuple[ToolDescription, ...]) -> list[dict[str, JsonValue]]:
+def functions_of(tools: tuple[ToolDescription, ...]) -> list[JsonObject]:
     return [
         {
             "name": fitting_tool_name(tool.name),
@@ -173,18 +172,11 @@ def seqs_of_user_step(step: UserStep) -> list[tuple[int, ...]]:
     return seqs
 
 
-def rendered_request(
-    request: LlmRequest,
-    body: JsonObject,
-    options: JsonObject,
-    seqs: list[tuple[int, ...]],
-    form: RequestForm,
-) -> RenderedRequest:
-    return RenderedRequest(
-        body=without_fields(body | without_nulls(options), form.without),
-        seqs=tuple(seqs),
-        own_names=own_names(request.tools[:_TOOLS_MAX]),
-    )
+def rendered_tools(
+    rendering: Rendering, tools: tuple[ToolDescription, ...]
+) -> tuple[list[JsonObject], dict[str, str]]:
+    """The tools as functions, and their own names by those that are sent."""
+    return rendering.tools(tools, lambda: (functions_of(tools), own_names(tools[:_TOOLS_MAX])))
 
 
 def without_nulls(options: JsonObject) -> JsonObject:

@@ -18,24 +18,32 @@ from nplt_server.providers import (
     TextPiece,
     ToolCallPiece,
 )
-from nplt_server.providers.compiler import AssistantStep, CompiledContext, UserStep
+from nplt_server.providers.compiler import (
+    AssistantStep,
+    CompiledContext,
+    CompiledStep,
+    UserStep,
+)
 from nplt_server.providers.failures import object_of, text_of
 from nplt_server.providers.openai import (
     DOES_NOT_REASON,
     FAMILY,
     chat_effort_of,
-    functions_of,
-    rendered_request,
+    rendered_tools,
     schema_format,
     seqs_of_user_step,
     temperature_of,
     usage_of,
+    without_nulls,
 )
 from nplt_server.providers.vendor_api import (
     AnswerParser,
     RenderedRequest,
+    RenderedStep,
+    Rendering,
     VendorApi,
-    sent_call_ids,
+    as_json,
+    without_fields,
 )
 from nplt_server.request_form import RequestForm
 
@@ -173,7 +181,7 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
     has_cache_key: bool = False
 
     def parser(self, rendered: RenderedRequest) -> ChatParser:
-        returns = self._returns_reasoning(rendered.body["model"])
+        returns = self._returns_reasoning(rendered.fields["model"])
         return ChatParser(rendered.own_names, marks_reasoning=returns)
 
     def _returns_reasoning(self, model: str) -> bool:
@@ -187,32 +195,34 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
         field. Which it is, a refusal tells."""
         return RequestForm(returns_reasoning=not self._returns_reasoning(model))
 
-    def render(self, request: LlmRequest, compiled: CompiledContext) -> RenderedRequest:
-        model, messages, seqs = request.invocation.model, list[JsonValue](), list[tuple[int, ...]]()
-        steps, form = compiled.steps, self.form
-        vendor_id = _NINE if form.call_ids == "9 alphanumeric" else _ANY_ID
-        ids = sent_call_ids(steps, vendor_id)
-        prefix = ""
-        if compiled.system and form.without_system_role:
-            prefix = f"{compiled.system}\n\n"
-        elif compiled.system:
-            messages.append({"role": "system", "content": compiled.system})
-            seqs.append(())
-        for step in steps:
-            if isinstance(step, UserStep):
-                messages += self._user_messages(step, ids, prefix=prefix)
-                prefix = ""
-                seqs += seqs_of_user_step(step)
-            else:
-                messages.append(self._answer(step, model, ids))
-                seqs.append(step.seqs)
+    def render(
+        self, request: LlmRequest, compiled: CompiledContext, rendering: Rendering | None = None
+    ) -> RenderedRequest:
+        model, form = request.invocation.model, self.form
+        rendering = rendering or Rendering()
+        instruction = "" if form.without_system_role else compiled.system
+        prefix = f"{compiled.system}\n\n" if form.without_system_role and compiled.system else ""
+        first = compiled.steps[0]
+
+        def render(step: CompiledStep) -> RenderedStep:
+            return self._step(step, model, rendering.call_ids, prefix if step is first else "")
+
+        steps = rendering.extend(
+            compiled.steps,
+            render,
+            made_for=(self, model, prefix),
+            vendor_id=_NINE if form.call_ids == "9 alphanumeric" else _ANY_ID,
+        )
+        messages = rendering.messages(steps)
+        if instruction:
+            messages.insert(0, as_json({"role": "system", "content": instruction}))
         body: JsonObject = {
             "model": model,
-            "messages": messages,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if functions := functions_of(request.tools):
+        functions, names = rendered_tools(rendering, request.tools)
+        if functions:
             body["tools"] = [{"type": "function", "function": each} for each in functions]
         options: JsonObject = {
             form.tokens_field or "max_completion_tokens": request.output_tokens,
@@ -221,7 +231,24 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
             **_answer_format(request),
             "prompt_cache_key": request.cache_key if self.has_cache_key else None,
         }
-        return rendered_request(request, body, options, seqs, form)
+        fields = without_fields(body | without_nulls(options), form.without)
+        return RenderedRequest(
+            fields=fields,
+            messages=messages,
+            steps=steps,
+            messages_before=1 if instruction else 0,
+            own_names=names,
+        )
+
+    def _step(
+        self, step: CompiledStep, model: str, ids: Mapping[str, str], prefix: str
+    ) -> RenderedStep:
+        if isinstance(step, UserStep):
+            messages = self._user_messages(step, ids, prefix=prefix)
+            return RenderedStep(
+                messages=tuple(map(as_json, messages)), seqs=tuple(seqs_of_user_step(step))
+            )
+        return RenderedStep(messages=(as_json(self._answer(step, model, ids)),), seqs=(step.seqs,))
 
     def _answer(self, step: AssistantStep, model: str, ids: Mapping[str, str]) -> JsonObject:
         # An answer of nothing but calls has no content; as a string that is an empty one.

@@ -20,6 +20,7 @@ from nplt_server.providers.compiler import (
     AssistantStep,
     CompiledCall,
     CompiledContext,
+    CompiledStep,
     UserStep,
     VendorRules,
 )
@@ -27,17 +28,24 @@ from nplt_server.providers.failures import object_of, text_of, unreadable
 from nplt_server.providers.openai import (
     RESPONSES_SINCE,
     effort_of,
-    functions_of,
     is_bound_since,
     may_reason,
-    rendered_request,
+    rendered_tools,
     schema_format,
     seqs_of_user_step,
     temperature_of,
     usage_of,
     without_nulls,
 )
-from nplt_server.providers.vendor_api import AnswerParser, RenderedRequest, VendorApi
+from nplt_server.providers.vendor_api import (
+    AnswerParser,
+    RenderedRequest,
+    RenderedStep,
+    Rendering,
+    VendorApi,
+    as_json,
+    without_fields,
+)
 
 _DONE = b"[DONE]"
 
@@ -187,21 +195,21 @@ class ResponsesApi(VendorApi, frozen=True, kw_only=True):
     def parser(self, rendered: RenderedRequest) -> ResponsesParser:
         return ResponsesParser(rendered.own_names)
 
-    def render(self, request: LlmRequest, compiled: CompiledContext) -> RenderedRequest:
-        items, seqs, given_ids = list[JsonValue](), list[tuple[int, ...]](), set[str]()
-        for step in compiled.steps:
-            if isinstance(step, UserStep):
-                items += _user_items(step, takes_images=not self.form.without_images)
-                seqs += seqs_of_user_step(step)
-            else:
-                said = _answer_items(step, given_ids)
-                items += said
-                seqs += [step.seqs] * len(said)
+    def render(
+        self, request: LlmRequest, compiled: CompiledContext, rendering: Rendering | None = None
+    ) -> RenderedRequest:
+        rendering = rendering or Rendering()
+        steps = rendering.extend(
+            compiled.steps,
+            lambda step: self._step(step, rendering.item_ids),
+            made_for=(self, request.invocation.model),
+        )
         model, tokens = request.invocation.model, request.output_tokens
-        body: JsonObject = {"model": model, "input": items, "stream": True, "store": False}
+        body: JsonObject = {"model": model, "stream": True, "store": False}
         if compiled.system:
             body["instructions"] = compiled.system
-        if functions := functions_of(request.tools):
+        functions, names = rendered_tools(rendering, request.tools)
+        if functions:
             # Strict is what it would be if nothing were said, and most schemas don't fit it.
             body["tools"] = [{"type": "function", **each, "strict": False} for each in functions]
         options: JsonObject = {
@@ -216,7 +224,23 @@ class ResponsesApi(VendorApi, frozen=True, kw_only=True):
             options["reasoning"] = reasoning or None
         if (shown := schema_format(request)) is not None:
             options["text"] = {"format": {"type": "json_schema", **shown}}
-        return rendered_request(request, body, options, seqs, self.form)
+        fields = without_fields(body | without_nulls(options), self.form.without)
+        return RenderedRequest(
+            fields=fields,
+            list_name="input",
+            messages=rendering.messages(steps),
+            steps=steps,
+            own_names=names,
+        )
+
+    def _step(self, step: CompiledStep, given_ids: set[str]) -> RenderedStep:
+        if isinstance(step, UserStep):
+            items = _user_items(step, takes_images=not self.form.without_images)
+            seqs = tuple(seqs_of_user_step(step))
+        else:
+            items = _answer_items(step, given_ids)
+            seqs = (step.seqs,) * len(items)
+        return RenderedStep(messages=tuple(map(as_json, items)), seqs=seqs)
 
 
 def _user_items(step: UserStep, *, takes_images: bool) -> list[JsonObject]:

@@ -6,16 +6,20 @@ render.
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, ClassVar, Self
+from operator import is_
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
+import orjson
 from msgspec import Struct, field, structs
 
 from nplt_protocol import JsonObject, JsonValue
+from nplt_server.context.messages import Beginning
 from nplt_server.errors import ProviderError, ProviderRefused
 from nplt_server.providers import (
     LlmRequest,
@@ -35,14 +39,32 @@ from nplt_server.providers.compiler import (
 from nplt_server.providers.failures import VendorError, failure_in_stream, unreadable
 from nplt_server.providers.sse import json_object_of
 from nplt_server.request_form import RequestForm
+from nplt_server.tools import ToolDescription
+
+_Rendered = TypeVar("_Rendered")
+_PIECE_STEPS: Final = 64
+
+
+class RenderedStep(Struct, frozen=True, kw_only=True):
+    """The messages (or items) that a step of the context becomes."""
+
+    messages: tuple[bytes, ...]
+    seqs: tuple[tuple[int, ...], ...]
+    """The entries that each message shows."""
+    block_seqs: tuple[tuple[int, ...], ...] = ()
+    """The entry of each block of each message of the user, or 0, where refusals name blocks."""
 
 
 class RenderedRequest(Struct, frozen=True, kw_only=True):
-    body: dict[str, Any]
-    seqs: tuple[tuple[int, ...], ...]
-    """The entries that each message (or item) of the body shows."""
-    block_seqs: tuple[tuple[int, ...], ...] = ()
-    """The entry of each block of each message of the user, or 0, where refusals name blocks."""
+    fields: dict[str, Any]
+    """The fields of the body, without the list of messages."""
+    list_name: Literal["messages", "input"] = "messages"
+    messages: Sequence[bytes]
+    """The list in pieces: each is a message, or several with commas between them."""
+    steps: Sequence[RenderedStep] = ()
+    """The steps of which that is made."""
+    messages_before: int = 0
+    """How many messages are before those of the steps: an instruction."""
     own_names: Mapping[str, str] = field(default_factory=dict)
     """Our names of tools, by the names that are sent."""
     betas: tuple[str, ...] = ()
@@ -50,7 +72,41 @@ class RenderedRequest(Struct, frozen=True, kw_only=True):
     @property
     def kind(self) -> tuple[str, tuple[str, ...]]:
         """Requests of the same kind have the same address and headers."""
-        return ("responses" if "input" in self.body else "messages", self.betas)
+        return self.list_name, self.betas
+
+    @property
+    def data(self) -> bytes:
+        """The body as it is sent."""
+        fields = {name: orjson.Fragment(as_json(value)) for name, value in self.fields.items()}
+        messages = [orjson.Fragment(piece) for piece in self.messages]
+        return orjson.dumps({**fields, self.list_name: messages})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The body as values: for refusals, because making it takes a while."""
+        body: dict[str, Any] = orjson.loads(self.data)
+        return body
+
+    @property
+    def seqs(self) -> tuple[tuple[int, ...], ...]:
+        """The entries that each message of the body shows."""
+        before: tuple[tuple[int, ...], ...] = ((),) * self.messages_before
+        return (*before, *chain.from_iterable(step.seqs for step in self.steps))
+
+    @property
+    def block_seqs(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(chain.from_iterable(step.block_seqs for step in self.steps))
+
+    def with_fields(self, fields: Mapping[str, Any]) -> RenderedRequest:
+        added = {name: fields[name] for name in fields if name != self.list_name}
+        return structs.replace(self, fields=self.fields | added) if added else self
+
+
+def as_json(value: object) -> bytes:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # an integer of the settings that is longer than 64 bits
+        return json.dumps(value).encode()
 
 
 _IDS = ("id", "call_id", "tool_call_id")
@@ -76,7 +132,7 @@ def with_entries(
 
 
 def _place_by_id(words: str, rendered: RenderedRequest) -> int | None:
-    messages = rendered.body.get("input") or rendered.body["messages"]
+    messages = rendered.body[rendered.list_name]
     vendor_error = set(_ID.findall(words))
     places = (
         n for n, message in enumerate(messages) if not vendor_error.isdisjoint(_ids_of(message))
@@ -90,22 +146,108 @@ def _ids_of(message: JsonObject) -> list[JsonValue]:
     return [*ids, *(each for call in nested for each in _ids_of(call))]
 
 
-def sent_call_ids(steps: Sequence[CompiledStep], vendor_id: re.Pattern[str]) -> dict[str, str]:
-    """The ids of calls as they are sent, by those of the compiled steps: the same, or the vendor's
-    own where its answer kept them and the model that made them is asked. A vendor's id that
-    occurs twice, or does not match `vendor_id`, is not used."""
-    answers = [step for step in steps if isinstance(step, AssistantStep)]
-    ids = {call.call_id: call.call_id for step in answers for call in step.calls}
-    taken = set(ids)
-    for step in answers:
-        opaque = (block.data for block in step.blocks if isinstance(block, OpaquePiece))
-        listed = (told for data in opaque if isinstance(told := data.get("call_ids"), list))
-        calls = (block for block in step.blocks if isinstance(block, CompiledCall))
-        for call, own_id in zip(calls, chain.from_iterable(listed), strict=False):
-            if isinstance(own_id, str) and own_id not in taken and vendor_id.fullmatch(own_id):
-                taken.add(own_id)
-                ids[call.call_id] = own_id
-    return ids
+class Rendering:
+    """The steps of one context as JSON. It grows with the context: a step that was rendered for
+    an earlier call is not rendered again.
+
+    Calls have the ids of the compiled steps, or the vendor's own where its answer kept them and the
+    model that made them is asked. A vendor's id that occurs twice, or does not match the pattern
+    of its ids, is not used."""
+
+    def __init__(self) -> None:
+        self._made_for: object = None
+        self._steps: Sequence[CompiledStep] = ()
+        """The compiled steps, of which all but the last one are rendered."""
+        self._rendered: list[RenderedStep] = []
+        self._pieces: list[bytes] = []
+        """The messages of so many steps each, joined: few long pieces are quick to send."""
+        self.call_ids: dict[str, str] = {}
+        """The ids of calls as they are sent, by those of the compiled steps."""
+        self._vendor_ids: set[str] = set()
+        """The values in `call_ids` that are the vendor's own."""
+        self.item_ids: set[str] = set()
+        """Other ids of the vendor that are in the request already."""
+        self._tools: tuple[tuple[ToolDescription, ...], Any] | None = None
+
+    def extend(
+        self,
+        steps: Sequence[CompiledStep],
+        render: Callable[[CompiledStep], RenderedStep],
+        *,
+        made_for: object,
+        vendor_id: re.Pattern[str] | None = None,
+    ) -> Sequence[RenderedStep]:
+        """All steps, rendered. `made_for`: what `render` depends on besides."""
+        known = len(self._rendered)
+        is_same = made_for == self._made_for and self._leads_to(steps)
+        if not is_same or self._contradicts(steps[known:]):
+            known, self._made_for = 0, made_for
+            self._rendered, self._pieces = [], []
+            self.call_ids, self._vendor_ids, self.item_ids = {}, set(), set()
+            self._tools = None
+        self._steps, new = steps, steps[known:]
+        self._add_call_ids(new, vendor_id)
+        self._rendered += map(render, new[:-1])
+        while len(self._rendered) >= (len(self._pieces) + 1) * _PIECE_STEPS:
+            first = len(self._pieces) * _PIECE_STEPS
+            settled = self._rendered[first : first + _PIECE_STEPS]
+            self._pieces.append(b",".join(message for step in settled for message in step.messages))
+        return Beginning(self._rendered, len(self._rendered), tuple(map(render, new[-1:])))
+
+    def messages(
+        self, steps: Sequence[RenderedStep], instead: Mapping[int, RenderedStep] = {}
+    ) -> list[bytes]:
+        """The messages of the rendered steps, in pieces. `instead`: steps that are rendered
+        otherwise in this request, by their places."""
+        messages: list[bytes] = []
+        changed = {place // _PIECE_STEPS for place in instead}
+        for number, piece in enumerate(self._pieces):
+            first = number * _PIECE_STEPS
+            if number in changed:
+                for place in range(first, first + _PIECE_STEPS):
+                    messages += instead.get(place, steps[place]).messages
+            elif piece:
+                messages.append(piece)
+        for place in range(len(self._pieces) * _PIECE_STEPS, len(steps)):
+            messages += instead.get(place, steps[place]).messages
+        return messages
+
+    def tools(
+        self, tools: tuple[ToolDescription, ...], render: Callable[[], _Rendered]
+    ) -> _Rendered:
+        """Calls `render` once, as long as the tools are the same, and returns its result."""
+        if self._tools is None or self._tools[0] is not tools:
+            self._tools = (tools, render())
+        rendered: _Rendered = self._tools[1]
+        return rendered
+
+    def _leads_to(self, steps: Sequence[CompiledStep]) -> bool:
+        """Whether they begin with those that are rendered."""
+        if isinstance(steps, Beginning) and steps.continues(self._steps):
+            return True
+        known = len(self._rendered)
+        return known < len(steps) and all(map(is_, self._steps[:known], steps))
+
+    def _contradicts(self, new: Sequence[CompiledStep]) -> bool:
+        """Whether a new call has an id that an earlier one is sent with."""
+        answers = (step for step in new if isinstance(step, AssistantStep))
+        return any(call.call_id in self._vendor_ids for step in answers for call in step.calls)
+
+    def _add_call_ids(self, new: Sequence[CompiledStep], vendor_id: re.Pattern[str] | None) -> None:
+        answers = [step for step in new if isinstance(step, AssistantStep)]
+        self.call_ids |= {call.call_id: call.call_id for step in answers for call in step.calls}
+        if vendor_id is None:
+            return
+        for step in answers:
+            opaque = (block.data for block in step.blocks if isinstance(block, OpaquePiece))
+            listed = (told for data in opaque if isinstance(told := data.get("call_ids"), list))
+            calls = (block for block in step.blocks if isinstance(block, CompiledCall))
+            for call, own_id in zip(calls, chain.from_iterable(listed), strict=False):
+                if not isinstance(own_id, str) or vendor_id.fullmatch(own_id) is None:
+                    continue
+                if own_id not in self.call_ids and own_id not in self._vendor_ids:
+                    self._vendor_ids.add(own_id)
+                    self.call_ids[call.call_id] = own_id
 
 
 class AnswerParser(ABC):
@@ -170,7 +312,10 @@ class VendorApi(Struct, frozen=True, kw_only=True):
     rules: ClassVar[VendorRules] = VendorRules()
     form: RequestForm = RequestForm()
 
-    def render(self, request: LlmRequest, compiled: CompiledContext) -> RenderedRequest:
+    def render(
+        self, request: LlmRequest, compiled: CompiledContext, rendering: Rendering | None = None
+    ) -> RenderedRequest:
+        """`rendering`: of the context as it was at an earlier call."""
         raise NotImplementedError
 
     def parser(self, rendered: RenderedRequest) -> AnswerParser:

@@ -157,7 +157,7 @@ def check_projection(talk: Talk, turn_id: str | None) -> None:
     assert view.tokens == fresh.tokens == sum(view.sizes) + talk.tools_tokens
     check_whole(list(view.messages))
     if not view.is_trimmed:
-        first = view.has_head + (view.messages[:1] != [] and view.messages[0].role == "system")
+        first = view.has_head + (len(view.messages) > 0 and view.messages[0].role == "system")
         shown = [(message.seq, message.level) for message in view.messages[first:]]
         assert shown == naive_context(talk.history, turn_id)
     rows = report_entries(talk.history, view, turn_id)

@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator
 from importlib import import_module
+from typing import Literal
 
 import pytest
 from tests.server.providers.openai_stage import (
@@ -39,7 +40,13 @@ from nplt_server.errors import (
 from nplt_server.providers import ModelOutputDelta, Patience, TextPiece
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.openai import OpenAIClient
-from nplt_server.providers.vendor_api import RenderedRequest, VendorApi, with_entries
+from nplt_server.providers.vendor_api import (
+    RenderedRequest,
+    RenderedStep,
+    VendorApi,
+    as_json,
+    with_entries,
+)
 
 BOTH = pytest.mark.parametrize("vendor_api", [CHAT, RESPONSES], ids=["chat", "responses"])
 
@@ -246,6 +253,14 @@ async def test_a_refusal_that_names_a_message_names_its_entry(
     assert caught.value.entry_seqs == (42,)
 
 
+def sent_with(
+    list_name: Literal["messages", "input"], messages: list[object], *seqs: tuple[int, ...]
+) -> RenderedRequest:
+    sent = tuple(map(as_json, messages))
+    step = RenderedStep(messages=sent, seqs=seqs)
+    return RenderedRequest(fields={}, list_name=list_name, messages=sent, steps=[step])
+
+
 def refusal() -> ProviderRefused:
     return ProviderRefused("no", content_refused=True)
 
@@ -254,10 +269,8 @@ def refusal() -> ProviderRefused:
     "words", ["No tool output found for call call_own1.", "Item 'rs_12345' can't be verified."]
 )
 def test_a_refusal_that_names_an_id_names_its_entry(words: str) -> None:
-    sent = RenderedRequest(
-        body={"input": [{}, {"id": "rs_12345"}, {"call_id": "call_own1"}]}, seqs=((), (1,), (1,))
-    )
-    chat = RenderedRequest(body={"messages": [{"tool_calls": [{"id": "call_own1"}]}]}, seqs=((1,),))
+    sent = sent_with("input", [{}, {"id": "rs_12345"}, {"call_id": "call_own1"}], (), (1,), (1,))
+    chat = sent_with("messages", [{"tool_calls": [{"id": "call_own1"}]}], (1,))
     assert with_entries(refusal(), words, sent).entry_seqs == (1,)
     named = with_entries(refusal(), "call_own1", chat)
     assert (named.entry_seqs, named.message_index) == ((1,), 0)
@@ -267,7 +280,7 @@ def test_a_refusal_that_names_an_id_names_its_entry(words: str) -> None:
 
 @pytest.mark.parametrize("own_id", ["a", "1", "schema", "function", "call_1", "call_own"])
 def test_no_entry_is_named_by_what_only_looks_like_its_id(own_id: str) -> None:
-    sent = RenderedRequest(body={"messages": [{"tool_call_id": own_id}]}, seqs=((1,),))
+    sent = sent_with("messages", [{"tool_call_id": own_id}], (1,))
     words = "Invalid schema for function 'a1': array schema missing items (call_own17)."
     assert with_entries(refusal(), words, sent).entry_seqs == ()
 
