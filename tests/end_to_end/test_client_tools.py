@@ -296,7 +296,7 @@ def test_a_client_tool_takes_the_place_of_the_servers_tool_of_that_name(tmp_path
         assert [call["by_client"] for call in calls_in(client)] == [True]
 
 
-def test_a_result_over_the_size_limit_is_kept_whole_beside_its_beginning(tmp_path: Path) -> None:
+def test_a_client_tool_result_over_the_size_limit_is_stored_whole_as_a_blob(tmp_path: Path) -> None:
     limits = {"limits": {"tool_result_bytes_max": 1024}}
     with talking(tmp_path, CALL, chat("ok"), **limits) as (client, server):
         play(client, {"text": "Look.", "tools": [READ]})

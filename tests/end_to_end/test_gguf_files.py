@@ -63,7 +63,7 @@ def test_window_of_a_gguf_file_can_be_set(tmp_path: Path, model_file: Path) -> N
     assert known["ceiling_tokens"] == 8_192
 
 
-def test_window_that_is_smaller_than_that_of_the_gguf_file_is_said_to_be_limited(
+def test_a_window_smaller_than_the_gguf_files_is_shown_as_limited(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "big.gguf"

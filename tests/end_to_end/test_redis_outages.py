@@ -172,7 +172,7 @@ def test_an_answer_that_ends_while_redis_is_away_is_stored_and_the_prompt_behind
     assert WORDS.strip() in stored[1]["content"]
 
 
-def test_what_was_not_sent_as_finished_before_a_kill_is_told_once_and_truly_after_it(
+def test_a_turn_killed_while_redis_is_away_is_reported_finished_once_after_the_restart(
     server: ServerProcess, redis: RedisServer
 ) -> None:
     with RawClient(server.port) as client:

@@ -94,7 +94,7 @@ def test_a_stop_reason_of_the_chat_api_is_in_every_view(
         ("model_context_window_exceeded", "window"),
     ],
 )
-def test_a_stop_reason_of_claude_after_some_text_is_told(
+def test_a_stop_reason_of_claude_after_some_text_is_reported(
     tmp_path: Path, stopped: str, reason: str
 ) -> None:
     with (
@@ -134,7 +134,7 @@ TWO = {"default_model": "a/m", "fallback": ["b/m"], "limits": {"retries_max": 0}
         (refusal(429, "Rate limit reached", headers={"Retry-After": "600"}), "rate_limited"),
     ],
 )
-def test_a_fallback_and_its_reason_are_told_to_people_and_programs(
+def test_a_fallback_and_its_reason_are_on_stderr_and_in_json(
     tmp_path: Path, reply: Reply, reason: str
 ) -> None:
     with vendor(reply) as first, vendor(chat("Here I am")) as second:
@@ -190,7 +190,7 @@ def test_no_fallback_answers_for_a_wrong_key_a_bad_request_or_moderation(
     assert words in asked.stderr
 
 
-def test_a_provider_that_wants_to_be_left_alone_says_until_when(tmp_path: Path) -> None:
+def test_a_long_retry_after_fails_at_once_and_names_the_time(tmp_path: Path) -> None:
     busy = refusal(429, "Rate limit reached", headers={"Retry-After": "5400"})
     with vendor(busy) as first:
         settings = {"providers": [first.provider("a")]}

@@ -110,7 +110,7 @@ def test_tls_to_a_plain_port_says_http(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_stands_between_us_and_the_provider_is_named(
+def test_an_error_names_the_proxy_between_the_server_and_the_provider(
     tmp_path: Path, reply: Reply, words: str
 ) -> None:
     with vendor(reply) as server:

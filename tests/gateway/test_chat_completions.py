@@ -204,7 +204,7 @@ def test_a_client_that_goes_away_ends_its_call(start_server: Start) -> None:
     assert complete(url).status == 200  # there is one slot, and it is free again
 
 
-def test_a_user_who_sends_too_many_prompts_is_told_when_to_come_back(start_server: Start) -> None:
+def test_a_rate_limited_user_gets_429_with_retry_after(start_server: Start) -> None:
     token = {"name": "ada", "token_sha256": sha256(b"secret").hexdigest()}
     server = start_server(users=[token], limits={"prompts_per_minute_max": 1})
     url, headers = f"{server.http_url}v1/chat/completions", {"authorization": "Bearer secret"}

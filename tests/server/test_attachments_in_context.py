@@ -101,7 +101,7 @@ async def desk(tmp_path: Path, facts: ModelFacts | None = None) -> AsyncIterator
         tasks.cancel_scope.cancel()
 
 
-async def test_a_text_stands_in_the_message_under_its_name(tmp_path: Path) -> None:
+async def test_an_attached_text_file_is_shown_in_the_message_under_its_name(tmp_path: Path) -> None:
     async with desk(tmp_path) as at:
         file_id = await at.upload("notes.md", "# Ünicode\n```py\nx\n```".encode())
         shown = await at.ask("what is this?", file_id)

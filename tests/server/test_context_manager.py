@@ -161,7 +161,7 @@ async def test_each_request_extends_the_last_or_an_epoch_says_why_not() -> None:
         assert repeated / sent >= 0.95
 
 
-async def test_what_the_account_says_is_what_the_provider_then_gets() -> None:
+async def test_the_context_report_matches_the_request_that_is_then_sent() -> None:
     async with playing() as play:
         for number in range(40):
             text = f"note {number}" if number % 7 == 3 else f"prompt {number} " + "word " * 60
@@ -362,7 +362,7 @@ async def test_usage_is_reported_when_the_context_no_longer_fits() -> None:
         assert (await play.stage.play("two")).state == "failed"
 
 
-async def test_after_a_summary_no_turn_is_left_out_that_it_does_not_tell() -> None:
+async def test_an_epoch_after_a_summary_omits_only_turns_that_the_summary_covers() -> None:
     async with playing(summarizer="test/summarizer") as play:
         play.summary = "a long summary of apples " * 90
         for number in range(8):

@@ -30,7 +30,7 @@ def test_an_answer_without_opaque_pieces_has_no_parts() -> None:
     assert received(ReasoningPiece(text="hm"), TextPiece(text="yes")).parts == ()
 
 
-def test_parts_tell_the_order_in_which_everything_came() -> None:
+def test_output_parts_have_the_order_in_which_the_deltas_arrived() -> None:
     entry = received(
         ReasoningPiece(text="h"),
         ReasoningPiece(text="m"),

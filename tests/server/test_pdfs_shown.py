@@ -53,7 +53,7 @@ async def test_pdf_is_sent_as_it_is_to_a_model_that_reads_pdfs(tmp_path: Path) -
     ],
     ids=["no text", "encrypted", "encrypted, for a model that reads PDFs", "broken"],
 )
-async def test_person_is_told_before_the_call_why_the_model_is_not_shown_a_pdf(
+async def test_a_notice_before_the_call_says_why_the_model_is_not_shown_a_pdf(
     tmp_path: Path, facts: ModelFacts, data: bytes, notice: str
 ) -> None:
     async with desk(tmp_path, facts) as at:
@@ -94,7 +94,7 @@ async def test_pdf_of_too_many_pages_is_shown_as_its_text(tmp_path: Path) -> Non
         assert "[page 101]\na page" in shown.text
 
 
-async def test_pdf_of_much_text_is_cut_and_the_person_is_told(tmp_path: Path) -> None:
+async def test_a_pdf_of_much_text_is_cut_with_a_notice(tmp_path: Path) -> None:
     async with desk(tmp_path) as at:
         notices = Notices(at)
         long = pdf(*["\n".join(["word " * 20] * 40)] * 20)

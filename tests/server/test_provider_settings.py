@@ -95,7 +95,7 @@ def test_only_listed_providers_exist_if_any_is_listed(tmp_path: Path) -> None:
     assert [provider.id for provider in settings.providers] == ["box"]
 
 
-def test_local_servers_are_looked_for_beside_listed_providers_unless_discover_is_false(
+def test_local_servers_are_discovered_in_addition_to_listed_providers_unless_discover_is_false(
     tmp_path: Path,
 ) -> None:
     assert "ollama" in (load(tmp_path, providers(BOX)).local_servers or {})

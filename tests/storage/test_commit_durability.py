@@ -211,7 +211,7 @@ def test_acknowledged_lines_that_are_gone_are_damage_not_silence(
     assert bytes(disk.contents[PATH]) == left, "for a person to look at"
 
 
-def test_closing_says_so_when_the_disk_did_not_confirm(
+def test_closing_logs_an_error_if_the_last_sync_failed(
     disk: CachedFiles, due: list[Callable[[], None]], caplog: pytest.LogCaptureFixture
 ) -> None:
     appender = _appender(disk, due)
@@ -261,7 +261,7 @@ def test_whatever_fails_what_was_acknowledged_is_there_and_after_a_sync_on_disk(
 # The modes
 
 
-def test_each_mode_says_what_holds() -> None:
+def test_each_durability_mode_describes_its_promise() -> None:
     promises = {mode: Durability(mode=mode).promise for mode in ("always", "interval", "never")}
     assert promises["always"] == "on disk (fdatasync) before it is acknowledged"
     assert "at most 1 s later" in promises["interval"]
@@ -270,7 +270,7 @@ def test_each_mode_says_what_holds() -> None:
     assert all("power cut" in promises[mode] for mode in ("interval", "never"))
 
 
-def test_always_is_what_holds_unless_someone_asks_for_less() -> None:
+def test_the_default_durability_mode_is_always() -> None:
     assert Durability().mode == "always"
     assert Durability().sync_later(CommitThreads()) is None
 

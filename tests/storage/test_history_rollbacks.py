@@ -70,7 +70,7 @@ def test_what_came_after_is_taken_back_and_still_there(pen: Pen) -> None:
     assert seqs(context_entries(pen.history, "t4")) == [1, 2, 8]
 
 
-def test_a_rollback_knows_how_the_conversation_stands_then(pen: Pen) -> None:
+def test_a_rollback_entry_has_the_counts_and_widgets_after_it(pen: Pen) -> None:
     pen.write_all([SystemInstructionEntry(content="a"), NotebookEntry(content="b")])
     pen.write_all([prompt("t4"), asking("t4", call()), answering("t4", call()), fault("t4")])
     assert pen.history.rollback_to(4) == RollbackEntry(
@@ -250,7 +250,7 @@ def test_messages_handed_out_are_copies() -> None:
     assert pen.history.by_role("user")[0].metadata == {"deep": {"a": [1]}}
 
 
-def test_reading_a_record_with_many_rollbacks_looks_once_at_what_stands(
+def test_reading_a_record_with_many_rollbacks_adds_each_active_entry_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pen = Pen()

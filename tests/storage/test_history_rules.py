@@ -97,7 +97,7 @@ def test_nothing_more_comes_for_a_turn_after_its_end(pen: Pen, end: Entry, late:
         pen.write(late)
 
 
-def test_a_completed_output_says_or_asks_something(pen: Pen) -> None:
+def test_a_completed_output_needs_text_or_tool_calls(pen: Pen) -> None:
     pen.write(prompt("t1"))
     with pytest.raises(BadEntry, match="has text or tool calls"):
         pen.write(answer("t1", ""))

@@ -204,7 +204,7 @@ def test_a_rollback_to_before_the_window_leaves_what_needs_no_entries() -> None:
         lambda history: history.rollback_to(22),
     ],
 )
-def test_a_window_that_could_not_follow_says_so(
+def test_a_windowed_history_that_lost_its_place_raises_not_in_reach(
     ask: Callable[[ConversationHistory], object],
 ) -> None:
     whole, history = lost()

@@ -46,7 +46,7 @@ async def test_what_was_open_in_a_document_is_ended(tmp_path: Path, left_open: l
     assert again.was_there
 
 
-async def test_what_only_tells_comes_in_as_it_was(tmp_path: Path) -> None:
+async def test_entries_that_start_nothing_are_imported_unchanged(tmp_path: Path) -> None:
     for entries in (chat(2), at_rest(Pen().write_all([prompt("t1"), ALWAYS])), []):
         path = tmp_path / "file.json"
         path.write_bytes(file_bytes(entries))

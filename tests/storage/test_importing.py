@@ -98,7 +98,7 @@ async def take_in(
 # Our own
 
 
-async def test_a_file_of_ours_comes_in_with_all_it_says(tmp_path: Path) -> None:
+async def test_importing_our_own_file_keeps_every_entry_and_its_origin(tmp_path: Path) -> None:
     path, entries = tmp_path / "any-name.json", chat(400)
     path.write_bytes(file_bytes(entries, user="ada"))
     imported, store = await take_in(path)

@@ -57,7 +57,7 @@ def test_new_files_are_read_and_lost_ones_forgotten() -> None:
     assert result.grown == []
 
 
-def test_a_found_file_is_what_the_system_says_of_it(tmp_path: Path) -> None:
+def test_a_found_file_has_the_size_time_and_inode_of_its_stat(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b"12345")
     status = path.stat()

@@ -216,7 +216,7 @@ async def test_a_partial_answer_from_before_a_crash_is_kept_until_its_entry_exis
     assert _names(crashed) == ["session_20260102_s1.json"]
 
 
-async def test_a_crash_after_the_entry_tells_nothing_twice(
+async def test_a_stale_live_journal_gives_no_partial_answer_after_a_crash(
     store: JsonFileStore, tmp_path: Path
 ) -> None:
     record, history = await store.create("s1", user="local"), ConversationHistory("s1")

@@ -183,7 +183,7 @@ def test_a_reader_who_began_before_reads_to_its_end(disk: MemoryDisk, entries: l
         assert [first, *walk] == entries
 
 
-def test_what_is_not_there_or_says_nothing_can_not_be_erased(disk: MemoryDisk) -> None:
+def test_redacting_a_missing_or_empty_entry_is_refused(disk: MemoryDisk) -> None:
     before = disk.contents
     for seq in (0, -1, 11, 9):
         with pytest.raises(BadEntry):

@@ -458,7 +458,7 @@ async def _use_many(store: JsonFileStore) -> None:
         await record.close()
 
 
-async def test_files_that_nobody_uses_are_not_kept_in_memory(store: JsonFileStore) -> None:
+async def test_files_that_are_not_in_use_are_not_kept_in_memory(store: JsonFileStore) -> None:
     before = _files_in_memory()
     await _use_many(store)
     assert _files_in_memory() - before < _CONVERSATIONS

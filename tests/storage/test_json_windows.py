@@ -163,7 +163,7 @@ def test_an_epoch_that_shows_too_much_is_not_read_whole_but_known() -> None:
     assert (history.epoch, history.first_seq) == (epoch, 162)
 
 
-def test_an_epoch_met_after_a_rollback_tells_as_much() -> None:
+def test_the_window_at_the_end_begins_at_the_epoch_before_a_rollback() -> None:
     pen = Pen()
     _turns(pen, 0, 50)
     pen.write(_epoch(80))

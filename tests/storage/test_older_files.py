@@ -359,7 +359,7 @@ def _lines_of(data: bytes, **how: int) -> list[bytes] | str:
     window_bytes=st.integers(1, 64),
     cut=st.none() | st.integers(0, 400),
 )
-def test_however_little_of_it_is_decoded_at_a_time_it_says_the_same(
+def test_a_document_gives_the_same_lines_for_any_window_size(
     document: dict[str, Any], is_ascii: bool, indent: int | None, window_bytes: int, cut: int | None
 ) -> None:
     text = json.dumps(document, ensure_ascii=is_ascii, indent=indent)

@@ -43,7 +43,7 @@ def test_a_quarantine_without_a_provider_hides_from_all() -> None:
     assert pen_with(refused("")).history.hidden_from("c") == WHOLE
 
 
-def test_pictures_are_hidden_without_the_text_beside_them() -> None:
+def test_quarantined_pictures_are_hidden_without_the_text_of_their_entry() -> None:
     history = pen_with(refused("a", pictures=True)).history
     assert [history.hidden_from(each) for each in ("a", "b")] == [PICTURES, NOTHING]
 

@@ -62,7 +62,7 @@ async def test_other_members_may_be_in_one_line(tmp_path: Path) -> None:
         (b'"head_seq"', b'"head"'),
     ],
 )
-async def test_one_that_says_something_else_is_not_believed(
+async def test_a_reformatted_document_with_changed_content_is_not_imported(
     tmp_path: Path, old: bytes, new: bytes
 ) -> None:
     data = indented(file_bytes(chat(3)))

@@ -76,7 +76,7 @@ def test_a_row_counts_messages_and_knows_the_model_and_the_head() -> None:
 
 
 @pytest.mark.parametrize("kind", ["system_instruction", "notebook", "clear", "epoch", "compaction"])
-def test_what_can_not_be_read_as_its_kind_says_nothing(kind: str) -> None:
+def test_an_entry_that_does_not_fit_its_kind_changes_only_the_head_of_the_row(kind: str) -> None:
     odd = UnknownEntry(seq=1, id="e", kind=kind, timestamp=START, fields={"content": 5})
     before = new_row("s1", user="ada", created_at=START)
     assert fold_all(before, [odd]) == replace(before, head_seq=1)

@@ -65,7 +65,7 @@ def test_a_fork_has_no_open_turns_and_keeps_the_options() -> None:
     assert row.model is None
 
 
-def test_what_a_checkpoint_tells_is_added_and_nonsense_counts_nothing() -> None:
+def test_billed_details_of_a_checkpoint_are_added_and_malformed_ones_ignored() -> None:
     billed = [["p/m", 1, 5, 5, 0]]
     for details in ([["p/m", 5, 1]], [["p/m", -5, "x"], "no", [1, 2, 3]], None):
         state = {"billed": billed, "billed_details": details}

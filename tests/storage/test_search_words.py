@@ -65,7 +65,7 @@ def test_a_word_is_made_of_itself_and_of_no_other_ascii_than_letters_and_digits(
         ("?!", "anything?!", False),
     ],
 )
-def test_all_words_must_stand_there_and_the_last_may_be_a_beginning(
+def test_a_search_needs_all_words_and_takes_the_last_as_a_prefix(
     query: str, text: str, found: bool
 ) -> None:
     assert matches(query_words(query), text) is found

@@ -63,12 +63,12 @@ def _in_trash() -> dict[Path, bytes]:
     return moved
 
 
-def test_all_of_it_goes_to_one_folder_that_says_when(disk: MemoryDisk) -> None:
+def test_a_deleted_conversation_is_moved_to_one_folder_named_by_the_time(disk: MemoryDisk) -> None:
     _trash(disk).put("s1", at=START)
     assert disk.contents == _in_trash() | OTHERS
 
 
-def test_all_of_it_comes_back(disk: MemoryDisk) -> None:
+def test_a_restored_conversation_has_all_its_files_again(disk: MemoryDisk) -> None:
     before = disk.contents
     _trash(disk).put("s1", at=START)
     assert _trash(disk).restore("s1") == ["session_20260102_s1.json"]

@@ -178,7 +178,7 @@ async def test_ollama_cuts_the_oldest_messages_and_says_nothing() -> None:
         (servers.LITELLM, "GET", "/model/info", 131_072),
     ],
 )
-async def test_a_preset_tells_its_window_where_its_server_does(
+async def test_an_emulated_local_server_reports_its_window_where_the_real_one_does(
     preset: Preset, method: str, path: str, window: int
 ) -> None:
     async with local_server(preset) as server, httpx2.AsyncClient(base_url=server.url) as client:

@@ -114,7 +114,7 @@ def text_of_responses(events: list[Any]) -> str:
 # Answers
 
 
-async def test_unscripted_every_api_says_the_prompt_again_whole_and_streamed(
+async def test_every_emulated_api_echoes_the_prompt_by_default_whole_and_streamed(
     gpt: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic
 ) -> None:
     whole = await gpt.chat.completions.create(model=GPT, messages=PROMPT)

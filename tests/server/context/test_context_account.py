@@ -78,7 +78,7 @@ def test_turns_that_wait_or_were_asked_for_later_say_so() -> None:
     assert reasons(talk, mine) == [(1, 1, "live"), (2, 3, "later"), (4, 4, "not_for_models")]
 
 
-def test_a_turn_that_was_left_says_so() -> None:
+def test_a_turn_abandoned_by_a_fork_has_that_reason_in_the_report() -> None:
     talk = Talk()
     talk.prompt("one")
     talk.write(ForkedEntry(from_session_id="s0", at_seq=1))

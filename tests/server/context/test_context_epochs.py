@@ -360,7 +360,7 @@ def test_a_summary_is_made_of_a_prompt_too_that_was_cancelled_while_it_waited() 
     assert [message.seq for message in task.messages] == [1, 5, 3]
 
 
-def test_what_has_not_ended_will_be_live_whatever_an_epoch_says_of_others() -> None:
+def test_a_running_turn_is_shown_live_also_after_an_epoch_shortened_others() -> None:
     talk = Talk(budget=100)
     running = talk.prompt("one")
     talk.fail(talk.prompt(words(300), waits=True))

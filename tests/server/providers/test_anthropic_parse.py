@@ -162,7 +162,7 @@ def test_who_declines_without_a_word_has_not_answered() -> None:
         fed(stopping("refusal"), STOP)
 
 
-def test_an_error_after_the_beginning_says_so() -> None:
+def test_an_error_event_says_whether_it_came_before_the_first_token() -> None:
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     for events, before in (((error,), True), ((TEXT, error), False)):
         with pytest.raises(ProviderUnavailable) as caught:

@@ -237,7 +237,7 @@ def test_it_is_shown_what_tools_of_others_gave_and_no_calls() -> None:
     ]
 
 
-def test_an_instruction_stands_alone() -> None:
+def test_a_system_message_without_tools_is_sent_unchanged() -> None:
     system_message = SystemMessage(instruction="You are a pirate.")
     context = (system_message, ModelInputMessage(content="who are you?", seq=1))
     asked = replace(request(LocalStage(LocalProvider(), 0), Scene(), PAINT), context=context)

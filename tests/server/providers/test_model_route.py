@@ -180,7 +180,7 @@ async def test_while_it_is_open_the_provider_is_not_even_asked() -> None:
     assert meter.route.metrics.failures["paused"] == 1
 
 
-async def test_a_call_that_is_given_up_says_nothing_of_the_provider() -> None:
+async def test_a_cancelled_call_does_not_count_for_the_circuit_breaker() -> None:
     async def model(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         if meter.now == 0.0:
             raise ProviderUnavailable("down")

@@ -40,7 +40,9 @@ from nplt_server.providers.failures import (
         (529, ProviderUnavailable),
     ],
 )
-def test_a_status_says_who_acts_next(status: int, kind: type[ProviderError]) -> None:
+def test_an_http_status_decides_the_kind_of_provider_error(
+    status: int, kind: type[ProviderError]
+) -> None:
     assert type(failure_of(status, VendorError())) is kind
 
 
@@ -48,7 +50,7 @@ def test_a_429_for_want_of_money_is_the_operators() -> None:
     assert isinstance(failure_of(429, VendorError(code="insufficient_quota")), ProviderUnauthorized)
 
 
-def test_so_is_anthropics_400_that_says_so() -> None:
+def test_anthropics_400_for_a_low_credit_balance_is_unauthorized() -> None:
     words = "Your credit balance is too low to access the Anthropic API."
     assert isinstance(failure_of(400, VendorError(message=words)), ProviderUnauthorized)
 

@@ -193,7 +193,7 @@ async def test_the_settings_say_that_a_model_takes_no_tools() -> None:
     assert not any(each["role"] == "tool" for each in body["messages"])
 
 
-async def test_another_conversation_is_told_once_that_its_model_takes_no_tools() -> None:
+async def test_another_conversation_gets_one_notice_that_its_model_takes_no_tools() -> None:
     learned = LearnedForms()
     with strict_server(without_tools_only(NO_TOOLS["vLLM"])) as server:
         async with talking(server, learned=learned) as stage:

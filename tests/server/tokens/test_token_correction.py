@@ -20,16 +20,16 @@ def after(seen: list[tuple[int, int]]) -> Correction:
     return correction
 
 
-def test_before_the_first_call_a_count_stands_as_it_is() -> None:
+def test_a_token_count_is_not_corrected_before_the_first_call() -> None:
     assert Correction().corrected(MODEL, 1234) == 1234
     assert Correction().budget_in_counted(MODEL, 1234) == 1234
 
 
-def test_the_first_call_sets_the_ratio() -> None:
+def test_the_first_call_sets_the_token_correction_ratio() -> None:
     assert after([(1000, 1200)]).corrected(MODEL, 500) == 600
 
 
-def test_later_calls_move_it_half_of_the_way() -> None:
+def test_later_calls_move_the_token_correction_ratio_halfway() -> None:
     assert after([(1000, 1200), (1000, 1000)]).corrected(MODEL, 1000) == 1100
 
 
