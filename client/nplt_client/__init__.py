@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nplt_client.client import Client, PromptFields, Turn, connect
+    from nplt_client.client import Client, PromptFields, Turn, Watch, connect
     from nplt_client.errors import (
         AuthenticationFailed,
         CannotConnect,
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
         ModelChoice,
         Receipt,
         RolledBack,
+        SeenMark,
+        SessionChanged,
         SessionCreated,
         SessionDeleted,
         SessionEvent,
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
     )
 
 _NAMES_OF = {
-    "nplt_client.client": ("Client", "PromptFields", "Turn", "connect"),
+    "nplt_client.client": ("Client", "PromptFields", "Turn", "Watch", "connect"),
     "nplt_client.errors": (
         "AuthenticationFailed",
         "CannotConnect",
@@ -104,6 +106,8 @@ _NAMES_OF = {
         "Receipt",
         "RolledBack",
         "SessionCreated",
+        "SeenMark",
+        "SessionChanged",
         "SessionDeleted",
         "SessionEvent",
         "SessionRow",
@@ -153,6 +157,8 @@ __all__ = [
     "Reconnecting",
     "RequestRefused",
     "RolledBack",
+    "SeenMark",
+    "SessionChanged",
     "SessionCreated",
     "SessionDeleted",
     "SessionEvent",
@@ -168,6 +174,7 @@ __all__ = [
     "TurnInterrupted",
     "TurnStarted",
     "UsageAccount",
+    "Watch",
     "Welcome",
     "connect",
 ]

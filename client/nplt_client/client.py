@@ -8,7 +8,7 @@ reply are repeated only if they are idempotent (`wire.wire_session` decides).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypedDict, TypeVar, Unpack
 from uuid import uuid4
@@ -16,7 +16,14 @@ from uuid import uuid4
 import anyio
 from msgspec.structs import replace
 
-from nplt_client.errors import CannotConnect, ProtocolViolation
+from nplt_client.errors import (
+    CannotConnect,
+    ConnectionLost,
+    NpltError,
+    ProtocolViolation,
+    RequestRefused,
+    TimedOut,
+)
 from nplt_client.received_turn import ReceivedTurn
 from nplt_client.settings import (
     DEFAULT_CLIENT_NAME,
@@ -29,7 +36,7 @@ from nplt_client.settings import (
 from nplt_client.wire.reconnect_policy import ConnectionState, Patience
 from nplt_client.wire.replay import PageGuard
 from nplt_client.wire.transport import EventFeed, SessionRunner
-from nplt_client.wire.wire_session import FollowedTurn, WireSession
+from nplt_client.wire.wire_session import WATCH_LAGGED, FollowedTurn, WireSession
 from nplt_protocol import messages
 from nplt_protocol.json_text import JsonObject, JsonValue, answer_value
 
@@ -37,6 +44,8 @@ R = TypeVar("R", bound=messages.Reply)
 Page = TypeVar("Page", messages.SessionRows, messages.SearchHits)
 
 _ROWS_PER_PAGE = 100
+_AT_REST = ("idle", "failed")
+_STORE_AWAY_SECONDS = 1.0
 
 
 class PromptFields(TypedDict, total=False):
@@ -161,6 +170,98 @@ class Turn(TurnSoFar):
         return event
 
 
+class Watch:
+    """The rows of all conversations that need attention, then every row that changes.
+
+    `Client.watch` returns it. Of changes that follow each other before they are read, only the
+    last of each conversation is given. When changes were missed, because the connection was lost
+    or the reader was slow, the rows that need attention are given again, and so is each row that
+    was given before and is at rest now.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._changes = client._session.changes()
+        self._unsettled: set[str] = set()
+        """The conversations whose last row needed attention."""
+        self._is_watching = False
+
+    def __aiter__(self) -> Watch:
+        return self
+
+    async def __anext__(self) -> messages.SessionChanged:
+        if not self._is_watching:
+            await self.begin()
+        while True:
+            event = await self._client._runner.next_event(self._changes)
+            if event is None:
+                raise StopAsyncIteration
+            if isinstance(event, messages.SessionChanged):
+                self._note(event)
+                return event
+            await self._begin_again()
+
+    async def begin(self) -> None:
+        """Begins to watch. From then on no change is missed."""
+        guard, found = PageGuard(), set[str]()
+        request = messages.Watch(limit=_ROWS_PER_PAGE)
+        while True:
+            page = await self._client._call(request, messages.Watching)
+            found.update(row.session_id for row in page.sessions)
+            cursor = guard.next_page(page.next_cursor)
+            if cursor is None:
+                break
+            request = replace(request, cursor=cursor)
+        self._is_watching = True
+        settled = self._unsettled - found
+        if settled:
+            await self._find_settled(settled)
+
+    async def _begin_again(self) -> None:
+        try:
+            await self.begin()
+        except (ConnectionLost, TimedOut):
+            pass  # the next connection begins again
+        except RequestRefused as error:
+            if error.code != "unavailable":
+                raise
+            await anyio.sleep(_STORE_AWAY_SECONDS)  # the store of the server is away
+            self._changes.put(WATCH_LAGGED)
+
+    async def _find_settled(self, session_ids: set[str]) -> None:
+        """Reads the rows of conversations that came to rest while changes were missed."""
+        missing = set(session_ids)
+        for archived in (False, True):
+            request = messages.SessionList(limit=_ROWS_PER_PAGE, archived=archived)
+            async for page in self._client._pages(request, messages.SessionRows):
+                for row in page.sessions:
+                    if row.session_id in missing:
+                        missing.discard(row.session_id)
+                        self._put_settled(row.session_id, "state", row)
+                if not missing:
+                    return
+        for session_id in missing:
+            self._put_settled(session_id, "deleted", None)
+
+    def _put_settled(self, session_id: str, what: str, row: messages.SessionRow | None) -> None:
+        if session_id not in self._changes:
+            change = messages.SessionChanged(session_id=session_id, what=what, row=row)
+            self._changes.put(change)
+
+    def _note(self, change: messages.SessionChanged) -> None:
+        if change.row is not None and (change.row.state != "idle" or change.row.unread):
+            self._unsettled.add(change.session_id)
+        else:
+            self._unsettled.discard(change.session_id)
+
+    async def aclose(self) -> None:
+        """Stops watching."""
+        self._changes.close()
+        if self._is_watching and not self._client._session.is_watched:
+            with suppress(NpltError):
+                await self._client._call(messages.Watch(watch=False), messages.Watching)
+
+
 class HistoryFields(TypedDict, total=False):
     """The optional fields of a request for a page of the history."""
 
@@ -278,6 +379,52 @@ class Client:
         missing events; the history has them.
         """
         return EventFeed(self._runner)
+
+    # What all conversations do, and what the user has seen
+
+    def watch(self) -> Watch:
+        """Returns the rows that need attention (a turn runs, waits, asks or failed, or answers are
+        unread), then every row that changes:
+
+            async for change in client.watch(): ...
+        """
+        return Watch(self)
+
+    async def seen(
+        self, seq: int, session_id: str | None = None, *, unread: bool = False
+    ) -> messages.SeenMark:
+        """Notes that the user has seen everything up to that entry; a number beyond the head means
+        the head. With `unread` the mark may also move backward."""
+        request = messages.Seen(seq=seq, session_id=session_id, unread=unread)
+        return await self._call(request, messages.SeenMark)
+
+    async def row(self, session_id: str) -> messages.SessionRow:
+        """Returns the row of the conversation with that id or name."""
+        return await self._call(messages.SessionUpdate(session_id=session_id), messages.SessionRow)
+
+    async def wait(self, *session_ids: str, first: bool = False) -> list[messages.SessionRow]:
+        """Waits until no turn of these conversations runs or waits any more, and returns their
+        rows; with `first`, those of the ones that are at rest first. A turn that asks for an
+        approval is waited for."""
+        watch, rows = self.watch(), dict[str, messages.SessionRow]()
+        try:
+            await watch.begin()
+            for wanted in session_ids:
+                row = await self.row(wanted)
+                rows[row.session_id] = row
+            while True:
+                resting = [row for row in rows.values() if row.state in _AT_REST]
+                if len(resting) == len(rows) or (first and resting):
+                    return resting
+                change = await anext(watch)
+                if change.session_id in rows and change.row is None:
+                    raise RequestRefused(
+                        f"the conversation {change.session_id} was deleted", code="not_found"
+                    )
+                if change.session_id in rows and change.row is not None:
+                    rows[change.session_id] = change.row
+        finally:
+            await watch.aclose()
 
     def started_here(self, turn_id: str | None) -> bool:
         """Whether a prompt of this client started that turn."""

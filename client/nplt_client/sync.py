@@ -21,6 +21,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from nplt_client.client import Client as AsyncClient
 from nplt_client.client import ConnectionFields, PromptFields, TurnSoFar
 from nplt_client.client import Turn as AsyncTurn
+from nplt_client.client import Watch as AsyncWatch
 from nplt_client.client import connect as connect_asynchronously
 from nplt_client.settings import Address
 from nplt_client.wire.reconnect_policy import ConnectionState
@@ -29,7 +30,7 @@ from nplt_protocol import messages
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Source = TypeVar("Source", bound=AsyncTurn | AsyncEventFeed)
+Source = TypeVar("Source", bound=AsyncTurn | AsyncEventFeed | AsyncWatch)
 
 
 @contextmanager
@@ -121,6 +122,19 @@ class EventFeed(_Events[AsyncEventFeed]):
         _call(self._portal, self._source.aclose)
 
 
+class Watch(_Events[AsyncWatch]):
+    """The rows of all conversations, as they change."""
+
+    def __next__(self) -> messages.SessionChanged:
+        change = super().__next__()
+        assert isinstance(change, messages.SessionChanged)
+        return change
+
+    def close(self) -> None:
+        """Stops watching."""
+        _call(self._portal, self._source.aclose)
+
+
 def _blocking(
     method: Callable[Concatenate[AsyncClient, P], Awaitable[T]],
 ) -> Callable[Concatenate[Client, P], T]:
@@ -163,6 +177,9 @@ class Client:
     def events(self) -> EventFeed:
         return EventFeed(self._portal, self._portal.call(self._client.events))
 
+    def watch(self) -> Watch:
+        return Watch(self._portal, self._portal.call(self._client.watch))
+
     def started_here(self, turn_id: str | None) -> bool:
         return self._client.started_here(turn_id)
 
@@ -185,6 +202,9 @@ class Client:
 
         return _call(self._portal, gather)
 
+    seen = _blocking(AsyncClient.seen)
+    row = _blocking(AsyncClient.row)
+    wait = _blocking(AsyncClient.wait)
     ask_text = _blocking(AsyncClient.ask_text)
     ask_json = _blocking(AsyncClient.ask_json)
     cancel = _blocking(AsyncClient.cancel)

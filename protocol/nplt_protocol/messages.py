@@ -60,6 +60,8 @@ Token: TypeAlias = Annotated[str, Meta(max_length=1_000)]
 
 REDACTED = "redacted"
 """The feature of HELLO that asks for the ids of redacted prompts."""
+WATCHING = "watch"
+"""The feature of HELLO that asks whether the server understands WATCH and SEEN."""
 
 
 class Hello(Request, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ def chat(
         connection=connection or Online(),
         model=model,
         welcome=SimpleNamespace(user="me"),
+        session_id="here",
         started_here=lambda turn_id: True,
         events=lambda: None,
     )

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from nplt_client.background import compare_versions, ensure_running
 from nplt_client.chat import changes
 from nplt_client.chat.approvals import Approvals, ApprovalWanted, approval_wanted
+from nplt_client.chat.elsewhere import Elsewhere
 from nplt_client.client import Client, connect
 from nplt_client.errors import ConnectionLost, LimitExceeded, NpltError, RequestRefused, TimedOut
 from nplt_client.render.terminal import print_remark, remark_if_silent
@@ -52,6 +53,7 @@ _ENDS_KEPT = 200
 _RESTART_ATTEMPT = 2
 _CHARACTERS_PER_TOKEN = 4
 _MEASURE_SECONDS = 3.0
+_MARK_SECONDS_MAX = 1.0
 
 
 class TurnStatus:
@@ -161,6 +163,11 @@ class SessionView:
     def prompts_redacted(self, message_ids: Collection[str]) -> None:
         """The server names prompts of ours that were redacted."""
 
+    @property
+    def is_looked_at(self) -> bool:
+        """Whether a person sees what is drawn, as far as is known."""
+        return True
+
     def alert(self, words: str) -> None:
         """Notifies a person who looks at another window."""
 
@@ -190,6 +197,7 @@ class ChatSession:
         self.is_new = True
         """Whether the last switch created the conversation."""
         self.others: tuple[str, ...] = ()
+        self.elsewhere = Elsewhere(client, lambda words: self.display.alert(words))
         self.context_percent: float | None = None
         self.cost = ""
         self.has_older = False
@@ -220,6 +228,11 @@ class ChatSession:
         self._expected: set[str] = set()
         self._ends: dict[str, changes.TurnEnded] = {}
         self._turn_ended = asyncio.Event()
+        self._end_seqs: dict[str, int] = {}
+        """The last entries of turns whose end is not drawn yet."""
+        self._shown_seq = self._seen_seq = self._read_seq = 0
+        """The last entry that is shown, and the last one that the server knows was seen."""
+        self._marking: asyncio.Task[None] | None = None
         self._lost: NpltError | None = None
         self.lag_seconds = 0.0
         self._pinged_at: float | None = None
@@ -247,6 +260,8 @@ class ChatSession:
                 if getattr(event, "session_id", None) not in (None, self.client.session_id):
                     continue
                 new_changes = self._translator.changes_of(event)
+                if isinstance(event, messages.TurnFinished):
+                    self._end_seqs[event.turn_id] = event.seq
                 if kind in self._expected:
                     self._expected.discard(kind)
                     new_changes = _without_notice(new_changes)
@@ -280,6 +295,13 @@ class ChatSession:
         is_due = isinstance(state, Reconnecting) and state.attempt == _RESTART_ATTEMPT
         if is_due and self.background is not None and not self.is_server_stopping:
             self.restarting = asyncio.ensure_future(self.restart_server(self.background))
+
+    async def end(self) -> None:
+        """Stops what runs in the background. A mark that is being sent is waited for."""
+        if self.restarting is not None:
+            self.restarting.cancel()
+        if self._marking is not None:
+            await asyncio.wait((self._marking,), timeout=_MARK_SECONDS_MAX)
 
     async def restart_server(self, address: Address) -> None:
         """Starts a background server that was lost, and reconnects to it at once."""
@@ -378,8 +400,33 @@ class ChatSession:
             if isinstance(change, changes.TurnEnded):
                 self._ends.setdefault(change.turn_id, change)
                 self._turn_ended.set()
+                self._note_shown(self._end_seqs.pop(change.turn_id, 0))
         while len(self._ends) > _ENDS_KEPT:
             del self._ends[next(iter(self._ends))]
+
+    # What the person has seen
+
+    def _note_shown(self, seq: int) -> None:
+        self._shown_seq = max(self._shown_seq, seq)
+        self.mark_seen()
+
+    def mark_seen(self) -> None:
+        """Notes at the server that what is shown was seen, if a person looks at it."""
+        is_due = self._shown_seq > self._seen_seq and self.display.is_looked_at
+        is_marking = self._marking is not None and not self._marking.done()
+        if is_due and not is_marking and messages.WATCHING in self.client.welcome.features:
+            self._marking = asyncio.ensure_future(self._send_marks())
+
+    async def _send_marks(self) -> None:
+        session_id = self.client.session_id
+        while self._seen_seq < (seq := self._shown_seq):
+            try:
+                await self.client.seen(seq, session_id)
+            except NpltError:
+                return  # the next end of a turn tries again
+            if session_id != self.client.session_id:
+                return
+            self._seen_seq = seq
 
     async def wait_for_turn_end(self, turn_id: str) -> changes.TurnEnded:
         """Waits until the turn has ended and all of it is drawn."""
@@ -415,6 +462,7 @@ class ChatSession:
             finally:
                 self._settled.set()
             await self.display.show(turns, has_moved=going is not None)
+            self._note_shown(self._read_seq)
             for request in pending_approvals(attached) if attached else ():
                 await self._draw(approval_wanted(request))
             await self.display.drawn()
@@ -433,6 +481,8 @@ class ChatSession:
         self.replace_from = None
         self.context_percent, self.cost = None, ""  # until `refresh_usage`
         self.name = safe_line(attached.name) if attached else ""
+        self._shown_seq = self._seen_seq = self._read_seq = 0
+        self._end_seqs.clear()
         return await self._read() if self._shows_history else ()
 
     async def read_again(self) -> None:
@@ -482,6 +532,8 @@ class ChatSession:
         return turns
 
     def _take_edges(self, page: messages.HistoryPage) -> None:
+        if not page.page.has_more_after:
+            self._read_seq = page.head_seq
         self.has_older = page.page.has_more_before and bool(page.messages)
         self._oldest_seq = page.page.before
 
@@ -699,6 +751,8 @@ def _status_parts(
     yield safe_line(session.name or "new conversation", name_width)
     if session.context_percent is not None:
         yield f"context {session.context_percent:.0f} %"
+    if words := session.elsewhere.words:
+        yield words
     if others:
         more = f" +{len(others) - 3}" if len(others) > 3 else ""
         yield f"with {', '.join(others[:3])}{more}"
@@ -780,7 +834,7 @@ def run_chat(
             token=find_token(None, address=address),
             client_name=COMMAND_NAME,
             history=options.history,
-            features=(messages.REDACTED,),
+            features=(messages.REDACTED, messages.WATCHING),
             reconnect=patience,
             on_connection=connection_changed,
         )
@@ -798,8 +852,7 @@ def run_chat(
             await _enter_wanted(session, options, address)
             shown = session  # `talk` makes its display at once
             code, next_draft = await talk(session, draft)
-            if session.restarting is not None:
-                session.restarting.cancel()
+            await session.end()
             return code, next_draft, client.session_id if session.is_stored else None
 
     async def talk_on(options: ChatOptions, address: Address) -> int:

@@ -126,6 +126,11 @@ async def _sessions(chat: ChatDisplay, argument: str) -> None:
     await chat.show_sessions(argument)
 
 
+@_command("", "go to the next conversation that asks, failed or is unread")
+async def _next(chat: ChatDisplay, argument: str) -> None:
+    await chat.go_to_next()
+
+
 @_command("ID|NAME", "go to a conversation")
 async def _switch(chat: ChatDisplay, argument: str) -> None:
     await chat.session.move(chat.session.client.switch(argument))

@@ -196,6 +196,14 @@ class ChatDisplay(SessionView):
             await self.session.client.switch_model(chosen.removeprefix("/model "))
         await self.ask(text, cut=chosen == "/cut", message_id=self.too_long_id)
 
+    async def go_to_next(self) -> None:
+        """Goes to the next conversation that asks, failed or has unread answers."""
+        next_id = self.session.elsewhere.next_id
+        if next_id is None:
+            self.remark("no other conversation asks, failed or has unread answers")
+        else:
+            await self.session.move(self.session.client.switch(next_id))
+
     async def show_raw(self, is_raw: bool) -> None:
         self.is_raw = is_raw
 

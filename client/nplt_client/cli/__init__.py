@@ -131,7 +131,7 @@ class ChatByDefault(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def _add_short_commands(self) -> None:
-        from nplt_client.cli.commands import COMMANDS
+        from nplt_client.cli.watching import COMMANDS
 
         for command in COMMANDS:
             self.add_command(command)
@@ -286,6 +286,15 @@ def chat_command(
     from nplt_client.tui.app import run_full_screen_chat
 
     return run_full_screen_chat(options)
+
+
+@connection_options
+@nplt.command("attach", epilog=help_epilog("nplt attach @last", 'nplt attach "my notes"'))
+@click.argument("wanted", metavar="ID|NAME", shell_complete=completes("sessions"))
+@click.pass_context
+def attach_command(context: click.Context, wanted: str, server: str | None) -> object:
+    """Open a chat in a conversation."""
+    return context.invoke(chat_command, resume=wanted, server=server)
 
 
 @connection_options

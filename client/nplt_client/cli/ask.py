@@ -229,6 +229,7 @@ def _ask(options: AskOptions) -> int:
                 )
                 with Interrupts() as connection.interrupts:
                     _run(connection, prompt, received, output, options)
+                    _mark_seen(connection, received)
                     if (options.session or address.session) is None:
                         _drop_if_failed(connection, received)
                 stopped_by = connection.interrupts.signal
@@ -362,6 +363,19 @@ def _run(
     except TimedOut:
         _cancel(connection, turn, received, output, seconds=CANCEL_LATE_SECONDS_MAX)
         raise
+
+
+def _mark_seen(connection: BlockingConnection, received: ReceivedTurn) -> None:
+    """Notes that the user has seen the answer, if all of it was delivered."""
+    finished, receipt = received.finished, received.receipt
+    if finished is None or receipt is None or finished.state == "interrupted":
+        return
+    if messages.WATCHING not in connection.welcome.features:  # an older server
+        return
+    with suppress(NpltError):  # the answer counts as unread
+        connection.request(
+            messages.Seen(seq=finished.seq, session_id=receipt.session_id), messages.SeenMark
+        )
 
 
 def _drop_if_failed(connection: BlockingConnection, received: ReceivedTurn) -> None:

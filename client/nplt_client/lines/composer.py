@@ -289,6 +289,11 @@ class PromptChat(LineChat):
 
     def _focus_changed(self, is_gained: bool, event: KeyPressEvent) -> None:
         self._has_focus = is_gained
+        self.session.mark_seen()
+
+    @property
+    def is_looked_at(self) -> bool:
+        return self._has_focus
 
     def alert(self, words: str) -> None:
         if not self._has_focus:

@@ -83,6 +83,8 @@ class LineChat(ChatDisplay):
         entering = self.begin(self.session.move())
         self.begin(self._receive_events())
         self.begin(self.session.draw_changes())
+        if self.is_interactive:
+            self.begin(self.session.elsewhere.follow())
         try:
             if self.is_sequential:
                 await entering

@@ -60,13 +60,45 @@ def sessions_table(rows: Sequence[messages.SessionRow]) -> str:
     short = short_ids([row.session_id for row in rows])
     cells: list[tuple[str, ...]] = []
     for row in rows:
-        state = ", ".join([row.state, *(["current"] if row.is_current else []), *row_flags(row)])
+        state = ", ".join(
+            [row.state, *unread_words(row), *(["current"] * row.is_current), *row_flags(row)]
+        )
         name, count, updated = row.name, str(row.message_count), format_time(row.updated_at)
         cells.append((short[row.session_id], name, count, updated, row.model, state))
     listed = table(("ID", "NAME", "MESSAGES", "UPDATED", "MODEL", "STATE"), cells)
     repairs = [sanitize_line(f"To repair {row.name!r}: {row.repair}") for row in rows if row.repair]
     warnings = [sanitize_line(f"{row.name!r}: {row.warning}") for row in rows if row.warning]
     return "\n".join([listed, *repairs, *warnings])
+
+
+def unread_words(row: messages.SessionRow) -> list[str]:
+    if not row.unread:
+        return []
+    return [f"{row.unread}{'+' if row.unread >= UNREAD_MAX else ''} unread"]
+
+
+UNREAD_MAX: Final = 100
+"""The server counts no further."""
+
+
+def running_table(rows: Sequence[messages.SessionRow]) -> str:
+    """Formats the conversations that are not at rest."""
+    short = short_ids([row.session_id for row in rows])
+    cells: list[tuple[str, ...]] = []
+    for row in rows:
+        since = format_time(row.running_since) if row.running_since else ""
+        state = ", ".join([row.state, *unread_words(row)])
+        cells.append((short[row.session_id], row.name, state, since, row.model))
+    return table(("ID", "NAME", "STATE", "SINCE", "MODEL"), cells)
+
+
+def change_line(change: messages.SessionChanged) -> str:
+    """Formats a change of a conversation as one line."""
+    row, short = change.row, change.session_id[:SHORT_ID_MIN]
+    if row is None:
+        return sanitize_line(f"{short}  {change.what}")
+    words = [row.state, *unread_words(row), *([change.what] if change.what != "state" else [])]
+    return sanitize_line(f"{short}  {row.name}  {' · '.join(words)}")
 
 
 def repair_text(done: messages.Repaired) -> str:

@@ -21,7 +21,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
-from textual.events import Resize
+from textual.events import AppFocus, Resize
 from textual.theme import Theme
 from textual.widgets import Markdown, Static
 from textual.worker import WorkType
@@ -151,6 +151,8 @@ class ChatApp(ChatDisplay, App[bool]):
         ("Ctrl+G", "write in your editor"),
         ("Ctrl+O", "open or close reasoning and tool calls"),
         ("Ctrl+P", "all commands"),
+        ("Ctrl+L", "all conversations, with those that run, ask or are unread"),
+        ("Ctrl+T", "go to the next conversation that asks, failed or is unread"),
         ("PageUp, PageDown, End", "look around; Ctrl+End goes to the end"),
         ("Esc, Ctrl+C", "stop the answer; Ctrl+C twice or Ctrl+D: leave"),
         ("Esc Esc", "also take back all prompts that wait"),
@@ -167,6 +169,8 @@ class ChatApp(ChatDisplay, App[bool]):
         Binding("escape", "stop", "Stop", show=False),
         Binding("ctrl+o", "open_or_close_folds", "Folds", show=False, priority=True),
         Binding("ctrl+end", "go_to_end", "End", show=False, priority=True),
+        Binding("ctrl+l", "list_conversations", "Conversations", show=False, priority=True),
+        Binding("ctrl+t", "go_to_next", "Next that needs you", show=False, priority=True),
     ]
 
     def __init__(
@@ -223,6 +227,7 @@ class ChatApp(ChatDisplay, App[bool]):
         await self.attempt(self.session.move())
         self.run_worker(self._receive_events(), group="connection")
         self.run_worker(self.session.draw_changes(), group="drawing")
+        self.run_worker(self.session.elsewhere.follow(), group="connection")
         for line in self._typed.lines:
             self.submit(line)
 
@@ -279,6 +284,13 @@ class ChatApp(ChatDisplay, App[bool]):
                 self._question.close(change.approval_id)
             case _:
                 pass  # the status line shows it
+
+    @property
+    def is_looked_at(self) -> bool:
+        return self.app_focus
+
+    def on_app_focus(self, event: AppFocus) -> None:
+        self.session.mark_seen()
 
     def alert(self, words: str) -> None:
         if not self.app_focus and self._driver is not None:
@@ -469,6 +481,8 @@ class ChatApp(ChatDisplay, App[bool]):
         """Disables suspending in the list of conversations, where Ctrl+Z undoes a deletion."""
         if action == "suspend_process" and isinstance(self.screen, SessionPicker):
             return False
+        if action in ("list_conversations", "go_to_next") and self.has_window:
+            return False
         return super().check_action(action, parameters)
 
     def action_open_or_close_folds(self) -> None:
@@ -483,6 +497,14 @@ class ChatApp(ChatDisplay, App[bool]):
             self.transcript.scroll_page_up(animate=False)
         else:
             self.transcript.scroll_page_down(animate=False)
+
+    @work(group="choosing")
+    async def action_list_conversations(self) -> None:
+        await self.attempt(self.show_sessions(""))
+
+    @work(group="choosing")
+    async def action_go_to_next(self) -> None:
+        await self.attempt(self.go_to_next())
 
     @work(group="choosing")
     async def action_search_prompts(self) -> None:

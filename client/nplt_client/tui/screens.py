@@ -23,7 +23,7 @@ from textual.worker import WorkType
 
 from nplt_client.client import Client
 from nplt_client.errors import NpltError
-from nplt_client.render.reports import row_flags
+from nplt_client.render.reports import row_flags, unread_words
 from nplt_client.render.text import pad, safe, safe_line, shorten, width_of, word_in
 from nplt_client.tui.keyboard import handle_key_now
 from nplt_protocol.json_text import JsonObject
@@ -377,7 +377,7 @@ class SessionPicker(PickerScreen):
         name_width = max(_NAME_WIDTH_MIN, min(_NAME_WIDTH_MAX, width - facts_width))
         name = pad(safe_line(row.name or "(no name)", name_width), name_width)
         words = ["" if row.state == "idle" else safe_line(row.state)]
-        words += ["here" if row.is_current else "", *row_flags(row)]
+        words += ["here" if row.is_current else "", *unread_words(row), *row_flags(row)]
         line = f"{name} {facts}{' '.join(filter(None, words))}"
         return Option(Content(shorten(line, max(width, _NAME_WIDTH_MIN))), id=row.session_id)
 

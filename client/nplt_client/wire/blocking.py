@@ -390,7 +390,11 @@ def open_running(
 ) -> BlockingConnection:
     """Connects and waits for WELCOME. A lost connection is opened again only with a
     `patience`."""
-    hello = messages.Hello(client=COMMAND_NAME, token=find_token(None, address=address))
+    hello = messages.Hello(
+        client=COMMAND_NAME,
+        token=find_token(None, address=address),
+        features=(messages.WATCHING,),
+    )
     opened = BlockingConnection(address, hello, deadline=deadline, patience=patience)
     try:
         with remark_if_silent(address):

@@ -198,6 +198,37 @@ class FeedEventQueue(EventQueue):
         self._events.append(event)
 
 
+WATCH_LAGGED = messages.SessionEvent(session_id="", event="lagged", details={"watch": True})
+"""Changes of rows were missed: WATCH must be sent again."""
+
+
+class ChangeQueue(EventQueue):
+    """The rows of conversations that changed, each as it was last, and `WATCH_LAGGED`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._newest: dict[str, messages.Event] = {}
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._newest
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self._newest) or self.is_closed
+
+    def take(self) -> messages.Event | None:
+        if self._newest:
+            return self._newest.pop(next(iter(self._newest)))
+        return super().take()
+
+    def _add(self, event: messages.Event) -> None:
+        if not isinstance(event, messages.SessionChanged) or len(self._newest) >= FEED_EVENTS_MAX:
+            self._newest = {"": WATCH_LAGGED}
+        else:
+            self._newest.pop(event.session_id, None)
+            self._newest[event.session_id] = event
+
+
 class Exchange(Awaited, Generic[T]):
     """Requests and their replies that lead to one result.
 
@@ -332,6 +363,7 @@ class WireSession:
         self._turns: list[FollowedTurn] = []
         self._own_turns: deque[str] = deque(maxlen=OWN_TURNS_REMEMBERED)
         self._feeds: WeakSet[FeedEventQueue] = WeakSet()
+        self._change_queues: WeakSet[ChangeQueue] = WeakSet()
         self._states: list[ConnectionState] = []
 
     @property
@@ -410,6 +442,19 @@ class WireSession:
         self._feeds.add(events)
         return events
 
+    def changes(self) -> ChangeQueue:
+        """Returns a queue of the rows that the server sends from now on because of WATCH."""
+        changes = ChangeQueue()
+        if self.end is not None:
+            changes.close(self.end)
+        self._change_queues.add(changes)
+        return changes
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a reader still wants the rows that WATCH brings."""
+        return any(not changes.is_closed for changes in self._change_queues)
+
     def started_here(self, turn_id: str | None) -> bool:
         return turn_id in self._own_turns
 
@@ -431,8 +476,8 @@ class WireSession:
         self._waiting.clear()
         self._outgoing.clear()
         self._close_turns(self.end)
-        for feed in tuple(self._feeds):
-            feed.close(error)
+        for queue in (*self._feeds, *self._change_queues):
+            queue.close(error)
         self._set_state(Offline(reason=self.end.message, was_closed=error is None))
 
     # Called by the shell
@@ -735,6 +780,8 @@ class WireSession:
         is_first, self._welcome = self._welcome is None, welcome
         self._has_lagged = False
         self._liveness = Liveness(self._silence_seconds, now=now)
+        if not is_first:
+            self._put_change(WATCH_LAGGED)
         if is_first or self._must_move:
             self._move_to(Cursor(session_id=welcome.session_id), welcome.model)
             self._go_online(now)
@@ -761,6 +808,11 @@ class WireSession:
                 self._move_to(Cursor(session_id=reply.current_session_id), reply.model)
             case messages.ModelChoice():
                 self.model = reply.model
+            case messages.Watching():
+                for row in reply.sessions:
+                    self._put_change(
+                        messages.SessionChanged(session_id=row.session_id, what="state", row=row)
+                    )
             case messages.Detached():
                 self.attached = False
                 self._leave_turns_except(None)
@@ -774,6 +826,12 @@ class WireSession:
                 pass
 
     def _receive_event(self, event: messages.Event, now: float) -> None:
+        if isinstance(event, messages.SessionChanged):
+            self._put_change(event)
+            return
+        if isinstance(event, messages.SessionEvent) and event.details.get("watch") is True:
+            self._put_change(WATCH_LAGGED)
+            return
         if isinstance(event, messages.SessionEvent) and event.session_id == self.session_id:
             if event.event == "lagged":
                 self._has_lagged = True
@@ -804,6 +862,10 @@ class WireSession:
             if turn.turn_id == turn_id:
                 turn.put(event)
         self._put_to_feeds(event)
+
+    def _put_change(self, event: messages.Event) -> None:
+        for changes in tuple(self._change_queues):
+            changes.put(event)
 
     def _put_to_feeds(self, event: messages.Event) -> None:
         for feed in tuple(self._feeds):
@@ -947,11 +1009,13 @@ _IDEMPOTENT = (
     messages.HistoryRequest,
     messages.Ping,
     messages.Search,
+    messages.Seen,
     messages.SessionList,
     messages.SessionSwitch,
     messages.StatusRequest,
     messages.Tools,
     messages.Usage,
+    messages.Watch,
 )
 
 

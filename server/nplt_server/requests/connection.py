@@ -23,6 +23,7 @@ from nplt_protocol import (
 )
 from nplt_protocol.messages import (
     REDACTED,
+    WATCHING,
     ClientNote,
     Hello,
     Ping,
@@ -119,7 +120,7 @@ async def _welcome(session: Session, request: Hello, pending: PendingReply, user
                 "history_page_max": 200,
             },
             instance=INSTANCE_ID,
-            features=(REDACTED,) if REDACTED in request.features else (),
+            features=tuple(each for each in (REDACTED, WATCHING) if each in request.features),
             redacted=tuple(redacted),
         )
         session.stream.send(session.connection.send_welcome(pending.seq, welcome))
