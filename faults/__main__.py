@@ -20,6 +20,7 @@ from benchmarks.scratch import scratch_directory
 from faults.approvals import approvals
 from faults.backups import backups
 from faults.cancels import cancels
+from faults.cluster_chaos import chaos
 from faults.cluster_costs import costs
 from faults.cluster_rows import acquire, clusters, failover, frozen, rolling, slots
 from faults.damage import damage
@@ -71,6 +72,7 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "SWITCH": (switching, "clients to and fro between conversations that stream"),
     "SOAK": (soak, "every request by twenty clients for half an hour: what is left of it"),
     "CLUSTER": (clusters, "servers over one Redis: kills, stops, cut links, Redis restarted"),
+    "CHAOS": (chaos, "twenty minutes of faults of servers, links and Redis in any order"),
     "ROLLING": (rolling, "servers behind HAProxy and nginx restarted one after the other"),
     "FAILOVER": (failover, "Sentinel makes the replica the primary under load"),
     "SLOTS": (slots, "slots of a Redis Cluster moved, and servers killed, under load"),

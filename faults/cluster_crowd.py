@@ -23,6 +23,7 @@ from tests.support.raw_client import (
     PROMPT,
     SESSION_EVENT,
     SESSION_NEW,
+    TEXT_DELTA,
     TURN_FINISHED,
     Closed,
     Frame,
@@ -64,6 +65,10 @@ class Crowd:
     """The id of every entry that anybody heard, by conversation and number."""
     refusals: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
+    told: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """The state and number of every end that anybody heard, by turn."""
+    shown: dict[tuple[str, int], str] = field(default_factory=dict)
+    """The longest text that was shown to one client, by turn and call."""
     complaints: list[str] = field(default_factory=list)
     in_order: bool = True
     """Whether entries must come one after the other: not if a failover may take some back."""
@@ -106,6 +111,18 @@ class Crowd:
             known = self.received.setdefault(place, id_)
         if known != id_:
             self.complain(f"{session_id}: entry {place[1]} was heard as {known} and as {id_}")
+
+    def hears_end(self, turn_id: str, end: tuple[str, int]) -> None:
+        with self._lock:
+            known = self.told.setdefault(turn_id, end)
+            self.ends[end[0]] += 1
+        if known != end:
+            self.complain(f"turn {turn_id} was told to have ended as {known} and as {end}")
+
+    def sees(self, turn_id: str, call: int, text: str) -> None:
+        with self._lock:
+            if len(text) > len(self.shown.get((turn_id, call), "")):
+                self.shown[turn_id, call] = text
 
     def complain(self, sentence: str) -> None:
         with self._lock:
@@ -153,6 +170,7 @@ class Talker:
         self._next_seq: int | None = None
         """Of the entry that must come next on this connection."""
         self._ended: set[str] = set()
+        self._shown: dict[tuple[str, int], str] = {}
 
     def talk(self) -> None:
         number = 0
@@ -206,6 +224,8 @@ class Talker:
     def _enter(self) -> RawClient:
         port = self._chance.choice(self._crowd.cluster.ports)
         wire = self._wire = RawClient(port, timeout=_REPLY_SECONDS_MAX)
+        self._ended.clear()
+        self._shown.clear()
         wire.hello()
         attached = self._granted(wire.request(ATTACH, {"session_id": self._session_id}))
         self._next_seq = attached["head_seq"] + 1
@@ -230,7 +250,6 @@ class Talker:
         assert self._wire is not None
         while turn_id not in self._ended and time.monotonic() < deadline:
             self._receive(self._wire.receive())
-        self._ended.clear()
 
     def _receive_all(self, wire: RawClient) -> None:
         pushed, wire.pushed = wire.pushed, []
@@ -239,8 +258,18 @@ class Talker:
 
     def _receive(self, frame: Frame) -> None:
         if frame.type == TURN_FINISHED:
-            self._ended.add(frame.json["turn_id"])
-            self._crowd.ends[frame.json["state"]] += 1
+            event = frame.json
+            if event["turn_id"] in self._ended:
+                self._crowd.complain(f"the end of turn {event['turn_id']} was told twice")
+            self._ended.add(event["turn_id"])
+            self._crowd.hears_end(event["turn_id"], (event["state"], int(event["seq"])))
+        elif frame.type == TEXT_DELTA:
+            event = frame.json
+            call = (event["turn_id"], int(event["call"]))
+            before = self._shown.get(call, "")
+            if int(event["offset"]) == len(before):  # else the client came in the middle
+                self._shown[call] = before + event["text"]
+                self._crowd.sees(*call, self._shown[call])
         elif frame.type == ENTRY:
             event = frame.json
             seq = int(event["entry"]["seq"])
@@ -294,3 +323,25 @@ def verdict(
             if ids.get((session_id, seq), {}).get("id") != id_:
                 yield f"{session_id}: entry {seq} was heard as {id_}, and is not that"
     yield from (f"called {count} times: {what}" for what, count in calls.items() if count > 1)
+
+
+def untrue(crowd: Crowd, records: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    """What was told of turns, or shown of answers, and is not so in the record."""
+    every = [entry for entries in records.values() for entry in entries]
+    ends = {
+        str(entry["turn_id"]): (str(entry.get("state") or "completed"), int(entry["seq"]))
+        for entry in every
+        if entry.get("turn_id") and ends_turn(dict(entry))
+    }
+    for turn_id, told in crowd.told.items():
+        if ends.get(turn_id) != told:
+            yield f"turn {turn_id} was told to have ended as {told}, and is {ends.get(turn_id)}"
+    stored = {
+        (str(entry["turn_id"]), int(entry["call"])): str(entry["content"])
+        for entry in every
+        if entry["kind"] == "model_output"
+    }
+    for (turn_id, call), text in crowd.shown.items():
+        if not stored.get((turn_id, call), "").startswith(text):
+            have = len(stored.get((turn_id, call), ""))
+            yield f"turn {turn_id}, call {call}: {len(text)} characters shown, {have} stored"

@@ -172,16 +172,16 @@ def _under_faults(
         progress.end()
         if not crowd.wait_for(prompts, seconds_max=600):
             crowd.complain(f"{len(crowd.acknowledged)} of {prompts} prompts were acknowledged")
-        records = _records_after(plan, cluster, crowd, threads)
+        records = records_after(plan, cluster, crowd, threads)
         complaints = list(verdict(crowd, records, calls_in(cluster.place.calls_file)))
     if not faults.met["owners"]:
         complaints.append("no fault ever met an owner: nothing was tried")
     met = ", ".join(f"{count} × {name}" for name, count in sorted(faults.met.items()))
     promised = Promised(number=number, what=what)
-    return promised.judged(complaints, f"{_figures(crowd)}; {met}")
+    return promised.judged(complaints, f"{figures(crowd)}; {met}")
 
 
-def _records_after(
+def records_after(
     plan: Plan, cluster: Cluster, crowd: Crowd, threads: Sequence[Thread]
 ) -> dict[str, list[dict[str, Any]]]:
     """What is stored when the crowd has gone; with `--sabotage` less than that."""
@@ -201,7 +201,7 @@ def _take_out(cluster: Cluster, crowd: Crowd) -> None:
     client.xdel(cluster.streams().key(receipt.session_id, "log"), f"{receipt.seq}-0")
 
 
-def _figures(crowd: Crowd) -> str:
+def figures(crowd: Crowd) -> str:
     seconds = sorted(each.seconds for each in crowd.acknowledged) or [0.0]
     ends = ", ".join(f"{count:,} {state}" for state, count in crowd.ends.most_common())
     refused = ", ".join(f"{count:,} {code}" for code, count in crowd.refusals.most_common())
@@ -246,7 +246,7 @@ def _restarted(plan: Plan, balancer: str) -> tuple[list[str], str]:
             member.start()
             progress.step(f"{len(crowd.acknowledged):,} acknowledged")
         progress.end()
-        records = _records_after(plan, cluster, crowd, threads)
+        records = records_after(plan, cluster, crowd, threads)
         complaints = list(verdict(crowd, records, calls_in(cluster.place.calls_file)))
     mine = {receipt.turn_id for receipt in crowd.acknowledged}
     complaints += [
@@ -258,7 +258,7 @@ def _restarted(plan: Plan, balancer: str) -> tuple[list[str], str]:
     stall = _part(sorted(each.seconds for each in crowd.acknowledged), 0.99)
     if stall > _STALL_SECONDS_MAX:
         complaints.append(f"stalls: p99 is {stall:.2f} s, not {_STALL_SECONDS_MAX:g}")
-    return complaints, f"{rounds * len(cluster.members)} restarts, {_figures(crowd)}"
+    return complaints, f"{rounds * len(cluster.members)} restarts, {figures(crowd)}"
 
 
 # ------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def failover(plan: Plan) -> list[Result]:
         faults.kill()
         if not crowd.wait_for(prompts, seconds_max=300):
             crowd.complain(f"{len(crowd.acknowledged)} of {prompts} prompts were acknowledged")
-        records = _records_after(plan, cluster, crowd, threads)
+        records = records_after(plan, cluster, crowd, threads)
         calls = calls_in(cluster.place.calls_file)
     may_miss = (began - _LOST_SECONDS, over)
     complaints = list(verdict(crowd, records, calls, lost_between=may_miss))
@@ -290,7 +290,7 @@ def failover(plan: Plan) -> list[Result]:
     gone = [receipt for receipt in crowd.acknowledged if receipt.message_id not in there]
     today = f"failover in {over - began:.1f} s, {len(gone)} acknowledged prompts lost with it"
     promised = Promised(number="FAILOVER", what="Sentinel fails over")
-    return [promised.judged(complaints, f"{today}; {_figures(crowd)}")]
+    return [promised.judged(complaints, f"{today}; {figures(crowd)}")]
 
 
 # ------------------------------------------------------------------------------
