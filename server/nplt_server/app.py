@@ -49,7 +49,7 @@ from nplt_server.conversations.session_manager import SessionManager
 from nplt_server.conversations.watchers import Watchers
 from nplt_server.errors import ConfigurationError
 from nplt_server.extensions import check_tool_names, load_extensions
-from nplt_server.histories import Histories, utc_now
+from nplt_server.histories import Histories, HistoryFiles, utc_now
 from nplt_server.logs import transcript_for
 from nplt_server.masking import SecretMask, secrets_among
 from nplt_server.providers import ModelCatalog
@@ -500,11 +500,15 @@ async def serve(
             greeting = banner(router.default_model, settings.providers)
             admission = Admission(settings, greeting)
             limits = settings.limits
-            files = AttachmentFiles(settings.data_dir / "files")
+            kept_files = HistoryFiles(histories, settings.files)
+            files = AttachmentFiles(
+                settings.files.path or settings.data_dir / "files", source=kept_files
+            )
             reserve = settings.free_bytes_min
             services = Services(
                 histories=histories,
                 files=files,
+                kept_files=kept_files,
                 router=router,
                 tools=tools,
                 mcp_servers=mcp_servers,
@@ -563,7 +567,7 @@ async def serve(
                 server.peers = ClusterPeers(
                     settings.cluster, wire_limits, tasks.spawn, is_tls=listening.tls is not None
                 )
-            if ends_copies:
+            if ends_copies and settings.files.path is None:  # else others may be copying
                 await server.end_copies()
             if histories.shared is not None:
                 note = MemberNote(version=__version__, secret=server.peers.secret_fingerprint)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -25,9 +25,10 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_server.digest import levels_of
 from nplt_server.errors import CannotServe, ConfigurationError
-from nplt_server.settings import ClusterSettings, HistorySettings, Settings
+from nplt_server.settings import ClusterSettings, FileSettings, HistorySettings, Settings
 from nplt_storage.changes import RowChanges
 from nplt_storage.errors import (
+    BadEntry,
     ConversationNotFound,
     ConversationReadOnly,
     DataDirectoryInUse,
@@ -45,7 +46,13 @@ from nplt_storage.opening import (
 )
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery, place_of, write_cursor
 from nplt_storage.search import SearchPage, SearchQuery, place_of_hit, write_search_cursor
-from nplt_storage.store import ConversationStore, DeletedConversation, MemberNote, Shared
+from nplt_storage.store import (
+    ConversationStore,
+    DeletedConversation,
+    KeepsFiles,
+    MemberNote,
+    Shared,
+)
 
 log = logging.getLogger(__name__)
 
@@ -246,6 +253,38 @@ class Histories:
         if trouble is not None and not results:
             raise trouble
         return results
+
+
+class HistoryFiles:
+    """The files that are kept with their conversations, for the servers that share a history."""
+
+    def __init__(self, histories: Histories, settings: FileSettings) -> None:
+        self._histories = histories
+        self._bytes_max = settings.bytes_max if settings.type == "redis" else 0
+
+    async def keep(self, session_id: str, file_id: str, path: Path, *, size: int) -> None:
+        """Copies a file to the history of its conversation, if that keeps files of its size."""
+        if size <= self._bytes_max and (store := await self._store_of(session_id)) is not None:
+            await store.keep_file(session_id, file_id, path)
+
+    async def drop(self, session_id: str, file_id: str) -> None:
+        if (store := await self._store_of(session_id)) is not None:
+            await store.drop_file(session_id, file_id)
+
+    async def pieces(self, session_id: str, file_id: str) -> AsyncIterator[bytes]:
+        store = await self._store_of(session_id)
+        if store is None:
+            raise BadEntry(f"there is no file {file_id!r}")
+        async for piece in store.file_pieces(session_id, file_id):
+            yield piece
+
+    async def _store_of(self, session_id: str) -> KeepsFiles | None:
+        if not any(isinstance(profile.store, KeepsFiles) for profile in self._histories):
+            return None
+        found = await self._histories.find(session_id)
+        if found is None or not isinstance(found.profile.store, KeepsFiles):
+            return None
+        return found.profile.store
 
 
 utc_now: Final[Callable[[], datetime]] = partial(datetime.now, UTC)

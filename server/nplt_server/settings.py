@@ -436,6 +436,17 @@ class SessionSettings(Part):
     """The conversation of clients that name none, if `create` is set."""
 
 
+class FileSettings(Part):
+    """Where files attached to conversations are kept, besides the server that received them."""
+
+    type: Literal["redis", "directory"] = "redis"
+    """`redis`: with their conversation, if that is in Redis. `directory`: only in `path`."""
+    path: HomePath | None = None
+    """The directory of the files; servers may share it. `<data_dir>/files` if it is not set."""
+    bytes_max: PositiveInt = 16 * 1024 * 1024
+    """Larger files are not kept in Redis."""
+
+
 class HttpSettings(Part):
     """What is recorded of the requests of OpenAI's clients."""
 
@@ -561,6 +572,7 @@ class Settings(Part):
     graph: GraphSettings | None = None
     cluster: ClusterSettings = ClusterSettings.model_construct()
     sessions: SessionSettings = SessionSettings.model_construct()
+    files: FileSettings = FileSettings.model_construct()
     http: HttpSettings = HttpSettings.model_construct()
     users: tuple[UserSettings, ...] = ()
     limits: Limits = Limits.model_construct()

@@ -15,7 +15,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import aiofiles
 import anyio
@@ -34,6 +34,7 @@ from nplt_storage.file_system import (
 )
 from nplt_storage.ids import is_file_id, is_session_id, new_file_id
 
+_FETCHED_BYTES_MAX: Final = 1 << 40
 IMPORTS_NAME: Final = ".imports"
 """A folder that belongs to no conversation: no conversation's name begins with a dot."""
 
@@ -64,14 +65,14 @@ class Upload:
         self,
         file: AsyncBufferedIOBase,
         part: Path,
-        home: Path,
+        target: Path,
         size: int,
         *,
         disk: Disk,
         files: FileOperations,
     ) -> None:
         self._file = file
-        self._home = home
+        self._target = target
         self._disk = disk
         self._files = files
         self._part = part
@@ -87,7 +88,7 @@ class Upload:
     def as_it_is(self) -> StoredFile:
         """The size and checksum of the bytes received so far."""
         return StoredFile(
-            file_id=self._part.stem, size=self._received, sha256=self._sha256.hexdigest()
+            file_id=self._target.name, size=self._received, sha256=self._sha256.hexdigest()
         )
 
     async def write(self, chunk: bytes) -> None:
@@ -100,16 +101,19 @@ class Upload:
 
     async def finish(self) -> StoredFile:
         await self.in_place()
+        await self.give_name()
+        return self.as_it_is
 
-        def give_name() -> None:
+    async def give_name(self) -> None:
+        def rename() -> None:
             self._files.sync(self._file.fileno())
-            self._disk.make_directory(self._home)
-            self._files.rename(self._part, self._home / self._part.stem)
-            self._files.sync_directory(self._home)
+            self._disk.make_directory(self._target.parent)
+            self._files.rename(self._part, self._target)
+            self._files.sync_directory(self._target.parent)
 
         with _plain_errors("the file can't be stored"):
-            await anyio.to_thread.run_sync(give_name)
-        return self.as_it_is
+            await self._file.flush()
+            await anyio.to_thread.run_sync(rename)
 
     async def in_place(self) -> Path:
         """The path of the complete, unnamed file, which is to be read and dropped."""
@@ -120,15 +124,28 @@ class Upload:
         return self._part
 
 
+class FileSource(Protocol):
+    """Another place that may have the files of conversations."""
+
+    def pieces(self, session_id: str, file_id: str) -> AsyncIterator[bytes]:
+        """Raises `BadEntry` if it does not have the file."""
+        ...
+
+
 class AttachmentFiles:
+    """The attached files in a directory. One that is missing is fetched from the source, if there
+    is one."""
+
     def __init__(
         self,
         directory: Path,
         *,
         new_id: Callable[[], str] = new_file_id,
         files: FileOperations | None = None,
+        source: FileSource | None = None,
     ) -> None:
         self.directory = directory
+        self._source = source
         self._new_id = new_id
         self._disk = _disk_of(directory)
         self._files = files or self._disk
@@ -145,11 +162,30 @@ class AttachmentFiles:
         if not is_file_id(file_id):
             return False
         path = self.path_of(session_id, file_id)
-        return await anyio.to_thread.run_sync(self._disk.is_file, path)
+        if await anyio.to_thread.run_sync(self._disk.is_file, path):
+            return True
+        return await self._fetch(session_id, file_id)
+
+    async def _fetch(self, session_id: str, file_id: str) -> bool:
+        """Copies the file from the source, under the same id."""
+        if self._source is None:
+            return False
+        try:
+            part = f"{file_id}.{self._new_id()}.part"  # it may be fetched twice at the same time
+            fetching = self._receiving(session_id, file_id, part, size=_FETCHED_BYTES_MAX)
+            async with fetching as upload:
+                async for piece in self._source.pieces(session_id, file_id):
+                    await upload.write(piece)
+                await upload.give_name()
+        except BadEntry:
+            return False
+        return True
 
     async def read(self, session_id: str, file_id: str, *, offset: int, length: int) -> bytes:
         """Raises `BadEntry` if the file does not exist."""
         path = self.path_of(session_id, file_id)
+        if self._source is not None:
+            await self.has(session_id, file_id)
 
         def read_range() -> bytes:
             with opened_to_read(self._disk, path) as (read, size):
@@ -183,7 +219,14 @@ class AttachmentFiles:
         """Receives a file. If `session_id` is `None`, it belongs to no conversation and can only be
         read in place."""
         file_id = self._new_id()
-        part = (self.directory / IMPORTS_NAME / file_id).with_suffix(".part")
+        async with self._receiving(session_id, file_id, f"{file_id}.part", size=size) as upload:
+            yield upload
+
+    @asynccontextmanager
+    async def _receiving(
+        self, session_id: str | None, file_id: str, part_name: str, *, size: int
+    ) -> AsyncIterator[Upload]:
+        part = self.directory / IMPORTS_NAME / part_name
         home = part.parent
         if session_id is not None:
             home = self.path_of(session_id, file_id).parent
@@ -195,7 +238,7 @@ class AttachmentFiles:
                 part, "xb", opener=lambda _, flags: self._disk.open(part, flags)
             )
         try:
-            yield Upload(file, part, home, size, disk=self._disk, files=self._files)
+            yield Upload(file, part, home / file_id, size, disk=self._disk, files=self._files)
         finally:
             with anyio.CancelScope(shield=True):
                 # The descriptor is gone even if the last bytes could not be flushed, and

@@ -14,6 +14,7 @@ from asyncio import Future, ensure_future
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from pathlib import Path
 from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from msgspec import Struct, field
@@ -296,6 +297,22 @@ class SharedView(Struct, frozen=True, kw_only=True):
     own_address: str | None = None
     problems: tuple[str, ...] = ()
     """What an operator should change, one sentence each."""
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """A store that keeps the files attached to its conversations, for all servers that share it.
+    They are deleted and expire with their conversation."""
+
+    async def keep_file(self, session_id: str, file_id: str, path: Path) -> None:
+        """Copies the file into the store."""
+        ...
+
+    def file_pieces(self, session_id: str, file_id: str) -> AsyncIterator[bytes]:
+        """Raises `BadEntry` if the store does not have the whole file."""
+        ...
+
+    async def drop_file(self, session_id: str, file_id: str) -> None: ...
 
 
 class SharedCounts(Struct, kw_only=True):

@@ -29,6 +29,7 @@ from tests.support.raw_client import (
     PROMPT,
     SESSION_DELETE,
     SESSION_EVENT,
+    SESSION_FORK,
     SESSION_LIST,
     SESSION_SWITCH,
     SESSION_UPDATE,
@@ -704,3 +705,57 @@ def test_two_servers_that_create_the_same_id_have_one_conversation(cluster: Clus
     assert attached.type == ATTACH, attached
     assert prompts_of(second, "user_123") == ["from one", "from two"]
     assert second.ask("again from two")
+
+
+def upload(client: RawClient, data: bytes) -> str:
+    client.send(FILE_METADATA, 900, {"filename": "notes.txt", "size": len(data)})
+    for start in range(0, len(data), 50_000):
+        client.send(FILE_DATA, 900, data[start : start + 50_000])
+    reply = client.reply_to(900)
+    assert reply.type == FILE_METADATA, reply.json
+    file_id: str = reply.json["file_id"]
+    return file_id
+
+
+def test_a_file_can_be_read_and_prompted_at_another_server_after_the_owner_was_killed(
+    cluster: Cluster,
+) -> None:
+    owner, edge = cluster.start("owner"), cluster.start("edge")
+    client, session_id = cluster.begin(owner)
+    data = bytes(range(256)) * 3_000  # more than one piece
+    file_id = upload(client, data)
+    fork = client.request(SESSION_FORK, {"session_id": session_id}).json["session_id"]
+    owner.kill()
+    for place in (session_id, fork):
+        reader, _ = cluster.attach(edge, place)
+        found = reader.request(FILE_GET, {"file_id": file_id, "session_id": place})
+        assert found.payload == data[: len(found.payload)]
+        rest = {"file_id": file_id, "session_id": place, "offset": len(data) - 9}
+        assert reader.request(FILE_GET, rest).payload == data[-9:]
+        receipt = reader.request(PROMPT, {"text": "look", "attachments": [file_id]})
+        assert receipt.type == PROMPT, receipt.json
+
+
+def test_a_prompt_with_a_file_that_only_a_dead_server_has_is_refused_with_its_name(
+    cluster: Cluster,
+) -> None:
+    files = {"type": "directory"}
+    owner, edge = cluster.start("owner", files=files), cluster.start("edge", files=files)
+    client, session_id = cluster.begin(owner)
+    file_id = upload(client, b"only there")
+    owner.kill()
+    other, _ = cluster.attach(edge, session_id)
+    refused = other.request(PROMPT, {"text": "look", "attachments": [file_id]})
+    assert (refused.type, refused.json["field"]) == (ERROR, "attachments")
+    assert "notes.txt" in refused.json["message"]
+
+
+def test_servers_may_share_a_directory_of_files(cluster: Cluster, tmp_path: Path) -> None:
+    files = {"type": "directory", "path": str(tmp_path / "shared" / "files")}
+    owner, edge = cluster.start("owner", files=files), cluster.start("edge", files=files)
+    client, session_id = cluster.begin(owner)
+    file_id = upload(client, b"for both")
+    owner.kill()
+    other, _ = cluster.attach(edge, session_id)
+    wanted = {"file_id": file_id, "session_id": session_id}
+    assert other.request(FILE_GET, wanted).payload == b"for both"

@@ -14,13 +14,13 @@ import anyio.lowlevel
 from nplt_protocol.messages import Event
 from nplt_server.conversations.broadcast import BroadcastEvent
 from nplt_server.conversations.services import ContextServices, Services
-from nplt_server.histories import Histories, HistoryProfile
+from nplt_server.histories import Histories, HistoryFiles, HistoryProfile
 from nplt_server.providers import LlmRequest, ModelOutputDelta, ProviderClient
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.providers.retries import RetryPolicy
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
-from nplt_server.settings import Limits
+from nplt_server.settings import FileSettings, Limits
 from nplt_server.tasks import TurnSlots
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools import Tool
@@ -95,6 +95,7 @@ def make_services(
     return Services(
         histories=histories,
         files=files,
+        kept_files=HistoryFiles(histories, FileSettings()),
         router=router or ProviderRouter([provider], retries=RetryPolicy(sleep=_no_time)),
         tools=ToolExecutor(
             tools or (now_tool(clock),), clock=clock, policies=dict.fromkeys(allowed, "allow")

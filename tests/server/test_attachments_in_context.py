@@ -197,12 +197,16 @@ async def test_what_can_t_be_shown_has_a_reason(
         assert len(shown.text) <= TEXT_BYTES_MAX + 200
 
 
-async def test_a_missing_or_erased_attachment_is_named_as_missing(tmp_path: Path) -> None:
+async def test_a_prompt_with_a_missing_file_is_refused_and_an_erased_file_is_not_shown(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path) as at:
         lost, erased = await at.upload("lost", b"1"), await at.upload("erased", b"secret")
         at.services.files.path_of("s1", lost).unlink()
-        shown = await at.ask("look", lost, erased)
-        assert [one.reason for one in shown.attachments] == ["attachment_missing", None]
+        with pytest.raises(RequestError, match="the file 'lost' is not on this server"):
+            await at.ask("look", lost, erased)
+        shown = await at.ask("look", erased)
+        assert [one.reason for one in shown.attachments] == [None]
         conversation = at.conversation
         await redact(conversation, 2)
         assert not at.services.files.path_of("s1", erased).exists()

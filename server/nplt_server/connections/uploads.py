@@ -186,6 +186,10 @@ class Uploads:
             except RequestError:  # the entry was not written, so nothing refers to the file
                 await self._services.files.remove(incoming.session_id, stored.file_id)
                 raise
+            path = self._services.files.path_of(incoming.session_id, stored.file_id)
+            await self._services.kept_files.keep(
+                incoming.session_id, stored.file_id, path, size=stored.size
+            )
             self._services.quotas.file_stored(incoming.user, stored.size)
             return stored
         finally:

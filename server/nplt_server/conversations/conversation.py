@@ -566,15 +566,14 @@ class Conversation:
             )
             raise RequestError(ErrorCode.TOO_LARGE, most, field="attachments")
         held = (entry for entry in self.history.entries if isinstance(entry, AttachmentEntry))
-        there = {entry.file_id for entry in held if entry.redacted_at is None}
+        names = {entry.file_id: entry.filename for entry in held if entry.redacted_at is None}
         for file_id in wanted:
-            # An older attachment entry may not be in memory; its file is looked up instead.
-            if file_id not in there and not await self.services.files.has(self.session_id, file_id):
-                raise RequestError(
-                    ErrorCode.NOT_FOUND,
-                    f"there is no file {file_id!r} in this conversation; send it first",
-                    field="attachments",
-                )
+            # An older attachment entry may not be in memory; its file is looked up in any case.
+            if not await self.services.files.has(self.session_id, file_id):
+                missing = f"there is no file {file_id!r} in this conversation; send it first"
+                if file_id in names:
+                    missing = f"the file {names[file_id]!r} is not on this server; send it again"
+                raise RequestError(ErrorCode.NOT_FOUND, missing, field="attachments")
 
 
 async def drafted_rollback(

@@ -30,6 +30,7 @@ from nplt_server.conversations.session_manager import SessionManager
 from nplt_storage.copying import NewFork
 from nplt_storage.copying import fork as copy_beginning
 from nplt_storage.entries import (
+    AttachmentEntry,
     ModelSwitchedEntry,
     RenamedEntry,
     RollbackEntry,
@@ -39,6 +40,7 @@ from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import is_session_id
 from nplt_storage.maintenance.importing import import_source
 from nplt_storage.maintenance.sources import InOneGo, NotAConversation, opened
+from nplt_storage.store import KeepsFiles
 
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that command a terminal, line ends among them."""
@@ -196,7 +198,15 @@ async def fork(
             entry_id=services.new_entry_id(),
             name=RenamedEntry(id=services.new_entry_id(), name=called),
         )
+        attached: list[AttachmentEntry] = []
+        if isinstance(store, KeepsFiles):
+            async for batch in store.entries(session_id, through=at_seq):
+                attached += [entry for entry in batch if isinstance(entry, AttachmentEntry)]
+        fetched = [each for each in attached if await services.files.has(session_id, each.file_id)]
         await copy_beginning(store, session_id, at_seq=at_seq, new=new, files=files)
+        for each in fetched:
+            path = services.files.path_of(new.session_id, each.file_id)
+            await services.kept_files.keep(new.session_id, each.file_id, path, size=each.size)
         return SessionCreated(session_id=new.session_id, name=called)
 
 

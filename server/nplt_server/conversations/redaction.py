@@ -157,6 +157,7 @@ async def redact(conversation: Conversation, seq: int) -> Erased:
     for each in derived:
         await record.redact(each)
     if isinstance(tombstone, AttachmentEntry):
+        await services.kept_files.drop(record.session_id, tombstone.file_id)
         await services.files.remove(record.session_id, tombstone.file_id)
     seqs: list[JsonValue] = [seq, *derived]
     ids: list[JsonValue] = [*message_ids]

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 import anyio
 
-from nplt_server.histories import Histories
+from nplt_server.histories import Histories, HistoryFiles
 from nplt_server.providers import ModelCatalog
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
@@ -101,6 +101,7 @@ class Counters:
 class Services:
     histories: Histories
     files: AttachmentFiles
+    kept_files: HistoryFiles
     router: ProviderRouter
     tools: ToolExecutor
     limits: Limits

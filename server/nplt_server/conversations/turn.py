@@ -729,6 +729,10 @@ class TurnToolHost:
                     content_type=content_type,
                 )
             )
+            path = self._services.files.path_of(self.session_id, stored.file_id)
+            await self._services.kept_files.keep(
+                self.session_id, stored.file_id, path, size=stored.size
+            )
         except (StorageError, RequestError) as error:
             raise ToolFailed("the file can't be stored") from error
         return stored.file_id

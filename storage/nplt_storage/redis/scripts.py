@@ -365,6 +365,15 @@ used(ttl)
 return done()
 """)
 
+# A piece of an attached file; the conversation's blobs are in the same hash.
+KEEP_FILE_PIECE: Final = _of_conversation("""
+local piece, data, ttl = unpack(ARGV)
+if redis.call('EXISTS', meta) == 0 then return 'gone' end
+redis.call('HSET', blobs, piece, data)
+used(ttl)
+return 'done'
+""")
+
 NOTE_DAMAGE: Final = _of_writer("""
 redis.call('HSET', meta, 'damaged', ARGV[3])
 tell(ARGV[4], ARGV[5])

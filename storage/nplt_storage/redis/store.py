@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -42,6 +43,7 @@ from nplt_storage.redis.connection import (
     in_worker_thread,
 )
 from nplt_storage.redis.examination import Examined, examine
+from nplt_storage.redis.files import RedisFiles
 from nplt_storage.redis.live_journal import LiveJournal
 from nplt_storage.redis.membership import Membership
 from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Ownership
@@ -128,6 +130,7 @@ class RedisStore:
         self._sender = parts.sender
         self._ttl_milliseconds = parts.ttl_milliseconds
         self._writers = parts.writers
+        self._files = RedisFiles(parts.connection, parts.ttl_milliseconds)
         self._accesses: dict[str, datetime] = {}
         """Last-access times that are being sent; readers in this process see them at once."""
         self._unconfirmed: dict[str, str] = {}
@@ -258,6 +261,21 @@ class RedisStore:
     def redacted_prompts(self, user: str) -> Sequence[str]:
         ids = self._connection.ask("LRANGE", self._keyspace.of_user("redacted", user), 0, -1)
         return [bytes(one).decode() for one in ids]
+
+    # Attached files
+
+    @in_worker_thread
+    def keep_file(self, session_id: str, file_id: str, path: Path) -> None:
+        self._files.keep(session_id, file_id, path)
+
+    async def file_pieces(self, session_id: str, file_id: str) -> AsyncIterator[bytes]:
+        pieces = self._files.pieces(session_id, file_id)
+        while (piece := await self._connection.in_thread(lambda: next(pieces, None))) is not None:
+            yield piece
+
+    @in_worker_thread
+    def drop_file(self, session_id: str, file_id: str) -> None:
+        self._files.drop(session_id, file_id)
 
     # Creating and opening
 
