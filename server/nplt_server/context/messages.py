@@ -345,7 +345,12 @@ class Beginning(Sequence[_T]):
     def __getitem__(self, place: slice) -> tuple[_T, ...]: ...
     def __getitem__(self, place: int | slice) -> _T | tuple[_T, ...]:
         if isinstance(place, slice):
-            return tuple(self[each] for each in range(*place.indices(len(self))))
+            start, stop, step = place.indices(len(self))
+            if step != 1:
+                return tuple(self)[place]
+            length = self._length
+            found = self._items[start : min(stop, length)]
+            return (*found, *self._last[max(start - length, 0) : max(stop - length, 0)])
         if place < 0:
             place += len(self)
         if 0 <= place < self._length:

@@ -96,7 +96,29 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
     target: bytes
     """The path and the query."""
     headers: Headers
-    """All headers but `Content-Length`."""
+    """All but `Content-Length`."""
+    head: bytes
+    """The bytes of all that, without the empty line after them."""
+
+    @classmethod
+    def checked(cls, method: str, target: bytes, headers: Headers) -> HttpRequest:
+        """Raises `UnusableAddress` if it can't be sent."""
+        try:
+            asked = h11.Request(method=method, target=target, headers=[*headers])
+        except h11.LocalProtocolError:
+            raise UnusableAddress("a header of the settings can't be sent") from None
+        head = h11.Connection(h11.CLIENT).send(asked)
+        assert head is not None
+        return cls(method=method, target=target, headers=headers, head=head[: -len(_LINE_END)])
+
+
+_LINE_END: Final = b"\r\n"
+_WITHOUT_BODY: Final = {
+    method: h11.Request(method=method, target="-:0", headers=[("Host", "-")])
+    for method in ("GET", "POST", "CONNECT")
+}
+"""To read a response, h11 has to know that there was a request. It is not given the real one,
+whose headers it would check every time: that takes as long as reading a short response."""
 
 
 class HttpClient:
@@ -199,7 +221,7 @@ class HttpClient:
         host = f"[{self._host}]" if ":" in self._host else self._host
         authority = f"{host}:{self._port}".encode()
         headers = [(b"Host", authority), *self._proxy_headers()]
-        request = HttpRequest(method="CONNECT", target=authority, headers=headers)
+        request = HttpRequest.checked("CONNECT", authority, headers)
         deadline = asyncio.get_running_loop().time() + self._connect_seconds
         try:
             response = await connection.ask(request, b"", deadline)
@@ -212,11 +234,8 @@ class HttpClient:
     def _through_proxy(self, request: HttpRequest) -> HttpRequest:
         """The request as a proxy expects it over plain HTTP: with the whole address."""
         target = f"{self.origin.scheme}://{self.origin.netloc.rpartition('@')[2]}".encode()
-        return HttpRequest(
-            method=request.method,
-            target=target + request.target,
-            headers=[*request.headers, *self._proxy_headers()],
-        )
+        headers = [*request.headers, *self._proxy_headers()]
+        return HttpRequest.checked(request.method, target + request.target, headers)
 
     def _proxy_headers(self) -> list[tuple[bytes, bytes]]:
         proxy = self._proxy
@@ -372,18 +391,11 @@ class _Connection(asyncio.Protocol):
         http = self._http
         if http.our_state is h11.DONE:
             http.start_next_cycle()
-        headers = [*request.headers]
-        if request.method == "POST":
-            headers.append((b"Content-Length", str(len(body)).encode()))
-        try:
-            asked = h11.Request(method=request.method, target=request.target, headers=headers)
-        except h11.LocalProtocolError:
-            raise UnusableAddress("a header of the settings can't be sent") from None
-        head = http.send(asked)
-        assert head is not None
-        if body:
-            http.send_with_data_passthrough(h11.Data(data=body))
+        http.send(_WITHOUT_BODY[request.method])
         http.send(h11.EndOfMessage())
+        has_body = request.method == "POST"
+        length = b"Content-Length: %d\r\n" % len(body) if has_body else b""
+        head = request.head + length + _LINE_END
         if len(body) <= _JOINED_BYTES_MAX:
             self._transport.write(head + body)
         else:

@@ -63,6 +63,4 @@ class _Recorder(httpx2.AsyncBaseTransport):
 
 def _without_body(request: httpx2.Request) -> HttpRequest:
     kept = [each for each in request.headers.raw if each[0].lower() not in _NOT_SENT]
-    return HttpRequest(
-        method=request.method, target=request.url.raw_path, headers=(*kept, _ENCODINGS)
-    )
+    return HttpRequest.checked(request.method, request.url.raw_path, (*kept, _ENCODINGS))

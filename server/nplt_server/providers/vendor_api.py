@@ -42,7 +42,7 @@ from nplt_server.request_form import RequestForm
 from nplt_server.tools import ToolDescription
 
 _Rendered = TypeVar("_Rendered")
-_PIECE_STEPS: Final = 64
+_PIECE_STEPS: Final = 32
 
 
 class RenderedStep(Struct, frozen=True, kw_only=True):
@@ -202,15 +202,18 @@ class Rendering:
         messages: list[bytes] = []
         changed = {place // _PIECE_STEPS for place in instead}
         for number, piece in enumerate(self._pieces):
-            first = number * _PIECE_STEPS
             if number in changed:
+                first = number * _PIECE_STEPS
                 for place in range(first, first + _PIECE_STEPS):
                     messages += instead.get(place, steps[place]).messages
             elif piece:
                 messages.append(piece)
-        for place in range(len(self._pieces) * _PIECE_STEPS, len(steps)):
-            messages += instead.get(place, steps[place]).messages
-        return messages
+        first = len(self._pieces) * _PIECE_STEPS
+        rest = list(steps[first:])
+        for place in instead:
+            if place >= first:
+                rest[place - first] = instead[place]
+        return messages + [message for step in rest for message in step.messages]
 
     def tools(
         self, tools: tuple[ToolDescription, ...], render: Callable[[], _Rendered]

@@ -117,7 +117,7 @@ def deadline(seconds: float = LONG) -> float:
 
 async def post(http: HttpClient, body: bytes = b"hello") -> HttpResponse:
     headers = ((b"Host", b"server"), (b"Content-Type", b"application/json"))
-    request = HttpRequest(method="POST", target=b"/v1/x", headers=headers)
+    request = HttpRequest.checked("POST", b"/v1/x", headers)
     return await http.send(request, body, deadline=deadline())
 
 
