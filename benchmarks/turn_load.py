@@ -24,16 +24,19 @@ class TurnCost:
     wall_seconds: float
 
 
-def cost_of_turns(program: Program, text: str, *, clients: int, turns: int) -> TurnCost:
-    """Of one turn, on average."""
+def cost_of_turns(
+    program: Program, text: str, *, clients: int, turns: int, model: str | None = None
+) -> TurnCost:
+    """Of one turn, on average. `model`: another than the server's default."""
+    fields = {"text": text} | ({"model": model} if model else {})
     with ExitStack() as stack:
         callers = [stack.enter_context(Caller(program.port)) for _ in range(clients)]
         for caller in callers:
             for _ in range(FIRST_TURNS):
-                caller.request(PROMPT, {"text": text})
+                caller.request(PROMPT, fields)
                 _check(caller.until(TURN_FINISHED).payload)
         before, begun = program.cpu_seconds(), time.perf_counter()
-        _take_turns(callers, encode(PROMPT, 9, {"text": text}), turns)
+        _take_turns(callers, encode(PROMPT, 9, fields), turns)
         wall, cpu = time.perf_counter() - begun, program.cpu_seconds() - before
     count = clients * turns
     return TurnCost(cpu_seconds=cpu / count, wall_seconds=wall / count)
