@@ -22,6 +22,8 @@ class SentBefore(Struct, frozen=True, kw_only=True):
     state: TurnState
     text: str | None
     """`None` if it was trimmed."""
+    body_sha256: str | None = None
+    """The digest of the request that brought it."""
 
 
 def sent_before(
@@ -45,4 +47,10 @@ def sent_before(
         if turn.end and is_in(hidden, turn.end.seq) and not is_in(hidden, prompt.seq):
             state = "interrupted"  # someone went back to where it had not ended
     turn_id = prompt.turn_id or ""
-    return SentBefore(seq=prompt.seq, turn_id=turn_id, state=state, text=prompt.content)
+    return SentBefore(
+        seq=prompt.seq,
+        turn_id=turn_id,
+        state=state,
+        text=prompt.content,
+        body_sha256=prompt.body_sha256,
+    )

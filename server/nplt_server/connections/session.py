@@ -211,6 +211,10 @@ class NoPeers:
         raise RequestError(ErrorCode.UNAUTHORIZED, "this server has no cluster.secret_file")
 
 
+OF_THE_API: Final = "conv_"
+"""Begins the ids of conversations as the API over HTTP writes them; the server's own id follows."""
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class ServerState:
     """The state of the server that request handlers use."""
@@ -389,6 +393,9 @@ class Session:
                 raise RequestError(
                     ErrorCode.UNAUTHORIZED, "log in first: your HELLO was not accepted"
                 )
+            named = getattr(request, "session_id", None)
+            if named is not None and named.startswith(OF_THE_API):
+                request = await self._with_own_id(request, named)
             if self.relay.concerns(request, seq):
                 await self.relay.forward(request, pending)
                 return
@@ -398,6 +405,15 @@ class Session:
                 await self.use_relay().ask_owner(error, request, pending, current_id)
         except Exception as error:
             self.refuse(pending, error)
+
+    async def _with_own_id(self, request: Request, named: str) -> Request:
+        """The request with the id of this server instead of the same id as the API writes it. A
+        conversation that is really called so comes first."""
+        if await self.server.session_manager.lookup(named, self.user) is not None:
+            return request
+        with_own: Any = request  # each request that got here has a session_id
+        own: Request = replace(with_own, session_id=named.removeprefix(OF_THE_API))
+        return own
 
     def signed(self, prompt: Prompt) -> Prompt:
         """The prompt, with the way it came and the name of its client."""

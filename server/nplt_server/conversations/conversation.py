@@ -355,7 +355,13 @@ class Conversation:
         state = history.turn_state(turn_id)
         if state is None:  # rolled back: the end of its turn is still in the record
             return sent_before(entry for entry in history.entries if entry.seq >= prompt.seq)
-        return SentBefore(seq=prompt.seq, turn_id=turn_id, state=state, text=prompt.content)
+        return SentBefore(
+            seq=prompt.seq,
+            turn_id=turn_id,
+            state=state,
+            text=prompt.content,
+            body_sha256=prompt.body_sha256,
+        )
 
     def _draft(self, prompt: Prompt, model: str | None) -> ModelInputEntry:
         """`model`: the model that the prompt names, or the one for its role. It is written into
@@ -434,10 +440,13 @@ class Conversation:
 
     def _second_receipt(self, prompt: Prompt, known: SentBefore) -> Receipt:
         """The same receipt again, with the turn's current state."""
-        if known.text not in (None, prompt.text):
+        given, stored, what = prompt.text, known.text, "text"
+        if prompt.body_sha256 is not None and known.body_sha256 is not None:
+            given, stored, what = prompt.body_sha256, known.body_sha256, "request"
+        if stored not in (None, given):
             raise RequestError(
                 ErrorCode.CONFLICT,
-                "this message_id was used before with another text; use a new one",
+                f"this message_id was used before with another {what}; use a new one",
                 field="message_id",
             )
         turn_id, running, waiting = known.turn_id, self.queue.running, self.queue.waiting

@@ -403,7 +403,7 @@ class ModelCaller:
             context=view.messages,
             renderings=view.renderings,
             tools=view.call_budget.offer.descriptions if facts.takes_tools else (),
-            options={**facts.options, **options, **self._prompt.options},
+            options={**facts.options, **options, **self._own_options()},
             answer_tokens_max=answer_tokens_max,
             answer_only=answer_only,
             is_retry=self._tries.retries > 0,
@@ -412,6 +412,14 @@ class ModelCaller:
             cache_key=sha256(f"nplt {self._record.session_id}".encode()).hexdigest()[:32],
             form=form,
         )
+
+    def _own_options(self) -> Mapping[str, JsonValue]:
+        """The options of the prompt. A call that must be made is made once in the turn, because the
+        model has to be able to answer."""
+        options = self._prompt.options
+        if self._call and options.get("tool_choice") not in (None, "none"):
+            return {name: value for name, value in options.items() if name != "tool_choice"}
+        return options
 
     def _log(self, made: CallOutcome) -> None:
         logs.provider(

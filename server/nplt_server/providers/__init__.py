@@ -7,7 +7,7 @@ makes them from the settings. A vendor's SDK is imported at its first call.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
@@ -94,8 +94,9 @@ class LlmRequest(Struct, frozen=True, kw_only=True):
     """The context as it was rendered for earlier calls."""
     tools: tuple[ToolDescription, ...] = ()
     options: Mapping[str, JsonValue] = field(default_factory=dict)
-    """The options of the prompt: `temperature`, `output_tokens`, `effort`, `schema`. A provider
-    ignores those it does not have."""
+    """The options of the prompt: `temperature`, `output_tokens`, `effort`, `schema`, `top_p`,
+    `stop`, `seed`, `tool_choice`, `parallel_tool_calls`. A provider ignores those it does not
+    have; `options_not_taken` names them."""
     answer_tokens_max: int | None = None
     """How long the answer may be, unless the options say less."""
     answer_only: bool = False
@@ -125,6 +126,46 @@ class LlmRequest(Struct, frozen=True, kw_only=True):
             return self.answer_tokens_max
         return min(wanted, self.answer_tokens_max or wanted)
 
+    @property
+    def top_p(self) -> float | None:
+        wanted = self.options.get("top_p")
+        if isinstance(wanted, bool) or not isinstance(wanted, int | float):
+            return None
+        return float(wanted)
+
+    @property
+    def stop(self) -> list[JsonValue]:
+        """The texts at which the answer ends."""
+        wanted = self.options.get("stop")
+        if isinstance(wanted, str):
+            return [wanted]
+        return [*wanted] if isinstance(wanted, list) else []
+
+    @property
+    def seed(self) -> int | None:
+        wanted = self.options.get("seed")
+        return wanted if isinstance(wanted, int) and not isinstance(wanted, bool) else None
+
+    @property
+    def tool_choice(self) -> str | None:
+        """`auto`, `none` or `required`; `None` if nothing was chosen, or a tool by name."""
+        choice = self.options.get("tool_choice")
+        return choice if self.tools and isinstance(choice, str) else None
+
+    @property
+    def chosen_tool(self) -> str | None:
+        """The name of the tool that must be called."""
+        choice = self.options.get("tool_choice")
+        name = choice.get("name") if isinstance(choice, dict) else None
+        is_offered = any(tool.name == name for tool in self.tools)
+        return name if isinstance(name, str) and is_offered else None
+
+    @property
+    def parallel_tool_calls(self) -> bool | None:
+        """Whether one output may call several tools; `None` leaves it to the vendor."""
+        wanted = self.options.get("parallel_tool_calls")
+        return wanted if self.tools and isinstance(wanted, bool) else None
+
     def temperature(self, most: float) -> float | None:
         """The value that the prompt asks for, within the vendor's limits."""
         wanted = self.options.get("temperature")
@@ -134,6 +175,42 @@ class LlmRequest(Struct, frozen=True, kw_only=True):
 
 
 _TEMPERATURE_MAX = 2.0
+
+
+_STOPS_MAX = 4
+_STOP_CHARACTERS_MAX = 1_000
+_TOOL_CHOICES = ("auto", "none", "required")
+_NOT_TAKEN: Mapping[str, tuple[str, ...]] = {
+    "openai-responses": ("stop", "seed"),
+    "anthropic-messages": ("seed",),
+    "offline": ("top_p", "stop", "seed", "tool_choice", "parallel_tool_calls"),
+}
+
+
+def options_not_taken(specification: str, options: Mapping[str, JsonValue]) -> list[str]:
+    """The options that a request by this API would leave out, for callers that must refuse what
+    they can't pass on."""
+    return [name for name in _NOT_TAKEN.get(specification, ()) if options.get(name) is not None]
+
+
+def _check_sampling(options: Mapping[str, JsonValue], refuse: Callable[[str, str], None]) -> None:
+    """Checks the options that say how an answer is chosen. `refuse` raises."""
+    top_p, seed = options.get("top_p"), options.get("seed")
+    if top_p is not None and not (type(top_p) in (int, float) and 0 <= float(str(top_p)) <= 1):
+        refuse("top_p", "a number from 0 to 1")
+    if seed is not None and type(seed) is not int:
+        refuse("seed", "a whole number")
+    stop = options.get("stop")
+    stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
+    are_texts = all(isinstance(s, str) and 0 < len(s) <= _STOP_CHARACTERS_MAX for s in stops)
+    if not are_texts or len(stops) > _STOPS_MAX:
+        refuse("stop", f"a text, or a list of at most {_STOPS_MAX} texts")
+    choice = options.get("tool_choice")
+    is_named = isinstance(choice, dict) and isinstance(choice.get("name"), str)
+    if choice is not None and choice not in _TOOL_CHOICES and not is_named:
+        refuse("tool_choice", f"{', '.join(_TOOL_CHOICES)}, or an object with the `name` of a tool")
+    if not isinstance(options.get("parallel_tool_calls", False), bool | None):
+        refuse("parallel_tool_calls", "true or false")
 
 
 async def check_options(options: Mapping[str, JsonValue]) -> None:
@@ -158,6 +235,7 @@ async def check_options(options: Mapping[str, JsonValue]) -> None:
         refuse("output_tokens", "a number of tokens, 1 or more")
     if not isinstance(options.get("cut", False), bool):
         refuse("cut", "true or false")
+    _check_sampling(options, refuse)
     denied = options.get("deny_tools")
     if denied is not None and not (
         isinstance(denied, list) and all(isinstance(name, str) and name for name in denied)

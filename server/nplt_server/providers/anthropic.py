@@ -301,10 +301,17 @@ def _request_options(request: LlmRequest, abilities: ModelAbilities, *, may_thin
         effort = _EFFORTS[0]  # the least it can do
     asked: Json = {"max_tokens": output_tokens}
     thinking = _thinking_option(abilities, effort, output_tokens) if may_think else None
-    if temperature is not None and abilities.takes_temperature:
-        asked["temperature"] = temperature
+    if abilities.takes_temperature:
+        if temperature is not None:
+            asked["temperature"] = temperature
+        elif request.top_p is not None:  # newer models refuse both together
+            asked["top_p"] = request.top_p
+    if stops := [each for each in request.stop if str(each).strip()]:
+        asked["stop_sequences"] = stops
     if thinking is not None:
         asked["thinking"] = thinking
+    if (choice := _tool_choice(request, is_thinking=thinking is not None)) is not None:
+        asked["tool_choice"] = choice
     output: Json = {}
     if isinstance(effort, str) and effort in _EFFORTS:
         # The highest level the model knows that is not above what was asked for.
@@ -317,6 +324,21 @@ def _request_options(request: LlmRequest, abilities: ModelAbilities, *, may_thin
     if output:
         asked["output_config"] = output
     return asked
+
+
+def _tool_choice(request: LlmRequest, *, is_thinking: bool) -> Json | None:
+    """A model that thinks can't be made to call a tool
+    (docs/en/build-with-claude/extended-thinking)."""
+    choice: Json | None = None
+    if request.chosen_tool is not None and not is_thinking:
+        choice = {"type": "tool", "name": fitting_tool_name(request.chosen_tool)}
+    elif request.tool_choice == "none":
+        return {"type": "none"}
+    elif request.tool_choice == "required" and not is_thinking:
+        choice = {"type": "any"}
+    if request.parallel_tool_calls is False:
+        choice = {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
+    return choice
 
 
 def _thinking_option(abilities: ModelAbilities, effort: object, output_tokens: int) -> Json | None:

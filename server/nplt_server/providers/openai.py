@@ -7,9 +7,10 @@ Options a model is known to refuse are left out; unknown models get everything.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nplt_protocol import JsonObject
+from nplt_protocol import JsonObject, JsonValue
 from nplt_protocol.messages import EFFORTS
 from nplt_server.digest.text import clean_text
 from nplt_server.providers import LlmRequest, UsageReport
@@ -131,8 +132,18 @@ def chat_effort_of(request: LlmRequest) -> str | None:
     return "none" if "none" in _efforts_of(model) else None
 
 
-def temperature_of(request: LlmRequest) -> float | None:
-    return None if _REASONS.match(request.invocation.model) else request.temperature(2.0)
+def sampling_of(request: LlmRequest) -> JsonObject:
+    """The options that reasoning models refuse."""
+    if _REASONS.match(request.invocation.model):
+        return {}
+    return {"temperature": request.temperature(2.0), "top_p": request.top_p}
+
+
+def tool_options(request: LlmRequest, name_tool: Callable[[str], JsonValue]) -> JsonObject:
+    """`name_tool` makes the value that requires a call of the tool of that name."""
+    chosen = request.chosen_tool
+    choice = request.tool_choice if chosen is None else name_tool(fitting_tool_name(chosen))
+    return {"tool_choice": choice, "parallel_tool_calls": request.parallel_tool_calls}
 
 
 def functions_of(tools: tuple[ToolDescription, ...]) -> list[JsonObject]:

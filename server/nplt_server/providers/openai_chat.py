@@ -30,9 +30,10 @@ from nplt_server.providers.openai import (
     FAMILY,
     chat_effort_of,
     rendered_tools,
+    sampling_of,
     schema_format,
     seqs_of_user_step,
-    temperature_of,
+    tool_options,
     usage_of,
     without_nulls,
 )
@@ -226,7 +227,10 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
             body["tools"] = [{"type": "function", "function": each} for each in functions]
         options: JsonObject = {
             form.tokens_field or "max_completion_tokens": request.output_tokens,
-            "temperature": temperature_of(request),
+            **sampling_of(request),
+            "stop": request.stop or None,
+            "seed": request.seed,
+            **tool_options(request, _named_function),
             "reasoning_effort": chat_effort_of(request),
             **_answer_format(request),
             "prompt_cache_key": request.cache_key if self.has_cache_key else None,
@@ -305,6 +309,10 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
             content: JsonValue = [*files, {"type": "text", "text": text}] if files else text
             messages.append({"role": "user", "content": content})
         return messages
+
+
+def _named_function(name: str) -> JsonObject:
+    return {"type": "function", "function": {"name": name}}
 
 
 def _answer_format(request: LlmRequest) -> JsonObject:

@@ -31,9 +31,10 @@ from nplt_server.providers.openai import (
     is_bound_since,
     may_reason,
     rendered_tools,
+    sampling_of,
     schema_format,
     seqs_of_user_step,
-    temperature_of,
+    tool_options,
     usage_of,
     without_nulls,
 )
@@ -214,7 +215,8 @@ class ResponsesApi(VendorApi, frozen=True, kw_only=True):
             body["tools"] = [{"type": "function", **each, "strict": False} for each in functions]
         options: JsonObject = {
             "max_output_tokens": None if tokens is None else max(tokens, _OUTPUT_TOKENS_MIN),
-            "temperature": temperature_of(request),
+            **sampling_of(request),
+            **tool_options(request, _named_function),
             "prompt_cache_key": request.cache_key if self.has_cache_key else None,
         }
         if may_reason(model):
@@ -241,6 +243,10 @@ class ResponsesApi(VendorApi, frozen=True, kw_only=True):
             items = _answer_items(step, given_ids)
             seqs = (step.seqs,) * len(items)
         return RenderedStep(messages=tuple(map(as_json, items)), seqs=seqs)
+
+
+def _named_function(name: str) -> JsonObject:
+    return {"type": "function", "name": name}
 
 
 def _user_items(step: UserStep, *, takes_images: bool) -> list[JsonObject]:
