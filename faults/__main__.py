@@ -35,6 +35,7 @@ from faults.pressure import flood_tls, fragments, heavy, quota
 from faults.random_frames import random_frames
 from faults.resending import resending
 from faults.results import CannotBeDone, Promised, Result, table
+from faults.resumed_responses import resumed_responses
 from faults.searches import searches
 from faults.slow_reader import slow_reader
 from faults.soak import soak
@@ -62,6 +63,7 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "ASK": (approvals, "three clients race to allow or deny a tool; kills meanwhile"),
     "P15": (vendors, "vendors that fail, alternate, and are shown every kind of history"),
     "RESUME": (mid_stream, "kills while answers stream: clients come back and go on"),
+    "P23": (resumed_responses, "streams of responses, cut and killed, resumed by OpenAI's library"),
     "LAG": (slow_reader, "a client that reads nothing for a minute"),
     "HEAVY": (heavy, "twenty connections of one user ask for long contexts, another has a turn"),
     "QUOTA": (quota, "a user uploads and forks without end"),

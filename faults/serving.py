@@ -63,6 +63,7 @@ class ServerProgram:
         self.data_dir = data_dir
         self._settings = settings
         self.port = 0
+        self.http_port = 0
         self._through = through
         self._module = module
         self._process: subprocess.Popen[str] | None = None
@@ -100,6 +101,7 @@ class ServerProgram:
             self.kill()
             raise DidNotStart(f"{line!r}; {newest_log(self.data_dir)}")
         self.port = int(line.rsplit(":", 1)[1])
+        self.http_port = int(self._process.stdout.readline().rstrip("/\n").rsplit(":", 1)[1])
 
     def kill(self) -> None:
         if self._process is None:
