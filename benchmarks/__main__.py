@@ -47,6 +47,7 @@ BENCHMARKS = {
     "B16": "long_work:long_work",
     "B17": "growth:growth",
     "B18": "streaming:first_token",
+    "B19": "api_door:api_door",
     "B22": "http_turns:http_turns",
 }
 """The module in this package, and the function in it."""

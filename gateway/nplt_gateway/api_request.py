@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nplt_gateway.access import Access
-from nplt_gateway.bodies import Body, read_json
+from nplt_gateway.bodies import Body, read_json_and_digest
 from nplt_gateway.door import HttpConnection
 from nplt_server.app import Server
 
@@ -31,8 +31,9 @@ class ApiRequest:
     connection: HttpConnection
     user: str
 
-    async def body(self, shape: type[Body]) -> Body:
-        return await read_json(self.request, self.server, self.user, shape)
+    async def body(self, shape: type[Body]) -> tuple[Body, str]:
+        """The body, checked, and its digest."""
+        return await read_json_and_digest(self.request, self.server, self.user, shape)
 
     async def unless_gone(self, work: Coroutine[object, object, T]) -> T:
         """Awaits the work, or cancels it and raises `ClientDisconnect` if the client goes away."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Final, TypeVar
 
 import anyio
@@ -30,18 +31,26 @@ class JsonResponse(Response):
 
 async def read_json(request: Request, server: Server, user: str, shape: type[Body]) -> Body:
     """Reads and checks the body of a request. Raises `ApiError` with the field that is wrong."""
+    return (await read_json_and_digest(request, server, user, shape))[0]
+
+
+async def read_json_and_digest(
+    request: Request, server: Server, user: str, shape: type[Body]
+) -> tuple[Body, str]:
+    """Reads it likewise, and returns its SHA-256 too, by which a repeated request is known."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         # A web page can send any other type to a foreign server without asking it first.
         raise ApiError(415, "the body must be JSON, sent as Content-Type: application/json")
+    data = await read_body(request, server, user)
     try:
-        document = orjson.loads(await read_body(request, server, user))
+        document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(document, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
     try:
-        return shape.model_validate(document)
+        return shape.model_validate(document), sha256(data).hexdigest()
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         param = ".".join(str(part) for part in first["loc"])

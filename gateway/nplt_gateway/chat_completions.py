@@ -36,6 +36,7 @@ from nplt_gateway.which_conversation import (
     foreign_chat,
     is_task,
     named_conversation,
+    of_retries,
 )
 from nplt_protocol import JsonObject, JsonValue, RequestError
 from nplt_server.providers import check_options
@@ -65,10 +66,11 @@ _PARAMS: Final = {
 
 
 async def create(call: ApiRequest) -> Response:
-    body = await call.body(ChatBody)
+    body, digest = await call.body(ChatBody)
     body.check()
     messages = body.client_messages
     named = named_conversation(call) or foreign_chat(call, cache_key=body.prompt_cache_key)
+    new = named or of_retries(call)
     try:
         await check_options(body.options)
         if not _is_recorded(call, body, messages, named):
@@ -83,7 +85,7 @@ async def create(call: ApiRequest) -> Response:
         turn = PromptedTurn(call)
         try:
             await turn.open()
-            await turn.enter(named)
+            await turn.enter(new)
             receipt = await turn.prompt(
                 NewPrompt(
                     messages=messages,
@@ -91,6 +93,7 @@ async def create(call: ApiRequest) -> Response:
                     options=body.options,
                     metadata=body.metadata or {},
                     tools=body.client_tools,
+                    body_sha256=digest,
                 )
             )
         except BaseException:

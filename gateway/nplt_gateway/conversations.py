@@ -62,7 +62,7 @@ def _wanted(call: ApiRequest) -> str:
 
 
 async def create(call: ApiRequest) -> Response:
-    body = await call.body(ConversationBody)
+    body, _ = await call.body(ConversationBody)
     if body.metadata:
         raise refused("metadata", "a conversation has none here; a response has")
     messages = list(read_items(body.items or (), "items"))

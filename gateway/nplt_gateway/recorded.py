@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct
@@ -26,7 +27,7 @@ from nplt_gateway.errors import ApiError
 from nplt_gateway.response_ids import ResponseId
 from nplt_gateway.session_pipe import PipeClosed, SessionPipe
 from nplt_gateway.turn_reader import Delta, Over, Stored, TurnPart, TurnReader
-from nplt_gateway.which_conversation import Named
+from nplt_gateway.which_conversation import IDEMPOTENCY_HEADER, Named
 from nplt_protocol import ErrorCode, JsonObject, RequestError
 from nplt_protocol.messages import (
     Attach,
@@ -66,6 +67,7 @@ class NewPrompt(Struct, frozen=True, kw_only=True):
     options: JsonObject
     metadata: JsonObject
     tools: tuple[ToolDescription, ...]
+    body_sha256: str
 
 
 def offer_of(call: ApiRequest) -> ToolOffering:
@@ -96,6 +98,8 @@ class PromptedTurn:
             call.server, call.user, client=call.client, address=call.connection.address
         )
         self._cancels = call.header(_CANCEL_HEADER).lower() == "true"
+        key = call.header(IDEMPOTENCY_HEADER)
+        self._message_id = f"request-{sha256(key.encode()).hexdigest()[:48]}" if key else None
         self._offer: ToolOffering = offer_of(call)
         self._is_open = False
         self.reader: TurnReader | None = None
@@ -147,6 +151,8 @@ class PromptedTurn:
             options=new.options,
             metadata=new.metadata,
             attachments=await self._upload(tail),
+            message_id=self._message_id,
+            body_sha256=new.body_sha256,
             system=system_text(new.messages) or None,
             tools=tuple(
                 OfferedTool(

@@ -33,6 +33,7 @@ from nplt_gateway.which_conversation import (
     foreign_chat,
     is_task,
     named_conversation,
+    of_retries,
 )
 from nplt_protocol import JsonObject, JsonValue, RequestError
 from nplt_server.providers import check_options
@@ -61,20 +62,20 @@ class _Turn(Protocol):
 
 
 async def create(call: ApiRequest) -> Response:
-    body = await call.body(ResponseBody)
+    body, digest = await call.body(ResponseBody)
     body.check()
     try:
-        return await _create(call, body)
+        return await _create(call, body, digest)
     except RequestError as error:
         raise as_api_error(error, _PARAMS) from None
 
 
-async def _create(call: ApiRequest, body: ResponseBody) -> Response:
+async def _create(call: ApiRequest, body: ResponseBody, digest: str) -> Response:
     messages = body.client_messages
     named = named_conversation(call, conversation=_session_id(body.conversation_id))
     previous = None if named is not None else _previous(body)
     if named is None and previous is None:
-        named = foreign_chat(call, cache_key=body.prompt_cache_key)
+        named = foreign_chat(call, cache_key=body.prompt_cache_key) or of_retries(call)
     await check_options(body.options)
     request: dict[str, JsonValue] = {
         "instructions": body.instructions,
@@ -99,6 +100,7 @@ async def _create(call: ApiRequest, body: ResponseBody) -> Response:
                 options=body.options,
                 metadata=body.metadata or {},
                 tools=body.client_tools,
+                body_sha256=digest,
             )
         )
     except BaseException:

@@ -7,7 +7,6 @@ by a lost owner, a slow client or a restart. Offsets count code points.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, Literal, TypeAlias
 
 import orjson
@@ -33,8 +32,11 @@ from nplt_protocol.resume import Cursor, TurnProgress, has_ended
 _PAGE_ENTRIES: Final = 200
 
 
+DeltaKind: TypeAlias = Literal["text", "reasoning"]
+
+
 class Delta(Struct, frozen=True, kw_only=True):
-    kind: Literal["text", "reasoning"]
+    kind: DeltaKind
     call: int
     offset: int
     text: str
@@ -63,6 +65,8 @@ class TurnReader:
         self._cursor = Cursor(session_id, prompt_seq - 1)
         self._progress = TurnProgress()
         self._parts: list[TurnPart] = []
+        self._given: dict[tuple[DeltaKind, int], int] = {}
+        """How many code points of each call's texts were given as parts."""
         self._last_entry: JsonObject | None = None
         self._is_live = False
         self.is_over = False
@@ -176,20 +180,23 @@ class TurnReader:
             return
         if getattr(event, "turn_id", None) != self.turn_id:
             return
-        new = self._cursor.take(event)
-        match new:
-            case TextDelta():
-                self._parts.append(
-                    Delta(kind="text", call=new.call, offset=new.offset, text=new.text)
-                )
-            case AgentThought(type="reasoning", offset=int(offset), text=str(text)):
-                self._parts.append(
-                    Delta(kind="reasoning", call=new.call or 0, offset=offset, text=text)
-                )
-            case TurnFinished():
+        match self._cursor.take(event):
+            case TextDelta() as new:
+                self._add("text", new.call, new.offset, new.text)
+            case AgentThought(type="reasoning", offset=int(offset), text=str(text)) as new:
+                self._add("reasoning", new.call or 0, offset, text)
+            case TurnFinished() as new:
                 self._end(new)
             case _:
                 pass
+
+    def _add(self, kind: DeltaKind, call: int, offset: int, text: str) -> None:
+        """Adds what is new of the text. A session that attaches gets the running call again."""
+        given = self._given.get((kind, call), 0)
+        new = text[max(given - offset, 0) :]
+        if new:
+            self._given[kind, call] = given + len(new)
+            self._parts.append(Delta(kind=kind, call=call, offset=given, text=new))
 
     def _take_entry(self, event: EntryAdded) -> None:
         seq, is_mine = event.entry.get("seq"), event.turn_id == self.turn_id
@@ -198,29 +205,17 @@ class TurnReader:
         if is_mine and event.entry.get("truncated") and self._is_live:
             self._is_live = False  # the whole entry is read from the record
             return
-        missing = [*self._missing_of(event)] if is_mine else []
+        entry = event.entry
+        if is_mine and entry.get("kind") == "model_output":
+            self._add("reasoning", event.call or 0, 0, str(entry.get("reasoning") or ""))
+            self._add("text", event.call or 0, 0, str(entry.get("content") or ""))
         self._cursor.take(event)
         if is_mine:
             self._progress.apply(event)
             self._last_entry = event.entry
-            self._parts += [*missing, Stored(event.entry)]
+            self._parts.append(Stored(event.entry))
             if self._progress.end is not None:
                 self._end(self._progress.end)
-
-    def _missing_of(self, event: EntryAdded) -> Iterator[Delta]:
-        """The rest of a stored output, as deltas."""
-        call, reasoning = event.call or 0, event.entry.get("reasoning")
-        if isinstance(reasoning, str):
-            held = self._held_reasoning(call)
-            if held < len(reasoning):
-                yield Delta(kind="reasoning", call=call, offset=held, text=reasoning[held:])
-        rest = self._cursor.take_stored_text(event)
-        if rest is not None:
-            yield Delta(kind="text", call=call, offset=rest.offset, text=rest.text)
-
-    def _held_reasoning(self, call: int) -> int:
-        is_current = (self._cursor.turn_id, self._cursor.call) == (self.turn_id, call)
-        return self._cursor.reasoning_held.length if is_current else 0
 
     def _end_by_record(self) -> TurnFinished:
         """The end of a turn that no entry ends: it waits for results of the client's tools."""

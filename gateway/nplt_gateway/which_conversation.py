@@ -22,6 +22,7 @@ from starlette.types import Scope
 from nplt_gateway.api_request import ApiRequest
 from nplt_gateway.errors import ApiError
 
+IDEMPOTENCY_HEADER: Final = "idempotency-key"
 CONVERSATION_HEADER: Final = "x-nplt-conversation"
 RECORDED_HEADER: Final = "x-nplt-recorded"
 _NAME_CHARACTERS_MAX: Final = 200
@@ -93,6 +94,12 @@ def foreign_chat(call: ApiRequest, *, cache_key: str | None = None) -> Named | N
     if cache_key and call.client.startswith("codex"):
         return _of_chat("thread", cache_key)
     return None
+
+
+def of_retries(call: ApiRequest) -> Named | None:
+    """A new conversation that a retry of the same request finds again, by its Idempotency-Key."""
+    key = call.header(IDEMPOTENCY_HEADER)
+    return _of_chat("request", key) if key else None
 
 
 def _of_chat(namespace: str, chat_id: str) -> Named:

@@ -240,3 +240,37 @@ def test_an_instruction_is_stored_and_changed(
 def test_a_prompt_that_is_too_large_is_refused(url: str) -> None:
     answer = complete(f"{url}c/large/", "x" * 2_000_000)
     assert (answer.status, answer.error["code"]) == (413, "too_large")
+
+
+def test_a_request_repeated_with_its_idempotency_key_runs_once(
+    url: str, contents: Callable[[str], list[str]]
+) -> None:
+    key = {"idempotency-key": "order 1"}
+    one = complete(f"{url}c/retried/", "only once", key)
+    two = complete(f"{url}c/retried/", "only once", key)
+    assert one.json["id"] == two.json["id"]
+    assert one.json["choices"] == two.json["choices"]
+    assert contents(one.headers["x-nplt-conversation"]) == ["only once", "only once"]
+    other = complete(f"{url}c/retried/", "something else", key)
+    assert (other.status, other.error["code"]) == (409, "conflict")
+    # Equal bodies alone never join.
+    complete(f"{url}c/retried/", "only once")
+    assert len(contents(one.headers["x-nplt-conversation"])) == 4
+
+
+def test_a_retry_joins_the_turn_that_still_runs(url: str) -> None:
+    key = {"idempotency-key": "order 2"}
+    body = {"stream": True, "messages": [{"role": "user", "content": "!slow 1 a b c"}]}
+    _begin_and_leave(url, "joined", "!slow 1 a b c", key)
+    answer = request(f"{url}c/joined/v1/chat/completions", "POST", body=body, headers=key)
+    events = [line[6:] for line in answer.body.decode().splitlines() if line.startswith("data: {")]
+    deltas = (json.loads(event)["choices"][0]["delta"] for event in events)
+    assert "".join(delta.get("content", "") for delta in deltas) == "a b c"
+
+
+def test_a_response_repeated_with_its_key_is_the_same_response(url: str) -> None:
+    key, body = {"idempotency-key": "order 3"}, {"model": ECHO, "input": "once"}
+    ids = {
+        request(f"{url}v1/responses", "POST", body=body, headers=key).json["id"] for _ in range(2)
+    }
+    assert len(ids) == 1
