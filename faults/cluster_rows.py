@@ -32,6 +32,7 @@ from typing import Any
 
 import redis
 from redis.crc import key_slot
+from tests.support.contending import contending
 from tests.support.redis_server import RedisServer, find_redis_server
 
 from faults.cluster import BALANCERS, LEASE_SECONDS, Cluster, Member, running_cluster
@@ -49,7 +50,6 @@ _CONVERSATIONS = 20
 _STALL_SECONDS_MAX = 2.0
 _LOST_SECONDS = 1.0
 """What may be missing after a failover: the replica's delay."""
-_CONTENDERS = Path(__file__).parents[1] / "tests" / "storage" / "redis_contenders.py"
 
 Fault = Callable[[], None]
 
@@ -324,27 +324,14 @@ def _contend(
 ) -> tuple[list[str], list[bytes]]:
     keys = [f"nplt:{{s{number}}}" for number in range(conversations)]
     asyncio.run(_make(server.url, [f"s{number}" for number in range(conversations)]))
-    with server.client() as client:
-        command = [sys.executable, str(_CONTENDERS), server.url, "nplt:"]
-        with subprocess.Popen(
-            [*command, str(processes), str(conversations)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=clean_environment(),
-        ) as contenders:
-            assert contenders.stdout is not None
-            won: list[str] = []
-            done = 0
-            while done < processes and (line := contenders.stdout.readline().strip()):
-                done += line == "done"
-                won += [line] if line != "done" else []
-                if plan.sabotage and line != "done":  # as if there were no lock
-                    client.delete(f"nplt:{{{line}}}:owner")
-            tokens: list[Any] = [client.hget(f"{key}:meta", "token") or b"" for key in keys]
-            contenders.communicate()
-        if done < processes:
-            raise CannotBeDone("a process that contends failed")
+    won: list[str] = []
+    contenders = contending(server.url, "nplt:", processes=processes, conversations=conversations)
+    with server.client() as client, contenders as wins:
+        for session_id in wins:
+            won.append(session_id)
+            if plan.sabotage:  # as if there were no lock
+                client.delete(f"nplt:{{{session_id}}}:owner")
+        tokens: list[Any] = [client.hget(f"{key}:meta", "token") or b"" for key in keys]
     return won, tokens
 
 

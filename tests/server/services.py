@@ -12,10 +12,11 @@ import anyio.abc
 import anyio.lowlevel
 
 from nplt_protocol.messages import Event
+from nplt_server.context.messages import ModelInputMessage
 from nplt_server.conversations.broadcast import BroadcastEvent
 from nplt_server.conversations.services import ContextServices, Services
 from nplt_server.histories import Histories, HistoryFiles, HistoryProfile
-from nplt_server.providers import LlmRequest, ModelOutputDelta, ProviderClient
+from nplt_server.providers import LlmRequest, ModelOutputDelta, ProviderClient, Stopped, TextPiece
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.providers.retries import RetryPolicy
 from nplt_server.providers.router import ProviderRouter
@@ -52,6 +53,16 @@ class Clock:
     def __call__(self) -> datetime:
         self._now += timedelta(seconds=1)
         return self._now
+
+
+async def echo_or_wait(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    """Echoes the prompt; the answer to `wait` never ends."""
+    last = request.context[-1]
+    assert isinstance(last, ModelInputMessage)
+    yield TextPiece(text=last.content)
+    if last.content == "wait":
+        await anyio.sleep_forever()
+    yield Stopped(reason="end")
 
 
 class EventRecorder:

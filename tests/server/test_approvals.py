@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.server.approvals import SOMEONE, Asked, asking, until
 from tests.server.services import EventRecorder
+from tests.storage.conversations import REMEMBERED_APPROVAL
 
 from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import (
@@ -253,7 +254,7 @@ async def test_an_approval_decision_that_can_not_be_written_is_refused_and_can_b
 def test_a_remembered_approval_is_undone_by_rollback_and_not_copied_by_a_fork() -> None:
     def remembers(*more: Entry) -> list[str]:
         history = ConversationHistory("s")
-        for draft in (DebugEntry(category="c", content="first"), ALWAYS, *more):
+        for draft in (DebugEntry(category="c", content="first"), REMEMBERED_APPROVAL, *more):
             history.add(history.stamp(draft, id="e", timestamp=datetime(2026, 1, 1, tzinfo=UTC)))
         return list(remembered_decisions(history))
 
@@ -262,16 +263,6 @@ def test_a_remembered_approval_is_undone_by_rollback_and_not_copied_by_a_fork() 
     fork = ForkedEntry(from_session_id="other", at_seq=2)
     assert remembers(fork) == []
     assert remembers(fork, RollbackEntry(to_seq=2)) == [], "not to before the fork"
-
-
-ALWAYS = ApprovalEntry(
-    approval_id="a",
-    tool_call_id="c",
-    tool_name="write",
-    state="allowed",
-    decided_by="ada",
-    remember=True,
-)
 
 
 def test_giant_arguments_are_cut_in_an_approval_request_and_marked() -> None:

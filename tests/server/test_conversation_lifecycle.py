@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -11,7 +11,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 from tests.server.failing_store import FailingStore
-from tests.server.services import Clock, EventRecorder, make_services
+from tests.server.services import Clock, EventRecorder, echo_or_wait, make_services
 
 from nplt_protocol.codes import ErrorCode, MessageType
 from nplt_protocol.errors import RequestError
@@ -27,28 +27,16 @@ from nplt_protocol.messages import (
     TurnStarted,
 )
 from nplt_server.connections.uploads import Uploads
-from nplt_server.context.messages import ModelInputMessage
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import find_or_create, switch_model
 from nplt_server.conversations.session_manager import SessionManager
 from nplt_server.dialects import PendingReply, Presenter
-from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.errors import StorageUnavailable, WrittenElsewhere
 from nplt_storage.memory import MemoryStore
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery
 from nplt_storage.store import ConversationStore
-
-
-async def patient(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-    """Says what it hears; `wait` is said for ever."""
-    last = request.context[-1]
-    assert isinstance(last, ModelInputMessage)
-    yield TextPiece(text=last.content)
-    if last.content == "wait":
-        await anyio.sleep_forever()
-    yield Stopped(reason="end")
 
 
 class OpenSessions:
@@ -74,10 +62,19 @@ class OpenSessions:
 async def opened_registry() -> AsyncIterator[OpenSessions]:
     async with anyio.create_task_group() as tasks:
         store = FailingStore(MemoryStore(Clock()))
-        provider = ScriptedProvider(patient, provider_id="test", models=("model", "other"))
+        provider = ScriptedProvider(echo_or_wait, provider_id="test", models=("model", "other"))
         services = make_services(tasks, provider, store=cast(ConversationStore, store))
         yield OpenSessions(SessionManager(services), store)
         tasks.cancel_scope.cancel()
+
+
+async def shut_down(conversation: Conversation) -> None:
+    """What a server does with a conversation when it stops."""
+    conversation.services.draining = True
+    conversation.interrupt("shutting down")
+    await conversation.activity.quiet()
+    await conversation.queue.note_shutdown()
+    conversation.services.draining = False
 
 
 async def say(conversation: Conversation, text: str, message_id: str | None = None) -> Receipt:
@@ -146,11 +143,7 @@ async def test_a_shutdown_note_lets_queued_prompts_run_after_a_restart() -> None
         conversation = here.session_manager.new("local")
         running = await say(conversation, "wait")
         waiting = await say(conversation, "I waited")
-        conversation.services.draining = True
-        conversation.interrupt("shutting down")
-        await conversation.activity.quiet()
-        await conversation.queue.note_shutdown()
-        conversation.services.draining = False
+        await shut_down(conversation)
         again = await here.open_again(conversation)
         await again.activity.quiet()
         assert again.history.turn_state(running.turn_id) == "interrupted"
@@ -290,11 +283,7 @@ async def test_a_shutdown_note_holds_for_one_start_only() -> None:
         conversation = here.session_manager.new("local")
         await say(conversation, "wait")
         waiting = await say(conversation, "wait")
-        conversation.services.draining = True
-        conversation.interrupt("shutting down")
-        await conversation.activity.quiet()
-        await conversation.queue.note_shutdown()
-        conversation.services.draining = False
+        await shut_down(conversation)
         again = await here.open_again(conversation)
         assert again.history.turn_state(waiting.turn_id) == "waiting"
         once_more = await here.open_again(again)  # as after a crash: it had begun
@@ -389,7 +378,7 @@ async def test_looking_for_another_users_file_is_as_much_work_as_looking_for_non
 ) -> None:
     async with anyio.create_task_group() as tasks:
         store = CountingStore(MemoryStore(Clock()))
-        provider = ScriptedProvider(patient, provider_id="test")
+        provider = ScriptedProvider(echo_or_wait, provider_id="test")
         services = make_services(tasks, provider, store=cast(ConversationStore, store))
         services.files = AttachmentFiles(tmp_path)
         session_manager = SessionManager(services)
@@ -411,7 +400,7 @@ async def test_looking_for_another_users_file_is_as_much_work_as_looking_for_non
 async def test_a_chosen_id_is_not_created_again_while_the_index_is_incomplete() -> None:
     async with anyio.create_task_group() as tasks:
         store = CountingStore(MemoryStore(Clock()))
-        provider = ScriptedProvider(patient, provider_id="test")
+        provider = ScriptedProvider(echo_or_wait, provider_id="test")
         services = make_services(tasks, provider, store=cast(ConversationStore, store))
         session_manager = SessionManager(services)
         store.is_incomplete = True

@@ -7,8 +7,8 @@ from pathlib import Path
 import anyio
 import orjson
 import pytest
-from tests.server.services import Clock, make_services, model_of
-from tests.server.test_conversation_lifecycle import OpenSessions, opened_registry, patient
+from tests.server.services import Clock, echo_or_wait, make_services, model_of
+from tests.server.test_conversation_lifecycle import OpenSessions, opened_registry
 
 from nplt_protocol.errors import RequestError
 from nplt_server.conversations.operations import OVER_THE_WIRE, fork, import_document
@@ -58,7 +58,7 @@ async def test_a_document_that_would_take_everybodys_memory_is_refused(
     path = tmp_path / "document.json"
     path.write_bytes(orjson.dumps({"messages": messages}))
     async with anyio.create_task_group() as tasks:
-        services = make_services(tasks, model_of(patient), store=MemoryStore(Clock()))
+        services = make_services(tasks, model_of(echo_or_wait), store=MemoryStore(Clock()))
         session_manager = SessionManager(services)
         with pytest.raises(RequestError, match=why_not):
             await import_document(services, session_manager, path, user="ada", field="document")
@@ -69,7 +69,7 @@ async def test_one_document_is_taken_in_after_the_other(tmp_path: Path) -> None:
     path = tmp_path / "document.json"
     path.write_bytes(orjson.dumps({"session_id": "s1", "messages": [{"content": "Moin"}]}))
     async with anyio.create_task_group() as tasks:
-        services = make_services(tasks, model_of(patient), store=MemoryStore(Clock()))
+        services = make_services(tasks, model_of(echo_or_wait), store=MemoryStore(Clock()))
         session_manager, done = SessionManager(services), anyio.Event()
 
         async def take_in() -> None:
@@ -88,7 +88,7 @@ async def test_what_another_user_may_still_bring_back_keeps_its_id(tmp_path: Pat
     path = tmp_path / "document.json"
     path.write_bytes(orjson.dumps({"session_id": "s1", "messages": [{"content": "Moin"}]}))
     async with anyio.create_task_group() as tasks:
-        services = make_services(tasks, model_of(patient), store=MemoryStore(Clock()))
+        services = make_services(tasks, model_of(echo_or_wait), store=MemoryStore(Clock()))
         session_manager = SessionManager(services)
 
         async def take_in(user: str) -> str:

@@ -13,6 +13,7 @@ from typing import Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.logging_state import restored_logging
 
 from nplt_server import logs
 from nplt_server.logs import JsonLines, TextLines, configure_logging, transcript_for
@@ -23,12 +24,8 @@ Lines = Callable[[], list[str]]
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logs.switch_categories("")
+    with restored_logging():
+        yield
 
 
 def lines_of(

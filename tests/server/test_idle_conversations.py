@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 from tests.server.approvals import asking
-from tests.server.services import EventRecorder, make_services, model_of
+from tests.server.services import EventRecorder, echo_or_wait, make_services, model_of
 
 from nplt_protocol.messages import Prompt
-from nplt_server.context.messages import ModelInputMessage
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.session_manager import SessionManager
-from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece
 from nplt_server.settings import Limits
 
 LONG_AGO = 1e6
 """Seconds."""
 
 
-async def waits_on_request(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-    """Echoes the prompt; `wait` is not finished."""
-    last = request.context[-1]
-    assert isinstance(last, ModelInputMessage)
-    yield TextPiece(text=last.content)
-    if last.content == "wait":
-        await anyio.sleep_forever()
-    yield Stopped(reason="end")
-
-
 @asynccontextmanager
 async def manager(idle_seconds_max: float) -> AsyncIterator[SessionManager]:
     async with anyio.create_task_group() as tasks:
         limits = Limits(idle_conversation_seconds_max=idle_seconds_max)
-        yield SessionManager(make_services(tasks, model_of(waits_on_request), limits=limits))
+        yield SessionManager(make_services(tasks, model_of(echo_or_wait), limits=limits))
         tasks.cancel_scope.cancel()
 
 

@@ -7,7 +7,6 @@ quote the key back at it in every way there is to fail.
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import to_thread
+from tests.support.logging_state import restored_logging
 from tests.support.raw_client import (
     CONTEXT_REQUEST,
     HISTORY_REQUEST,
@@ -31,7 +31,7 @@ from tests.vendors.answers import Answer, Call, Text, Thinking, ToolCall, say
 from tests.vendors.emulator import emulator
 from tests.vendors.rejections import Rejection
 
-from nplt_server import app, logs
+from nplt_server import app
 from nplt_server.app import Server
 from nplt_server.logs import configure_logging
 from nplt_server.providers.router import ProviderRouter
@@ -56,12 +56,8 @@ def quoting(call: Call) -> Answer:
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logs.switch_categories("")
+    with restored_logging():
+        yield
 
 
 @asynccontextmanager

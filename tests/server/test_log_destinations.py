@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.logging_state import restored_logging
 
 from nplt_server.logs import JournalHandler, configure_logging, is_journal
 
@@ -20,13 +21,8 @@ log = logging.getLogger("nplt_server.some_room")
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    for handler in root.handlers:
-        handler.close()
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    with restored_logging():
+        yield
 
 
 def test_a_log_file_is_rotated_by_size_and_the_oldest_file_is_dropped(tmp_path: Path) -> None:

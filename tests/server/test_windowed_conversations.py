@@ -10,13 +10,13 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 from tests.server.services import Clock, make_services, model_of
+from tests.storage.conversations import REMEMBERED_APPROVAL
 
 from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.session_manager import SessionManager
 from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped
 from nplt_storage.entries import (
-    ApprovalEntry,
     ClearEntry,
     DebugEntry,
     Entry,
@@ -29,14 +29,6 @@ from nplt_storage.opening import StoreConfig, open_store
 from nplt_storage.store import Origin
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
-ALWAYS = ApprovalEntry(
-    approval_id="a",
-    tool_call_id="c",
-    tool_name="write",
-    state="allowed",
-    decided_by="ada",
-    remember=True,
-)
 MORE_THAN_IS_HELD: tuple[Entry, ...] = (
     *[DebugEntry(category="pad", content="…")] * 400,
     ClearEntry(),
@@ -68,14 +60,16 @@ async def opened(directory: Path, *drafts: Entry) -> AsyncIterator[Conversation]
 
 
 async def test_a_remembered_approval_beyond_the_loaded_entries_is_found(tmp_path: Path) -> None:
-    async with opened(tmp_path, NotebookEntry(content=""), ALWAYS, *MORE_THAN_IS_HELD) as here:
+    async with opened(
+        tmp_path, NotebookEntry(content=""), REMEMBERED_APPROVAL, *MORE_THAN_IS_HELD
+    ) as here:
         assert await here.approvals.remembered() == {"write": "allow"}
         await operations.roll_back(here, 1)
         assert await here.approvals.remembered() == {}
 
 
 async def test_a_rolled_back_remembered_approval_is_not_found(tmp_path: Path) -> None:
-    taken_back = (NotebookEntry(content=""), ALWAYS, RollbackEntry(to_seq=1))
+    taken_back = (NotebookEntry(content=""), REMEMBERED_APPROVAL, RollbackEntry(to_seq=1))
     async with opened(tmp_path, *taken_back, *MORE_THAN_IS_HELD) as here:
         assert await here.approvals.remembered() == {}
 
@@ -83,7 +77,11 @@ async def test_a_rolled_back_remembered_approval_is_not_found(tmp_path: Path) ->
 async def test_a_fork_has_no_remembered_approvals_after_a_rollback(
     tmp_path: Path,
 ) -> None:
-    copied = (ALWAYS, ForkedEntry(from_session_id="other", at_seq=1), RollbackEntry(to_seq=1))
+    copied = (
+        REMEMBERED_APPROVAL,
+        ForkedEntry(from_session_id="other", at_seq=1),
+        RollbackEntry(to_seq=1),
+    )
     async with opened(tmp_path, *copied) as here:
         assert await here.approvals.remembered() == {}
 
@@ -96,7 +94,7 @@ async def test_a_history_can_be_read_during_a_far_rollback(tmp_path: Path) -> No
             await anyio.lowlevel.checkpoint()
         seen.append(conversation.history.active[-1].seq)
 
-    long = (NotebookEntry(content=""), ALWAYS, *MORE_THAN_IS_HELD)
+    long = (NotebookEntry(content=""), REMEMBERED_APPROVAL, *MORE_THAN_IS_HELD)
     async with opened(tmp_path, *long) as here, anyio.create_task_group() as clients:
         clients.start_soon(look, here)
         await operations.roll_back(here, 1)

@@ -9,6 +9,7 @@ from itertools import count
 
 from nplt_storage import ConversationHistory, encode_line
 from nplt_storage.entries import (
+    ApprovalEntry,
     ClearEntry,
     Entry,
     FaultEntry,
@@ -21,6 +22,14 @@ from nplt_storage.entries import (
 from nplt_storage.files.format import Header, advance, empty_tail, encode_closing, encode_header
 
 START = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+REMEMBERED_APPROVAL = ApprovalEntry(
+    approval_id="a",
+    tool_call_id="c",
+    tool_name="write",
+    state="allowed",
+    decided_by="ada",
+    remember=True,
+)
 
 
 def ticking_clock(start: datetime = START) -> Callable[[], datetime]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.storage.store_makers import MemoryMaker
+from tests.support.contending import contending
 from tests.support.redis_server import RedisServer
 from tests.support.server_process import clean_environment
 
@@ -20,7 +21,6 @@ from nplt_storage import ConversationReadOnly, RedisStore
 from nplt_storage.testing.rules import Writer, entries_of, row_of, ticking_clock, without_gaps
 
 PROGRAM = Path(__file__).parent / "redis_writer.py"
-CONTENDERS = Path(__file__).parent / "redis_contenders.py"
 MAKE = MemoryMaker()
 """Only for its clock."""
 prefixes = count()
@@ -174,33 +174,12 @@ async def test_of_many_processes_one_gets_each_conversation(
     ids = [f"s{number}" for number in range(conversations)]
     for session_id in ids:
         await (await store.create(session_id, user="ada")).close()
-    with subprocess.Popen(
-        [
-            sys.executable,
-            str(CONTENDERS),
-            redis_server.url,
-            prefix,
-            str(processes),
-            str(conversations),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=clean_environment(),
-    ) as contenders:
-        assert contenders.stdout is not None
-        won: list[str] = []
-        done = 0
-        while done < processes:
-            line = contenders.stdout.readline().strip()
-            assert line, "a process failed"
-            if line == "done":
-                done += 1
-            else:
-                won.append(line)
+    with contending(
+        redis_server.url, prefix, processes=processes, conversations=conversations
+    ) as wins:
+        won = list(wins)
         with redis_server.client() as client:
             tokens: list[Any] = [client.hget(f"{prefix}{{{each}}}:meta", "token") for each in ids]
-        contenders.communicate()
     assert sorted(won) == sorted(ids)
     assert all(token.startswith(b"2:") for token in tokens)
     await store.close()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import count
 
+import pytest
 from msgspec.structs import replace
 from tests.storage.conversations import START, Pen, answer_to, call
 
 from nplt_server.context.messages import ContextMessage, ModelOutputMessage
 from nplt_server.context.projection import Policy, Projection
+from nplt_server.context.screens import last_screen_in
 from nplt_server.context.selection import CallBudget, ContextView, PromptReference
 from nplt_server.context.steps import Measure
 from nplt_server.tokens import CharacterCounter
@@ -29,6 +32,19 @@ from nplt_storage.entries import (
 )
 from nplt_storage.history import ConversationHistory
 from nplt_storage.rows import fold_all, new_row
+from nplt_storage.turns import Turn
+
+
+def turns_searched_for_screens(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Gives the list to which the number of each turn is added that is searched from now on."""
+    searched: list[int] = []
+
+    def search(turn: Turn, epoch_seq: int, quarantined: Collection[int]) -> str | None:
+        searched.append(turn.number)
+        return last_screen_in(turn, epoch_seq, quarantined)
+
+    monkeypatch.setattr("nplt_server.context.screens.last_screen_in", search)
+    return searched
 
 
 def render_context(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from itertools import pairwise
 
 import pytest
-from tests.server.context.context_stage import Request, Talk, words
+from tests.server.context.context_stage import Request, Talk, turns_searched_for_screens, words
 
 from nplt_server.context.projection import Policy
-from nplt_server.context.screens import last_screen_in
-from nplt_storage.turns import Turn
 
 
 def screens_in(request: Request) -> list[str]:
@@ -49,13 +46,7 @@ def test_where_the_head_changes_with_the_window_the_calls_of_a_turn_still_extend
 def test_a_call_looks_for_screens_in_no_turn_that_was_looked_at_before(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked_at: list[int] = []
-
-    def look(turn: Turn, epoch_seq: int, quarantined: Collection[int]) -> str | None:
-        looked_at.append(turn.number)
-        return last_screen_in(turn, epoch_seq, quarantined)
-
-    monkeypatch.setattr("nplt_server.context.screens.last_screen_in", look)
+    looked_at = turns_searched_for_screens(monkeypatch)
     talk = Talk(policy=policy, budget=20_000)
     for _ in range(20):
         talk.turn(words(50))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import pytest
 from hypothesis import given
-from tests.server.context.context_stage import render_context
+from tests.server.context.context_stage import render_context, turns_searched_for_screens
 from tests.server.widgets.widget_lives import Life, events, windows
 from tests.server.widgets.widget_stage import WIDGETS, Stage, now
 
 from nplt_server.context.messages import ModelInputMessage
-from nplt_server.context.screens import ScreensInTurns, last_screen_in
+from nplt_server.context.screens import ScreensInTurns
 from nplt_server.context.steps import message_of
 from nplt_server.conversations.agent_state import BLANK_SCREEN, render_screen
 from nplt_storage.entries import (
@@ -24,7 +22,6 @@ from nplt_storage.entries import (
     ToolResultsEntry,
 )
 from nplt_storage.history import ConversationHistory
-from nplt_storage.turns import Turn
 
 NOTED = "# [Live Screen]\n\n## Notebook\ntea"
 
@@ -155,13 +152,7 @@ def test_a_live_screen_outside_max_turns_is_shown_first_and_not_written_again() 
 def test_finished_turns_are_searched_for_a_live_screen_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked_at: list[int] = []
-
-    def look(turn: Turn, epoch_seq: int, quarantined: Collection[int]) -> str | None:
-        looked_at.append(turn.number)
-        return last_screen_in(turn, epoch_seq, quarantined)
-
-    monkeypatch.setattr("nplt_server.context.screens.last_screen_in", look)
+    looked_at = turns_searched_for_screens(monkeypatch)
     for turn_id in ("t1", "t2", "t3", "t4", "t5"):
         stage.ask(turn_id)
         stage.answer(turn_id)
