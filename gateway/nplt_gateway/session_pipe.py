@@ -16,6 +16,8 @@ from itertools import count
 from types import TracebackType
 from typing import Self, TypeVar
 
+from msgspec.structs import replace
+
 from nplt_protocol import (
     FRAME_PAYLOAD_BYTES_MAX,
     ErrorCode,
@@ -77,7 +79,13 @@ class SessionPipe:
 
     def __init__(self, server: Server, user: str, *, client: str, address: str) -> None:
         self._server = server
-        limits = server.wire_limits
+        # A prompt may bring all of the conversation; the body it came in was within its limit.
+        bytes_max = server.settings.limits.http_body_bytes_max
+        limits = replace(
+            server.wire_limits,
+            message_bytes_max=max(bytes_max, server.wire_limits.message_bytes_max),
+        )
+        self._limits = limits
         connection = ServerConnection(limits)
         connection.skip_handshake()
         connection.frame_bytes_max = FRAME_PAYLOAD_BYTES_MAX
@@ -137,7 +145,7 @@ class SessionPipe:
         if self._closed is not None:
             raise PipeClosed(self._closed)
         seq = next(self._seqs)
-        bytes_max = self._server.wire_limits.message_bytes_max
+        bytes_max = self._limits.message_bytes_max
         reply = self._replies[seq] = asyncio.get_running_loop().create_future()
         for request in requests:
             try:

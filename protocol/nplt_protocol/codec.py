@@ -320,11 +320,22 @@ def _read_request(cls: type[Request], data: JsonObject) -> Request:
 
 
 def _check_prompt(prompt: Prompt) -> None:
-    may_be_blank = prompt.continues or prompt.results
+    may_be_blank = prompt.continues or prompt.results or prompt.messages
     if not may_be_blank and not re.search(NOT_BLANK, prompt.text):
         raise _misfit("text", _COMPLAINTS[_BLANK])
     if prompt.continues and prompt.replace_from is not None:
         raise _misfit("replace_from", "can't be combined with `continue`")
+    if prompt.messages and (
+        prompt.text
+        or prompt.results
+        or prompt.attachments
+        or prompt.continues
+        or prompt.replace_from is not None
+    ):
+        raise _misfit(
+            "messages",
+            "can't be combined with `text`, `results`, `attachments`, `continue`, `replace_from`",
+        )
     if prompt.results and (prompt.continues or prompt.replace_from is not None):
         raise _misfit("results", "can't be combined with `continue` or `replace_from`")
     if prompt.metadata and len(dump_json(prompt.metadata)) > METADATA_BYTES_MAX:

@@ -124,9 +124,30 @@ class ToolResult(Message, frozen=True, kw_only=True):
     status: Literal["success", "failed"] = "success"
 
 
+class GivenCall(Message, frozen=True, kw_only=True):
+    """A tool call in a client's list of messages."""
+
+    id: Word
+    name: ToolName
+    arguments: str = "{}"
+    """The text that the model wrote."""
+
+
+class GivenMessage(Message, frozen=True, kw_only=True):
+    """A message in a client's list of the whole conversation."""
+
+    role: Literal["user", "assistant", "tool"]
+    content: str = ""
+    attachments: tuple[Name, ...] = ()
+    tool_calls: tuple[GivenCall, ...] = ()
+    tool_call_id: Name | None = None
+    """The call of which a message with the role `tool` is the result."""
+
+
 class Prompt(Request, frozen=True, kw_only=True):
     text: str
-    """It may be blank only if the prompt `continues` or brings `results`; `codec` checks that."""
+    """It may be blank only if the prompt `continues`, or has `results` or `messages`; `codec`
+    checks that."""
     message_id: Word | None = None
     session_id: SessionReference | None = None
     model: Word | None = None
@@ -142,9 +163,14 @@ class Prompt(Request, frozen=True, kw_only=True):
     """Tools that the client runs. A call of one ends the turn, and the client brings the result
     with its next prompt."""
     offer: ToolOffering | None = None
-    """Whose tools the model is offered; not given: the server's, and those in `tools`."""
+    """The tools that the model is offered; not given: the server's, and those in `tools`."""
     results: tuple[ToolResult, ...] = ()
     """The results of the calls with which the last turn ended."""
+    messages: tuple[GivenMessage, ...] = ()
+    """The whole conversation as the client knows it, without instructions, instead of `text`,
+    `results`, `attachments` and `replace_from`. The server compares it with the record and stores
+    what is new, in one step. If the list leaves the record where the client may not roll back,
+    the prompt goes to a fork, whose id is in the receipt: attach there to get its events."""
     system: str | None = None
     """The instruction from this prompt on; written only if it differs from the current one."""
     body_sha256: Name | None = None

@@ -266,7 +266,7 @@ class ModelInputEntry(KnownEntry, frozen=True, kw_only=True):
     tools: tuple[ClientTool, ...] = ()
     """The tools that the client runs."""
     offer: ToolOffering | None = None
-    """Whose tools the model is offered; `None`: the server's, and those in `tools`."""
+    """The tools that the model is offered; `None`: the server's, and those in `tools`."""
     door: Door | None = None
     """How the prompt came: by the structured or the plain dialect, by HTTP, or from the page in the
     browser."""

@@ -19,10 +19,24 @@ from nplt_protocol.codec import to_object
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.messages import Attach, Attached, Prompt, Receipt, ToolResult, UsageAccount
+from nplt_protocol.messages import (
+    Attach,
+    Attached,
+    GivenMessage,
+    Prompt,
+    Receipt,
+    ToolResult,
+    UsageAccount,
+)
 from nplt_server.conversations.agent_state import AgentState, MessageEntry
 from nplt_server.conversations.approvals import Approvals
 from nplt_server.conversations.broadcast import CLIENTS_MAX, NO_CLIENT, Broadcast, ConnectedClient
+from nplt_server.conversations.client_history import (
+    Difference,
+    compared,
+    given_turns,
+    with_messages,
+)
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.context_report import usage_of
 from nplt_server.conversations.model_caller import GO_ON
@@ -106,6 +120,16 @@ def _in_words(prompt: Prompt) -> Prompt:
     if prompt.text.strip():
         return prompt
     return replace(prompt, text=GO_ON if prompt.continues else "")
+
+
+class ForkNeeded(Exception):
+    """A client's list of messages leaves the record where it may not be rolled back. The rest of
+    the list, `new`, belongs into a fork after entry `at_seq`; 0: into a new conversation."""
+
+    def __init__(self, at_seq: int, new: Sequence[GivenMessage]) -> None:
+        super().__init__(at_seq)
+        self.at_seq = at_seq
+        self.new = tuple(new)
 
 
 class Conversation:
@@ -222,7 +246,9 @@ class Conversation:
 
     # Prompts and jobs
 
-    async def accept(self, prompt: Prompt, *, receipt: Callable[[Receipt], None]) -> None:
+    async def accept(
+        self, prompt: Prompt, *, receipt: Callable[[Receipt], None], compares: bool = True
+    ) -> None:
         """Returns when the prompt is on disk. `receipt` is called before any event is sent.
 
         A prompt that replaces an earlier one (`replace_from`) is two entries, the rollback
@@ -237,7 +263,6 @@ class Conversation:
             await self.queue.write_ends()
         if len(prompt.text) > SHORT_CHARACTERS_MAX or prompt.attachments:
             await self._check_fits(prompt, draft)
-        brought = await self._results_brought(prompt.results) if prompt.results else None
         async with self.record.exclusive():
             self.check_open()
             sent_as = prompt.message_id
@@ -245,7 +270,10 @@ class Conversation:
             if earlier is not None:
                 call_guarded(receipt, self._second_receipt(prompt, earlier))
                 return
-            entry = await self._store(prompt, draft, brought)
+            if prompt.messages and compares:
+                entry = await self._store(prompt, draft, await self._compared(prompt))
+            else:
+                entry = await self._store(prompt, draft)
             ahead = self.queue.add_prompt(entry)
             # Its task is there before the receipt is queued for sending, so that the receipt
             # and the turn's first events leave in one write.
@@ -268,24 +296,28 @@ class Conversation:
                 raise
 
     async def _store(
-        self, prompt: Prompt, draft: ModelInputEntry, brought: ToolResultsEntry | None
+        self, prompt: Prompt, draft: ModelInputEntry, difference: Difference | None = None
     ) -> ModelInputEntry:
-        """Writes the prompt, after what comes with it: a rollback, tool results, an instruction.
-        Called inside the exclusive section."""
-        if prompt.attachments:
-            await self._check_attachments(prompt.attachments)
+        """Writes the prompt, after what comes with it: a rollback, an instruction, tool results,
+        and turns that the client had elsewhere. Called inside the exclusive section."""
+        replace_from = prompt.replace_from
+        given, results_seq = prompt.messages, None
+        if difference is not None:
+            replace_from, results_seq = difference.replace_from, difference.results_seq
+            given = tuple(difference.new)
+        attachments = (*prompt.attachments, *(one for each in given for one in each.attachments))
+        if attachments:
+            await self._check_attachments(attachments)
         rollback = None
-        if prompt.replace_from is not None:
+        if replace_from is not None:
             self.check_at_rest()
-            rollback = await rollback_before(self.record, prompt.replace_from)
+            rollback = await rollback_before(self.record, replace_from)
             self.check_at_rest()
         if prompt.continues:
             self.check_at_rest()
             draft = replace(draft, continues=self._unfinished_answer().seq)
         self.check_open()
         self._check_room()
-        if prompt.results:
-            draft = replace(draft, results_seq=await self._store_results(prompt, brought))
         if rollback is not None:
             rollback = await self.record.append(rollback)
         try:
@@ -293,33 +325,70 @@ class Conversation:
                 self.check_open()
             if prompt.system is not None:
                 await self.set_system(prompt.system)
+            results = prompt.results
+            if prompt.messages:
+                tail = await self._store_given(given, draft)
+                draft, results = with_messages(replace(draft, results_seq=results_seq), tail)
+            if results:
+                draft = replace(draft, results_seq=await self._store_results(results))
             return await self.record.append(self.state.draft_model_input(draft))
         except Exception:
             if rollback is not None:
                 await self._redo(rollback)
             raise
 
-    async def _results_brought(self, results: Sequence[ToolResult]) -> ToolResultsEntry | None:
-        """Drafts the entry with the results of the calls that wait for them; `None` if there are no
-        such calls. Called outside of the exclusive section, because a long result is stored as a
-        file of its own."""
-        for turn_id, turn in tuple(self.history.awaiting_client.items()):
-            drafted = results_brought(turn, results, self.services.tools)
-            whole = tuple([await self.record.keep_whole(each) for each in drafted])
-            return ToolResultsEntry(turn_id=turn_id, results=whole)
-        return None
+    async def _compared(self, prompt: Prompt) -> Difference:
+        """Finds what is new in the client's list of messages. Raises `ForkNeeded`."""
+        try:
+            entries: Sequence[Entry] = self.history.active
+            if self.history.first_seq > 1:
+                raise NotInReach(1)
+        except NotInReach:  # only its end is in memory
+            read: list[Entry] = []
+            async for batch in self.record.profile.store.entries(self.session_id):
+                read += batch
+            whole = await self.record.compute(
+                partial(ConversationHistory, self.session_id, read), entries=len(read)
+            )
+            entries = whole.active
+        difference = await self.record.compute(
+            partial(compared, prompt.messages, entries, client=prompt.client),
+            entries=len(entries) + len(prompt.messages),
+        )
+        if difference.fork_at is not None:
+            raise ForkNeeded(difference.fork_at, difference.new)
+        return difference
 
-    async def _store_results(self, prompt: Prompt, draft: ToolResultsEntry | None) -> int:
+    async def _store_given(
+        self, given: Sequence[GivenMessage], draft: ModelInputEntry
+    ) -> Sequence[GivenMessage]:
+        """Writes the turns in the list that have their answers already, as turns of the client, and
+        returns the messages after them."""
+        ends = [place for place, each in enumerate(given) if each.role == "assistant"]
+        last = ends[-1] + 1 if ends else 0
+        for turn in given_turns(given[:last], draft, self.services.new_entry_id):
+            for entry in turn.prompt, turn.output:
+                await self.record.append(entry)
+            if turn.results:
+                await self._store_results(turn.results)
+        return given[last:]
+
+    async def _store_results(self, brought: Sequence[ToolResult]) -> int:
         """Writes the results and returns the seq of their entry. They may be there already, if an
         earlier attempt of the same request stored them, but not the prompt."""
-        if draft is not None and draft.turn_id in self.history.awaiting_client:
+        tools, ids = self.services.tools, {result.tool_call_id for result in brought}
+        for turn_id, turn in tuple(self.history.awaiting_client.items()):
+            if ids.isdisjoint(call.tool_call_id for call in turn.open_tool_calls):
+                continue
+            drafted = results_brought(turn, brought, tools)
+            whole = tuple([await self.record.keep_whole(each) for each in drafted])
+            draft = ToolResultsEntry(turn_id=turn_id, results=whole)
             return (await self.state.append_tool_results(draft)).seq
-        brought = {result.tool_call_id for result in prompt.results}
         for entry in reversed(self.history.active):
             if isinstance(entry, ModelInputEntry | ModelOutputEntry):
                 break
             if isinstance(entry, ToolResultsEntry):
-                if brought <= {result.tool_call_id for result in entry.results}:
+                if ids <= {result.tool_call_id for result in entry.results}:
                     return entry.seq
                 break
         raise RequestError(
@@ -443,7 +512,7 @@ class Conversation:
         given, stored, what = prompt.text, known.text, "text"
         if prompt.body_sha256 is not None and known.body_sha256 is not None:
             given, stored, what = prompt.body_sha256, known.body_sha256, "request"
-        if stored not in (None, given):
+        if stored not in (None, given) and (what == "request" or not prompt.messages):
             raise RequestError(
                 ErrorCode.CONFLICT,
                 f"this message_id was used before with another {what}; use a new one",

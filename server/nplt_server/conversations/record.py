@@ -348,8 +348,7 @@ class ConversationRecord:
         return self._record.journal_delta(turn_id, call, kind, text)
 
     async def keep_whole(self, result: ToolCallResult) -> ToolCallResult:
-        """Stores a result over the size limit as a blob; the entry holds its beginning. Not to be
-        called inside `exclusive`."""
+        """Stores a result over the size limit as a blob; the entry holds its beginning."""
         bytes_max = self._services.limits.tool_result_bytes_max
         if len(result.result) * 4 <= bytes_max:
             return result
@@ -364,6 +363,8 @@ class ConversationRecord:
 
     async def open(self) -> Record:
         """The record, created if there is none. Concurrent calls get the same record."""
+        if self._task_inside is asyncio.current_task():
+            return await self._opened()
         async with self._write_lock:
             return await self._opened()
 

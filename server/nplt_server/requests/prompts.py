@@ -9,11 +9,13 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from msgspec.structs import replace
+
 from nplt_protocol import ErrorCode, JsonObject, RequestError, messages
 from nplt_server.connections.session import Session
 from nplt_server.conversations import operations
 from nplt_server.conversations.approvals import no_such_question
-from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.conversation import Conversation, ForkNeeded
 from nplt_server.dialects import PendingReply
 from nplt_server.providers import check_options
 
@@ -37,7 +39,31 @@ async def prompt(session: Session, request: messages.Prompt, pending: PendingRep
             session.own_turns[receipt.turn_id] = receipt.seq
         pending.send(receipt)
 
-    await conversation.accept(request, receipt=send_receipt)
+    try:
+        await conversation.accept(request, receipt=send_receipt)
+    except ForkNeeded as fork:
+        is_foreign = True
+        conversation = await _fork(session, conversation, fork.at_seq)
+        request = replace(request, messages=fork.new)
+        await conversation.accept(request, receipt=send_receipt, compares=False)
+
+
+async def _fork(session: Session, conversation: Conversation, at_seq: int) -> Conversation:
+    """The conversation to which a client's list of messages belongs that differs from the record
+    after entry `at_seq`."""
+    services, session_manager = session.server.services, session.server.session_manager
+    row = conversation.row
+    if row is None or at_seq < row.first_seq:
+        return session_manager.new(session.user, conversation.record.profile.id)
+    made = await operations.fork(
+        services,
+        session_manager,
+        session_id=conversation.session_id,
+        user=session.user,
+        at_seq=at_seq,
+        name=None,
+    )
+    return await session_manager.get(made.session_id, session.user)
 
 
 async def cancel(session: Session, request: messages.Cancel, pending: PendingReply) -> None:

@@ -62,8 +62,8 @@ def _refusal(code: ErrorCode, message: str) -> RequestError:
 
 
 def offer_for(prompt: ModelInputEntry, own: ToolOffer) -> ToolOffer:
-    """What a model is offered for the prompt. A tool of the client takes the place of a tool of the
-    server with the same name. `own`: the tools of the server."""
+    """The tools that a model is offered for the prompt. A tool of the client takes the place of a
+    tool of the server with the same name. `own`: the tools of the server."""
     offered = () if prompt.offer == "client" else own.descriptions
     if prompt.offer == "server" or not prompt.tools:
         return own if offered else ToolOffer()
