@@ -1,11 +1,12 @@
 """B17: what things cost when there is more of everything, and how fast the cost grows.
 
 A row is a curve: the server's CPU time of one thing (or its memory) against the number of
-connections, conversations, entries, attached clients, or the length of an answer. The
-exponent is fitted by least squares through the logarithms: 0 means that the cost stays, 1
-that it grows as the number does. Each row says what it must be; the goal leaves `SLACK`
-above it, for a machine that is not quiet. Where a constant part hides the growth the fit is
-smaller than the truth, so the exponent between the two largest points is told beside it.
+connections, conversations, entries, attached clients, the length of an answer, or, with a
+provider over HTTP, the turns in the context and the tools offered. The exponent is fitted by
+least squares through the logarithms: 0 means that the cost stays, 1 that it grows as the
+number does. Each row says what it must be; the goal leaves `SLACK` above it, for a machine
+that is not quiet. Where a constant part hides the growth the fit is smaller than the truth,
+so the exponent between the two largest points is told beside it.
 
 A history of 1,000,000 entries takes a minute more, and is measured with `--full`. The curves
 are drawn into `growth.svg`, in the directory named by `--plots`.
@@ -16,11 +17,12 @@ from __future__ import annotations
 import math
 import resource
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -28,7 +30,7 @@ from benchmarks.conversations import FIRST_DAY, write_conversation
 from benchmarks.fan_out_load import listen
 from benchmarks.measuring import figure
 from benchmarks.plots import Curve, Panel, draw
-from benchmarks.processes import Program, server
+from benchmarks.processes import OFFLINE, Program, peer, server
 from benchmarks.progress import tick
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
@@ -60,6 +62,13 @@ ENTRIES_FULL = (*ENTRIES, 1_000_000)
 OPENED_ENTRIES = 10_000
 CLIENTS = (1, 10, 100, 1_000)
 ANSWER_BYTES = (1_000, 10_000, 100_000, 1_000_000)
+CONTEXTS = (10, 100, 400, 1_600)
+TOOLS_OFFERED = (1, 10, 100)
+TOOL = {
+    "description": "Looks something up, and says what it has found.",
+    "parameters": {"type": "object", "properties": {"words": {"type": "string"}}},
+}
+HTTP = "vendor/burst"
 ROOM: dict[str, Any] = {
     "limits": {"connections_max": 6_000, "connections_per_user_max": 6_000},
 }
@@ -126,6 +135,8 @@ def growth(plan: Plan) -> list[Verdict]:
         "entries of a history": _entries,
         "attached clients": _clients,
         "bytes of an answer": _answers,
+        "turns in the context": _contexts,
+        "tools offered": _tools,
     }.items():
         found[of] = measure(plan)
         tick()
@@ -139,14 +150,15 @@ def _xs(plan: Plan, usual: Sequence[int]) -> Sequence[int]:
     return usual[:2] if plan.smoke else usual
 
 
-# The five
+# The seven
 
 
 def _connections(plan: Plan) -> list[Growth]:
     pings: list[tuple[int, float]] = []
     turns: list[tuple[int, float]] = []
     sizes: list[tuple[int, float]] = []
-    with server(plan.new_path("connections"), settings=ROOM) as program, ExitStack() as stack:
+    remote: list[tuple[int, float]] = []
+    with _server_with_vendor(plan, "connections") as program, ExitStack() as stack:
         asking = stack.enter_context(Caller(program.port))
         _turn(asking, "warm up")
         _ping(asking)
@@ -158,12 +170,15 @@ def _connections(plan: Plan) -> list[Growth]:
             there = connections
             pings.append((connections, _cpu(program, plan, lambda: _ping(asking), 500) * 1e6))
             turns.append((connections, _cpu(program, plan, lambda: _turn(asking, "hi"), 20) * 1e3))
+            over_http = partial(_turn, asking, "hi", model=HTTP)
+            remote.append((connections, _cpu(program, plan, over_http, 20) * 1e3))
             if connections >= 100 or plan.smoke:  # fewer are lost in what is allocated ahead
                 grown = program.resident_bytes() - empty
                 sizes.append((connections, max(4_096, grown) / 1024))
     return [
         Growth(what="PING", must=0, unit="µs", points=pings),
         Growth(what="turn", must=0, unit="ms", points=turns),
+        Growth(what="turn over HTTP", must=0, unit="ms", points=remote),
         Growth(what="memory", must=1, unit="KiB", points=sizes),
     ]
 
@@ -171,6 +186,7 @@ def _connections(plan: Plan) -> list[Growth]:
 def _conversations(plan: Plan) -> list[Growth]:
     lists: list[tuple[int, float]] = []
     turns: list[tuple[int, float]] = []
+    remote: list[tuple[int, float]] = []
     data_dir = plan.new_path("conversations")
     written = 0
     for conversations in _xs(plan, CONVERSATIONS):
@@ -178,17 +194,23 @@ def _conversations(plan: Plan) -> list[Growth]:
             at = FIRST_DAY + timedelta(minutes=number)
             write_conversation(data_dir, f"c{number:05}", 2, at=at)
         written = conversations
-        with server(data_dir, settings=ROOM) as program, Caller(program.port) as caller:
+        with (
+            _server_with_vendor(plan, "conversations", data_dir) as program,
+            Caller(program.port) as caller,
+        ):
             while caller.request(STATUS)["conversations"]["stored"] < conversations:
                 time.sleep(0.1)
             ask = partial(caller.request, SESSION_LIST, {"limit": PAGE})
             lists.append((conversations, _cpu(program, plan, ask, 50) * 1e3))
             turn = partial(_turn, caller, "hi")
             turns.append((conversations, _cpu(program, plan, turn, 20) * 1e3))
+            over_http = partial(_turn, caller, "hi", model=HTTP)
+            remote.append((conversations, _cpu(program, plan, over_http, 20) * 1e3))
         written += 1  # the one of the turns
     return [
         Growth(what=f"list of {PAGE}", must=0, unit="ms", points=lists),
         Growth(what="turn", must=0, unit="ms", points=turns),
+        Growth(what="turn over HTTP", must=0, unit="ms", points=remote),
     ]
 
 
@@ -273,6 +295,61 @@ def _answers(plan: Plan) -> list[Growth]:
     return [Growth(what="turn", must=1, unit="ms", points=points)]
 
 
+def _contexts(plan: Plan) -> list[Growth]:
+    points: list[tuple[int, float]] = []
+    with (
+        _server_with_vendor(plan, "contexts") as program,
+        Caller(program.port) as caller,
+    ):
+        there = 0
+        for turns in _xs(plan, CONTEXTS):
+            for _ in range(turns - there):
+                _turn(caller, "word " * 60)
+            turn = partial(_turn, caller, "hi", model=HTTP)
+            turn()  # what is new since the last one
+            points.append((turns, _cpu(program, plan, turn, 20) * 1e3))
+            there = turns
+    return [Growth(what="turn over HTTP", must=0, unit="ms", points=points)]
+
+
+def _tools(plan: Plan) -> list[Growth]:
+    """Tools of the client come with the prompt: reading and checking them is part of the cost."""
+    points: list[tuple[int, float]] = []
+    with (
+        _server_with_vendor(plan, "tools") as program,
+        Caller(program.port) as caller,
+    ):
+        for count in _xs(plan, TOOLS_OFFERED):
+            tools = [{**TOOL, "name": f"tool_{number}"} for number in range(count)]
+            turn = partial(_turn, caller, "hi", model=HTTP, tools=tools, offer="client")
+            turn()
+            points.append((count, _cpu(program, plan, turn, 20) * 1e3))
+    return [Growth(what="turn over HTTP", must=1, unit="ms", points=points)]
+
+
+@contextmanager
+def _server_with_vendor(plan: Plan, name: str, data_dir: Path | None = None) -> Iterator[Program]:
+    """A server with `offline/echo`, and with a vendor over HTTP as `HTTP`."""
+    with peer("streaming_vendor", "2") as vendor:
+        url = f"http://127.0.0.1:{vendor.port}/v1"
+        settings = {
+            "providers": [
+                *OFFLINE["providers"],
+                {
+                    "id": "vendor",
+                    "type": "openai",
+                    "api": "chat",
+                    "base_url": url,
+                    "models": ["burst"],
+                },
+            ],
+            "default_model": "offline/echo",
+            "models": {model: {"context_tokens": 4_000_000} for model in (HTTP, "offline/echo")},
+        }
+        with server(data_dir or plan.new_path(name), settings=ROOM | settings) as program:
+            yield program
+
+
 # Measuring
 
 
@@ -293,7 +370,7 @@ def _ping(caller: Caller) -> None:
     caller.until(PONG)
 
 
-def _turn(caller: Caller, text: str) -> None:
-    caller.request(PROMPT, {"text": text})
+def _turn(caller: Caller, text: str, **fields: object) -> None:
+    caller.request(PROMPT, {"text": text, **fields})
     if b'"completed"' not in caller.until(TURN_FINISHED).payload:
         raise ValueError("the turn did not complete")
