@@ -611,6 +611,7 @@ class SearchHit(Message, frozen=True, kw_only=True):
 class SearchHits(Reply, frozen=True, kw_only=True):
     hits: tuple[SearchHit, ...]
     next_cursor: str | None = sent(None)
+    incomplete: bool = False
 
 
 class ContextAccount(Reply, frozen=True, kw_only=True):

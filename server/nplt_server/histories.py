@@ -224,12 +224,14 @@ class Histories:
         if query.ranked:
             found = [hit for page in pages for hit in page.hits]
             found.sort(key=lambda hit: (hit.session_id == query.first_in, hit.score), reverse=True)
-            return SearchPage(hits=tuple(found[: query.limit]))
+            best = tuple(found[: query.limit])
+            return SearchPage(hits=best, incomplete=any(page.incomplete for page in pages))
         hits = sorted((hit for page in pages for hit in page.hits), key=place_of_hit, reverse=True)
         shown = tuple(hits[: query.limit])
         more = len(hits) > len(shown) or any(page.next_cursor for page in pages)
         cursor = write_search_cursor(place_of_hit(shown[-1])) if more and shown else None
-        return SearchPage(hits=shown, next_cursor=cursor)
+        incomplete = any(page.incomplete for page in pages)
+        return SearchPage(hits=shown, next_cursor=cursor, incomplete=incomplete)
 
     async def close(self) -> None:
         for profile in self._profiles:

@@ -246,6 +246,8 @@ class SearchPage(Struct, frozen=True, kw_only=True):
 
     hits: tuple[SearchHit, ...]
     next_cursor: str | None = None
+    incomplete: bool = False
+    """Whether a part of the store could not be searched."""
 
 
 def searched_text(entry: Entry) -> str:

@@ -354,6 +354,11 @@ class Shared(Protocol):
         """Compares a server with the members, for `view`, without announcing it."""
         ...
 
+    def is_usable(self, session_id: str) -> bool:
+        """Whether a new conversation of that id can probably be stored now: of a store with several
+        servers, some may be away."""
+        ...
+
     async def agreed_key(self, offered: bytes) -> bytes:
         """The secret that all servers of this store have: the one that was offered first."""
         ...

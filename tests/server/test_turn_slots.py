@@ -32,6 +32,9 @@ class SharedSlots:
 
     async def compare(self, note: MemberNote) -> None: ...
 
+    def is_usable(self, session_id: str) -> bool:
+        return True
+
     async def agreed_key(self, offered: bytes) -> bytes:
         return offered
 

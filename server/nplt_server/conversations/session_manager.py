@@ -55,6 +55,8 @@ from nplt_storage.store import Repairable, Shared
 
 log = logging.getLogger(__name__)
 
+_IDS_TRIED_MAX = 16
+_CREATIONS_MAX = 3
 _UNUSED_MAX = 128
 _RESERVED_MAX = 10_000
 _CANDIDATES_MAX = 20
@@ -96,7 +98,29 @@ class SessionManager:
 
     def fresh(self, user: str, history: str | None = None) -> FreshConversation:
         """A fresh conversation under a reserved id."""
-        return self._reserve(self._services.new_session_id(), user, history)
+        store = self._services.histories.profile(history).store
+        session_id = self._services.new_session_id()
+        if isinstance(store, Shared):
+            for _ in range(_IDS_TRIED_MAX):
+                if store.is_usable(session_id):
+                    break
+                session_id = self._services.new_session_id()
+        return self._reserve(session_id, user, history)
+
+    async def create(self, user: str, history: str | None = None) -> Conversation:
+        """A new conversation that is stored. If a part of the store is away, others are tried."""
+        tries_left = _CREATIONS_MAX
+        while True:
+            conversation = self.new(user, history)
+            try:
+                await conversation.record.open()
+                return conversation
+            except StorageUnavailable:
+                self.left(conversation.session_id)
+                self._reserved.pop(conversation.session_id, None)
+                tries_left -= 1
+                if not tries_left:
+                    raise
 
     def new(self, user: str, history: str | None = None) -> Conversation:
         """A new conversation under a reserved id, not stored yet."""

@@ -193,8 +193,7 @@ async def new(session: Session, request: messages.SessionNew, pending: PendingRe
     model = session.server.services.router.check(request.model) if request.model else None
     name = checked_name(request.name) if request.name is not None else None
     await session.server.session_manager.make_room()
-    conversation = session.server.session_manager.new(session.user, request.history)
-    await conversation.record.open()
+    conversation = await session.server.session_manager.create(session.user, request.history)
     if name is not None:
         await operations.rename(conversation, name)
     if request.system:
@@ -294,20 +293,19 @@ async def search(session: Session, request: messages.Search, pending: PendingRep
     bytes_max = session.server.services.limits.message_bytes_max
     limit = min(request.limit, _HITS_MAX, bytes_max // _HIT_BYTES_MAX)
     try:
-        hits, next_cursor = await _page(session, request, limit)
+        page = await _page(session, request, limit)
     except BadCursor:
         raise RequestError(
             ErrorCode.MALFORMED, "cursor must be a next_cursor of this search", field="cursor"
         ) from None
-    pending.send(messages.SearchHits(hits=tuple(hits), next_cursor=next_cursor))
+    pending.send(page)
 
 
-async def _page(
-    session: Session, request: messages.Search, limit: int
-) -> tuple[list[messages.SearchHit], str | None]:
+async def _page(session: Session, request: messages.Search, limit: int) -> messages.SearchHits:
     services, cursor = session.server.services, request.cursor or _NAMES
     part, place = cursor[:1], cursor[1:] or None
     hits: list[messages.SearchHit] = []
+    incomplete = False
     if part == _NAMES:
         query = RowQuery(name_has=request.query.strip(), limit=limit, cursor=place)
         named = await services.histories.list(session.user, query)
@@ -322,10 +320,15 @@ async def _page(
             )
             for row in named.rows
         ]
+        incomplete, next_cursor = named.incomplete, None
         if named.next_cursor is not None:
-            return hits, _NAMES + named.next_cursor
-        if len(hits) == limit:
-            return hits, _TEXTS
+            next_cursor = _NAMES + named.next_cursor
+        elif len(hits) == limit:
+            next_cursor = _TEXTS
+        if next_cursor is not None:
+            return messages.SearchHits(
+                hits=tuple(hits), next_cursor=next_cursor, incomplete=incomplete
+            )
         place = None
     elif part != _TEXTS:
         raise BadCursor("a cursor of a search begins with n or s")
@@ -349,4 +352,8 @@ async def _page(
         )
         for hit in found.hits
     ]
-    return hits, None if found.next_cursor is None else _TEXTS + found.next_cursor
+    return messages.SearchHits(
+        hits=tuple(hits),
+        next_cursor=None if found.next_cursor is None else _TEXTS + found.next_cursor,
+        incomplete=incomplete or found.incomplete,
+    )

@@ -26,6 +26,8 @@ class Circuit:
         self._error: redis.TimeoutError | None = None
         """The last time-out, until the server answers."""
         self._is_trying = False
+        self.has_failed = False
+        """Whether the last command failed because the server is away."""
         self._lock = Lock()
 
     @contextmanager
@@ -54,9 +56,17 @@ class Circuit:
         except redis.TimeoutError as error:
             with self._lock:
                 self._failed_at, self._error = monotonic(), error
+                self.has_failed = True
+            raise
+        except redis.ConnectionError:
+            self.has_failed = True
             raise
         except redis.RedisError:
-            self._error = None
+            self._answered()
             raise
         else:
-            self._error = None
+            self._answered()
+
+    def _answered(self) -> None:
+        self._error = None
+        self.has_failed = False

@@ -173,6 +173,32 @@ class RedisConnection:
         except redis.ConnectionError:
             return self.call_many(commands)
 
+    def ask_each(
+        self, keys: Sequence[str], commands: Sequence[Sequence[Argument]]
+    ) -> list[Any | RedisError]:
+        """Asks each node of a cluster for itself. In place of the replies of a node that is away
+        there are errors; if all are away, the error is raised."""
+        if not self.is_cluster or not commands:
+            return self.ask_many(commands)
+        replies: dict[int, Any | RedisError] = {}
+        by_node: dict[str, list[int]] = defaultdict(list)
+        for place, key in enumerate(keys):
+            by_node[self.node_name(key)].append(place)
+        failure: RedisError | None = None
+        for places in by_node.values():
+            try:
+                found: Sequence[Any] = self.ask_many([commands[place] for place in places])
+            except (redis.ConnectionError, redis.TimeoutError, ClusterDownError) as error:
+                failure, found = error, [error] * len(places)
+            replies |= dict(zip(places, found, strict=True))
+        if failure is not None and all(isinstance(each, RedisError) for each in replies.values()):
+            raise failure
+        return [replies[place] for place in range(len(commands))]
+
+    def is_away(self, key: str) -> bool:
+        """Whether the server that has this key did not answer the last command."""
+        return self._circuits[self.node_name(key) if self.is_cluster else ""].has_failed
+
     def run(self, script: str, keys: Sequence[str], *arguments: Argument) -> Any:
         try:
             return self.call("EVALSHA", _sha1(script), len(keys), *keys, *arguments)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import anyio
 import orjson
+import redis
 from msgspec.json import decode
 from msgspec.structs import replace
 from redis.exceptions import RedisError
@@ -261,6 +262,9 @@ class RedisStore:
     def redacted_prompts(self, user: str) -> Sequence[str]:
         ids = self._connection.ask("LRANGE", self._keyspace.of_user("redacted", user), 0, -1)
         return [bytes(one).decode() for one in ids]
+
+    def is_usable(self, session_id: str) -> bool:
+        return not self._connection.is_away(self._keyspace.of(session_id).meta)
 
     # Attached files
 
@@ -670,13 +674,14 @@ class RedisStore:
         if query.attention:
             return page_of(self._attention(user), query)
         wanted: builtins.list[ConversationRow] = []
-        for row in self._rows(user, query.cursor, at_first=query.limit + 1):
+        unreached: set[str] = set()
+        for row in self._rows(user, query.cursor, at_first=query.limit + 1, unreached=unreached):
             if matches(row, query):
                 wanted.append(row)
                 if len(wanted) > query.limit:
                     break
         wanted.sort(key=place_of, reverse=True)  # one may have been met at an older place
-        return cut_page(wanted, query.limit)
+        return replace(cut_page(wanted, query.limit), incomplete=bool(unreached))
 
     @in_worker_thread
     def count(self, user: str) -> int:
@@ -686,9 +691,12 @@ class RedisStore:
         there = 0
         for start in range(0, len(ids), _COUNTED_AT_ONCE):
             some = ids[start : start + _COUNTED_AT_ONCE]
-            asked = [("HGET", self._keyspace.of(id_).meta, "user") for id_ in some]
-            for id_, owner in zip(some, self._connection.ask_many(asked), strict=True):
-                if owner is None:
+            keys = [self._keyspace.of(id_).meta for id_ in some]
+            asked = [("HGET", key, "user") for key in keys]
+            for id_, owner in zip(some, self._connection.ask_each(keys, asked), strict=True):
+                if isinstance(owner, RedisError):
+                    there += 1  # its node is away
+                elif owner is None:
                     with suppress(ConversationHeld):
                         there += self._adopt(id_)
                 else:
@@ -698,13 +706,31 @@ class RedisStore:
     @in_worker_thread
     def search(self, user: str, query: SearchQuery) -> SearchPage:
         """Searches all entries of the user, because Redis has no full-text index."""
-        rows = self._rows(user)
-        pairs = ((row, entry) for row in rows for entry in self._source(row).after(0))
-        return search_entries(pairs, query)
+        unreached: set[str] = set()
+        page = search_entries(self._entries_of(user, unreached), query)
+        return replace(page, incomplete=bool(unreached))
+
+    def _entries_of(
+        self, user: str, unreached: set[str]
+    ) -> Iterator[tuple[ConversationRow, Entry]]:
+        for row in self._rows(user, unreached=unreached):
+            try:
+                for entry in self._source(row).after(0):
+                    yield row, entry
+            except (redis.ConnectionError, redis.TimeoutError):
+                if not self._connection.is_cluster:
+                    raise
+                unreached.add(row.session_id)
 
     def _rows(
-        self, user: str, cursor: str | None = None, *, at_first: int = _ROWS_AT_ONCE
+        self,
+        user: str,
+        cursor: str | None = None,
+        *,
+        at_first: int = _ROWS_AT_ONCE,
+        unreached: set[str],
     ) -> Iterator[ConversationRow]:
+        """The conversations on nodes that are away are left out, and added to `unreached`."""
         self._lists.flush()
         count = min(at_first, _ROWS_AT_ONCE)
         below = None if cursor is None else place_as_bytes(read_cursor(cursor))
@@ -715,7 +741,7 @@ class RedisStore:
                 *("ZREVRANGEBYLEX", self._keyspace.of_user("user", user)),
                 *("+" if below is None else b"(" + below, "-", "LIMIT", 0, count),
             )
-            there, moved = self._put_right(user, places)
+            there, moved = self._put_right(user, places, unreached)
             is_read_again = bool(moved) and repairs_left > 0
             # One that belongs further up was missed, which only matters to who began at the top.
             wanted = [
@@ -735,7 +761,7 @@ class RedisStore:
                 below, count, repairs_left = places[-1], _ROWS_AT_ONCE, _REPAIRS_MAX
 
     def _put_right(
-        self, user: str, places: Sequence[bytes]
+        self, user: str, places: Sequence[bytes], unreached: set[str]
     ) -> tuple[Sequence[ConversationRow], Sequence[tuple[bytes, ConversationRow]]]:
         """The rows whose place in the list is right, and those that had to be moved, with their new
         places."""
@@ -743,10 +769,14 @@ class RedisStore:
         moved: list[tuple[bytes, ConversationRow]] = []
         ids = [read_place(place)[1] for place in places]
         noted = [self._accesses.get(id_) for id_ in ids]  # forgotten once Redis has them
-        asked = [("HMGET", self._keyspace.of(id_).meta, *_ROW_FIELDS) for id_ in ids]
-        found = self._connection.ask_many(asked)
+        keys = [self._keyspace.of(id_).meta for id_ in ids]
+        asked = [("HMGET", key, *_ROW_FIELDS) for key in keys]
+        found = self._connection.ask_each(keys, asked)
         for listed, fields, at in zip(places, found, noted, strict=True):
             updated_at, session_id = read_place(listed)
+            if isinstance(fields, RedisError):
+                unreached.add(session_id)
+                continue
             row = decode_row(fields, at)
             if row is None:
                 try:
