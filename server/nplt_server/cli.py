@@ -33,6 +33,7 @@ from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationErr
 
 if TYPE_CHECKING:  # slow to load, and only some commands need it
     from nplt_server.settings import Settings
+    from nplt_storage.maintenance.doctor import Report
     from nplt_storage.maintenance.importing import Imported
     from nplt_storage.maintenance.migrate import Place
     from nplt_storage.store import ConversationStore
@@ -300,21 +301,41 @@ class ProgressLine:
             self._width, self._shown_at = 0, 0.0
 
 
-@_file_command("nplt-server doctor", "nplt-server doctor /srv/nplt --json")
+class _DirectoryOrRedis(click.Path):
+    """A data directory, or the URL of a Redis, which stays text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from nplt_storage.redis.address import is_redis_url
+
+        if isinstance(value, str) and is_redis_url(value):
+            return value
+        return super().convert(value, param, ctx)
+
+
+@_file_command(
+    "nplt-server doctor",
+    "nplt-server doctor /srv/nplt --json",
+    "nplt-server doctor redis://127.0.0.1:6379/0",
+)
 @click.argument(
-    "data_dir", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
+    "data_dir",
+    required=False,
+    metavar="[DATA_DIR|URL]",
+    type=_DirectoryOrRedis(exists=True, file_okay=False, path_type=Path),
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for scripts.")
-def doctor(data_dir: Path | None, as_json: bool) -> None:
+def doctor(data_dir: Path | str | None, as_json: bool) -> None:
     """Look for damage; change nothing.
 
-    Reads every conversation of a data directory from end to end, also while a
-    server runs. Lines that begin with "wrong" are for someone to act on (exit code
+    Reads every conversation of a data directory, or of a Redis
+    (redis://HOST:PORT/DB[?key_prefix=PREFIX]), from end to end, also while
+    servers run. Lines that begin with "wrong" are for someone to act on (exit code
     1); notes are worth knowing, no more.
     """
-    from nplt_storage.files.examination import plural
     from nplt_storage.maintenance.doctor import NoDataDirectory, examine_directory
 
+    if isinstance(data_dir, str):
+        _report(_examined_redis(data_dir), as_json=as_json)
     directory = data_dir_of(data_dir)
     if data_dir is None and not directory.exists():
         click.echo(f"{directory}: nothing there yet")
@@ -327,6 +348,24 @@ def doctor(data_dir: Path | None, as_json: bool) -> None:
             )
         except NoDataDirectory as error:
             raise click.UsageError(str(error)) from None
+    _report(report, as_json=as_json)
+
+
+def _examined_redis(url: str) -> Report:
+    import anyio
+
+    from nplt_storage.maintenance.redis_doctor import examine_redis
+
+    with reporting_storage_errors(), ProgressLine() as line:
+        examine = partial(
+            examine_redis, url, progress=lambda done, of: line.show(f"read {done} of {of}")
+        )
+        return anyio.run(examine)
+
+
+def _report(report: Report, *, as_json: bool) -> NoReturn:
+    from nplt_storage.files.examination import plural
+
     if as_json:
         document = {
             "conversations": report.conversations,
@@ -339,7 +378,8 @@ def doctor(data_dir: Path | None, as_json: bool) -> None:
     for finding in report.findings:
         level = "wrong" if finding.is_wrong else "note "
         where = "" if finding.offset is None else f", byte {finding.offset}"
-        click.echo(f"{level} {_printable(f'{finding.file}{where}: {finding.message}')}")
+        place = f"{finding.file}{where}: " if finding.file else ""
+        click.echo(f"{level} {_printable(f'{place}{finding.message}')}")
     notes = plural(len(report.findings) - report.wrong, "note")
     verdict = f"{report.wrong} wrong" if report.wrong else "nothing wrong"
     size = f"{report.size / (1 << 20):.1f} MiB"
@@ -614,7 +654,7 @@ def migrate(source: str, target: str) -> None:
     of every user are copied; FROM is only read, but a Redis of an earlier version
     is brought to the present layout. What is there already is passed
     over, so an interrupted run can be repeated; each copy is compared with its
-    original. Exit code 1 if anything was left.
+    original. No server may use FROM meanwhile. Exit code 1 if anything was left.
     """
     import anyio
 
@@ -682,8 +722,21 @@ async def _place(text: str) -> AsyncIterator[Place]:
         yield DirectoryPlace(Path(text))
         return
     async with _store(text) as (store, _):
+        await _refuse_live_servers(store)
         ids = await anyio.to_thread.run_sync(ids_in_redis, *split_key_prefix(text))
         yield StorePlace(store, ids)
+
+
+async def _refuse_live_servers(store: ConversationStore) -> None:
+    """What a server writes during a copy would be missing in it."""
+    from nplt_storage.errors import StorageError
+    from nplt_storage.redis.store import RedisStore
+
+    assert isinstance(store, RedisStore)
+    servers = [member for member in await store.members() if member.id != store.server_id]
+    if servers:
+        places = ", ".join(member.address or member.host for member in servers)
+        raise StorageError(f"servers use this Redis ({places}): stop them first")
 
 
 @asynccontextmanager

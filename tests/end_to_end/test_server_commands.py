@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -374,3 +375,36 @@ def test_while_the_server_runs_only_reading_commands_are_allowed(
         assert refused.exit_code == 1
         in_use = f"nplt-server: {server.data_dir} is in use: stop that server first"
         assert refused.stderr in (f"{in_use}\n", f"{in_use}, or: nplt repair {session_id}\n")
+
+
+def test_doctor_reads_a_redis_and_names_damage_and_what_should_be_set_up_otherwise(
+    data_dir: Path, redis_server: RedisServer
+) -> None:
+    redis = f"{redis_server.url}?key_prefix=doctor:"
+    assert run(migrate, data_dir, redis).exit_code == 0
+    sound = run(doctor, redis)
+    assert sound.exit_code == 0, sound.output
+    assert "keeps nothing when it stops" in sound.output
+    assert "nothing wrong" in sound.output
+    with redis_server.client() as client:
+        keys: Any = client.keys("doctor:*:log")
+        client.delete(keys[0])
+    damaged = run(doctor, redis)
+    assert damaged.exit_code == 1
+    session_id = keys[0].decode().partition("{")[2].partition("}")[0]
+    assert f"wrong {session_id}: entry 1 is missing" in damaged.output
+
+
+def test_migrate_refuses_a_redis_that_servers_use(
+    data_dir: Path, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    redis = f"{redis_server.url}?key_prefix=live:"
+    assert run(migrate, data_dir, redis).exit_code == 0
+    note = '{"id":"another","address":"10.0.0.1:9999","host":"h","pid":1}'
+    with redis_server.client() as client:
+        client.hset("live:@members", "another", f"{int(time.time() * 1000) + 60_000} {note}")
+        refused = run(migrate, redis, tmp_path / "copy")
+        assert refused.exit_code == 1
+        assert "servers use this Redis (10.0.0.1:9999): stop them first" in refused.output
+        client.delete("live:@members")
+    assert run(migrate, redis, tmp_path / "copy").exit_code == 0

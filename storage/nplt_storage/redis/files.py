@@ -49,6 +49,11 @@ class RedisFiles:
                 raise BadEntry(f"a part of the file {file_id!r} is missing")
             yield bytes(data)
 
+    def has(self, session_id: str, file_id: str) -> bool:
+        """Whether the whole file is here, as far as its number of pieces tells."""
+        blobs = self._connection.keyspace.of(session_id).blobs
+        return bool(self._connection.ask("HEXISTS", blobs, f"file:{file_id}"))
+
     def drop(self, session_id: str, file_id: str) -> None:
         blobs = self._connection.keyspace.of(session_id).blobs
         count = self._connection.ask("HGET", blobs, f"file:{file_id}")

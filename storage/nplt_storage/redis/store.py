@@ -185,6 +185,11 @@ class RedisStore:
         return StoreDescription(backend="redis", promise=promise)
 
     @property
+    def examined(self) -> Examined:
+        """How the Redis is set up, as it was examined last."""
+        return self._membership.examined
+
+    @property
     def read_only_reason(self) -> str | None:
         return self._connection.trouble
 
@@ -276,6 +281,10 @@ class RedisStore:
         pieces = self._files.pieces(session_id, file_id)
         while (piece := await self._connection.in_thread(lambda: next(pieces, None))) is not None:
             yield piece
+
+    @in_worker_thread
+    def has_file(self, session_id: str, file_id: str) -> bool:
+        return self._files.has(session_id, file_id)
 
     @in_worker_thread
     def drop_file(self, session_id: str, file_id: str) -> None:
