@@ -728,7 +728,7 @@ async def _place(text: str) -> AsyncIterator[Place]:
 
 
 async def _refuse_live_servers(store: ConversationStore) -> None:
-    """What a server writes during a copy would be missing in it."""
+    """Fails if servers use the store: the copy would lack the entries that they write meanwhile."""
     from nplt_storage.errors import StorageError
     from nplt_storage.redis.store import RedisStore
 

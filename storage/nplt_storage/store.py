@@ -282,21 +282,21 @@ class Member(Struct, frozen=True, kw_only=True):
 
 
 class MemberNote(Struct, frozen=True, kw_only=True):
-    """What a server announces of itself that its store does not know."""
+    """The part of a server's announcement that its store does not know."""
 
     version: str = ""
     secret: str = ""
-    """As `Member.secret`."""
+    """The same as `Member.secret`."""
 
 
 class SharedView(Struct, frozen=True, kw_only=True):
-    """What is known of a shared store, without asking it."""
+    """The state of a shared store as it was known last. Reading it asks nothing."""
 
     members: tuple[Member, ...]
     """The servers that share the store, the oldest first."""
     own_address: str | None = None
     problems: tuple[str, ...] = ()
-    """What an operator should change, one sentence each."""
+    """One sentence for each thing that an operator should change."""
 
 
 @runtime_checkable
@@ -316,7 +316,7 @@ class KeepsFiles(Protocol):
 
 
 class SharedCounts(Struct, kw_only=True):
-    """What has happened since the start of this server, as operators count it."""
+    """Counts for operators, since the start of this server."""
 
     leases_lost: int = 0
     """Conversations that another server acquired although this one had not given them up."""

@@ -106,7 +106,7 @@ class RedisConnection:
         self._connecting = Lock()
         self._threads: anyio.CapacityLimiter | None = None
         self._circuits: dict[str, Circuit] = defaultdict(Circuit)
-        """By the name of a cluster's node."""
+        """The state of each node of a cluster, by its name."""
         self.counts = SharedCounts()
         self._away_since = 0.0
         self.trouble: str | None = None

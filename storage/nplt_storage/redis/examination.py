@@ -32,7 +32,7 @@ class Problem(Struct, frozen=True):
 
 class Examined(Struct, frozen=True, kw_only=True):
     promise: str
-    """What an acknowledged entry survives."""
+    """A sentence about what an acknowledged entry survives."""
     problems: tuple[Problem, ...]
     skew: float
     """The number of seconds by which the clock of this machine is ahead of Redis's."""

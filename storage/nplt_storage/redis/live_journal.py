@@ -205,7 +205,7 @@ class _Sender:
         self._leases = leases
         self._posted: dict[LiveText, None] = {}
         self._failed: dict[LiveText, None] = {}
-        """Those that Redis refused, to be sent again at `_retry_at`."""
+        """The texts that Redis refused. They are sent again at `_retry_at`."""
         self._retry_at = 0.0
         self._is_well = True
         self._changed = Condition()
