@@ -201,16 +201,15 @@ class Histories:
     async def trash(
         self, user: str, *, limit: int | None = None
     ) -> builtins.list[DeletedConversation]:
-        """Returns the deleted conversations of all histories, the last deleted first; `limit`: only
-        so many."""
+        """Returns the deleted conversations of all histories, the last deleted first; `limit`: at
+        least so many, if there are."""
 
         async def deleted(store: ConversationStore) -> Sequence[DeletedConversation]:
             # An operator's own store may have been written before this method existed.
             return await store.trash(user, limit=limit) if hasattr(store, "trash") else ()
 
         found = [each for some in await self._ask_each(deleted) for each in some]
-        found.sort(key=lambda each: (each.deleted_at, each.row.session_id), reverse=True)
-        return found[:limit]
+        return sorted(found, key=lambda each: (each.deleted_at, each.row.session_id), reverse=True)
 
     async def is_trash_of_another(self, session_id: str, user: str) -> bool:
         return any(await self._ask_each(lambda s: s.is_trash_of_another(session_id, user)))

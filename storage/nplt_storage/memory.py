@@ -286,12 +286,11 @@ class MemoryStore:
         return session_id in self._trash and self._trash[session_id][1].row.user != user
 
     async def trash(self, user: str, *, limit: int | None = None) -> Sequence[DeletedConversation]:
-        found = [
+        return [
             DeletedConversation(row=stored.row, deleted_at=at)
             for at, stored in reversed(self._trash.values())
             if stored.row.user == user
         ]
-        return found[:limit]
 
     # All of them
 

@@ -206,7 +206,8 @@ class ConversationStore(Protocol):
 
     async def trash(self, user: str, *, limit: int | None = None) -> Sequence[DeletedConversation]:
         """The conversations that this user can undelete, last deleted first; each id occurs
-        once. `limit`: only so many of them, because all may take long to read."""
+        once. `limit`: the caller needs only so many of them, and all that were deleted at the
+        same time as the last of these; a store may return more."""
         ...
 
     # All of them

@@ -60,6 +60,8 @@ _CREATIONS_MAX = 3
 _UNUSED_MAX = 128
 _RESERVED_MAX = 10_000
 _CANDIDATES_MAX = 20
+_NEWEST_DELETED = 50
+"""How many deleted conversations are searched for an id before all are read."""
 _ROWS_LOOKED_AT = 50
 
 LAST = "@last"
@@ -379,7 +381,11 @@ class SessionManager:
     async def find_in_trash(self, wanted: str, user: str) -> str:
         """Finds a deleted conversation by exact id, else by exact name, else by the beginning of
         its id."""
-        rows = [each.row for each in await self._services.histories.trash(user)]
+        histories = self._services.histories
+        newest = await histories.trash(user, limit=_NEWEST_DELETED)
+        if any(each.row.session_id == wanted for each in newest):
+            return wanted
+        rows = [each.row for each in await histories.trash(user)]
         for found in (
             [row for row in rows if row.session_id == wanted],
             [row for row in rows if row.name == wanted],

@@ -261,7 +261,10 @@ async def list_sessions(
 async def _trash(session: Session, query: RowQuery) -> messages.SessionRows:
     """A page of the trash. Its cursor is the deletion time and id of the last one shown."""
     wanted = replace(query, cursor=None, archived=None)
-    deleted = await session.server.services.histories.trash(session.user)
+    is_first_page = query.cursor is None and query.name_has is None
+    deleted = await session.server.services.histories.trash(
+        session.user, limit=query.limit + 1 if is_first_page else None
+    )
     matching = [each for each in deleted if matches(each.row, wanted)]
     if query.cursor is not None:
         at, _, session_id = query.cursor.partition(" ")

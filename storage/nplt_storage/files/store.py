@@ -353,9 +353,11 @@ class JsonFileStore:
         if limit is None:  # all are listed: rows of those that are gone are dropped
             self._trash_rows = {}
         found: dict[str, DeletedConversation] = {}
+        last_at: datetime | None = None
         for at, session_id, path in self._directory.trash.conversations():
-            if len(found) == limit:
+            if limit is not None and len(found) >= limit and at != last_at:
                 break
+            last_at = at
             name = f"{path.parent.name}/{path.name}"  # a path would take as much room as the row
             if name not in known:
                 encoded = row_as_bytes(self._directory.row_in(path, session_id)[0])
@@ -740,7 +742,9 @@ class JsonFileStore:
         }
         if not closed:
             return {}
-        self._look_again_at |= dict.fromkeys(closed, now + _LOOK_SECONDS)
+        # Those whose time has come need not be remembered.
+        later = {id_: at for id_, at in self._look_again_at.items() if at > now}
+        self._look_again_at = later | dict.fromkeys(closed, now + _LOOK_SECONDS)
         stamps = await self._directory.index.stamps([*closed])
         paths = {id_: self._path(id_) for id_ in stamps if id_ in self._names}
         changed = await self._threads.read(lambda: self._changed(paths, stamps))

@@ -562,9 +562,11 @@ class RedisStore:
         found: list[DeletedConversation] = []
         key = self._keyspace.of_user("deleted", user)
         listed = self._connection.ask("ZREVRANGE", key, 0, -1, "WITHSCORES")
+        last_score = b""
         for place, score in zip(listed[::2], listed[1::2], strict=True):
-            if len(found) == limit:
+            if limit is not None and len(found) >= limit and score != last_score:
                 break
+            last_score = score
             row, at = self._deleted(place.decode())
             if row is not None and at is not None and row.user == user:
                 found.append(DeletedConversation(row=row, deleted_at=at))
