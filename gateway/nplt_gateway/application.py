@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from nplt_gateway import (
     chat_completions,
     conversations,
+    health,
     login,
     openai_models,
     page,
@@ -35,7 +36,7 @@ from nplt_server.app import Server
 
 log = logging.getLogger(__name__)
 
-ROUTES: Final[tuple[BaseRoute, ...]] = (
+API: Final[tuple[BaseRoute, ...]] = (
     WebSocketRoute("/ws", websocket.serve),
     *login.ROUTES,
     *page.ROUTES,
@@ -57,10 +58,12 @@ _NOT_SERVED: Final = (
 class Application:
     """The ASGI application; a route finds it in `scope["app"]`."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, has_api: bool = True, has_metrics: bool = True) -> None:
         self.server = server
         self.access = Access(server)
-        self._router = Router(routes=list(ROUTES), redirect_slashes=False, default=_not_found)
+        metrics = health.METRICS if has_metrics else ()
+        routes = [*health.HEALTH, *metrics, *(API if has_api else ())]
+        self._router = Router(routes=routes, redirect_slashes=False, default=_not_found)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(raw=scope["headers"])

@@ -74,9 +74,19 @@ class HttpConnection:
 
 
 class HttpDoor:
-    def __init__(self, sockets: Sequence[socket.socket], url: str) -> None:
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        url: str | None,
+        *,
+        has_api: bool = True,
+        has_metrics: bool = True,
+    ) -> None:
+        """`has_api`: it serves more than health and metrics."""
         self.sockets = sockets
         self.url = url
+        self._has_api = has_api
+        self._has_metrics = has_metrics
         self._connections: set[HttpConnection] = set()
         self._server: Server | None = None
         self._loading: asyncio.Future[HttpServer] | None = None
@@ -135,7 +145,7 @@ class HttpDoor:
 
     async def _load(self, server: Server) -> HttpServer:
         make = await anyio.to_thread.run_sync(_import_http_server)
-        return make(server)
+        return make(server, has_api=self._has_api, has_metrics=self._has_metrics)
 
     def forget(self, connection: HttpConnection) -> None:
         assert self._server is not None

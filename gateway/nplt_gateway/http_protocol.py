@@ -39,12 +39,12 @@ _HEAD_ENDS: Final = re.compile(rb"\r?\n\r?\n")
 class HttpServer:
     """Makes the protocols of connections; made once, with the first of them."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, has_api: bool, has_metrics: bool) -> None:
         limits = server.services.limits
         self.write_seconds_max = limits.write_seconds_max
         self._state = ServerState()
         self._config = Config(
-            Application(server),
+            Application(server, has_api=has_api, has_metrics=has_metrics),
             http=HttpProtocol,
             ws=WebSocketProtocol,
             interface="asgi3",

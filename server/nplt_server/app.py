@@ -68,6 +68,7 @@ from nplt_server.tools.executor import AllTools, ToolExecutor
 from nplt_server.tools.mcp import McpServerConfig, McpServers
 from nplt_server.widgets import default_widgets, widget_tools
 from nplt_storage.attachments import AttachmentFiles, end_copy, unfinished_copies
+from nplt_storage.durations import SHORT_BUCKET_SECONDS, Durations
 from nplt_storage.errors import ConversationReadOnly, StorageError
 from nplt_storage.files.directory import FREE_BYTES_MIN
 from nplt_storage.files.format import LOCAL_USER
@@ -85,6 +86,7 @@ _RESUME_ATTEMPTS = 5
 _RESUME_SECONDS = 5.0
 _BACK_OFF_SECONDS = (0.01, 1.0)
 _MEET_SECONDS = 15.0
+_SWEEP_SECONDS = 1.0
 _HOW_TO_GET_MORE = (
     "set OPENAI_API_KEY or ANTHROPIC_API_KEY where the server starts, "
     "or list providers in its settings"
@@ -205,6 +207,9 @@ class Server(ServerState):
     wire_limits: WireLimits
     tls: ssl.SSLContext | None
     doors: Sequence[Door] = ()
+    loop_delay: Durations = field(default_factory=lambda: Durations(SHORT_BUCKET_SECONDS))
+    """How late the event loop runs what is due, measured once a second while turns run."""
+    _sweep_due: float | None = None
     _tools: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _stopping: anyio.Event = field(default_factory=anyio.Event)
     _drain_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -223,7 +228,8 @@ class Server(ServerState):
         spawn(self._run_mcp_servers)
         async with anyio.create_task_group() as tasks:
             owned = "checking what this server owns"
-            tasks.start_soon(_every_second, self._sweep, "sweeping connections and conversations")
+            sweeping = "sweeping connections and conversations"
+            tasks.start_soon(_every, self._sweep, sweeping, _SWEEP_SECONDS)
             tasks.start_soon(_every_second, self.session_manager.check_owned, owned)
             if self.services.histories.shared is not None:
                 tasks.start_soon(_every, self._meet_peers, "meeting other servers", _MEET_SECONDS)
@@ -377,11 +383,15 @@ class Server(ServerState):
         return all_resumed
 
     async def _sweep(self) -> None:
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._sweep_due is not None and not self.services.activity.is_quiet:
+            self.loop_delay.add(max(0.0, now - self._sweep_due))
         for session in (*self.sessions, *self.peers.sessions):
             session.check_timeouts(now)
         self.admission.forgive(now)
         await self.session_manager.close_unused()
+        self._sweep_due = loop.time() + _SWEEP_SECONDS
 
     async def _meet_peers(self) -> None:
         """Tries to reach the other servers, so that one that can't be reached is known before a

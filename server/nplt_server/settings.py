@@ -321,6 +321,18 @@ class Listen(Part):
         return value
 
 
+class MetricsSettings(Part):
+    listen: Annotated[str, StringConstraints(pattern=r"^\S+:\d{1,5}$")] | None = None
+    """A separate address for metrics and health. The port for HTTP has no metrics then."""
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        if self.listen is None:
+            return None
+        host, _, port = self.listen.rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 class ModelSettings(Part):
     """The facts about one model; prices are US dollars per million tokens."""
 
@@ -574,6 +586,7 @@ class Settings(Part):
     sessions: SessionSettings = SessionSettings.model_construct()
     files: FileSettings = FileSettings.model_construct()
     http: HttpSettings = HttpSettings.model_construct()
+    metrics: MetricsSettings = MetricsSettings()
     users: tuple[UserSettings, ...] = ()
     limits: Limits = Limits.model_construct()
     insecure: bool = False
@@ -665,5 +678,11 @@ class Settings(Part):
             found.append(
                 f"listening on {self.listen.host} needs users with tokens and tls, "
                 "or --insecure if you really mean it"
+            )
+        scraped_at = self.metrics.address
+        if scraped_at and not (is_loopback(scraped_at[0]) or self.is_authorized or self.insecure):
+            found.append(
+                f"metrics.listen: {scraped_at[0]} needs users with tokens and tls, or --insecure "
+                "if you really mean it"
             )
         return found

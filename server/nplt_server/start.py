@@ -113,13 +113,19 @@ async def serve(
             http = await bind_http(settings, share_port=is_worker)
             for sock in http:
                 left_over.enter_context(sock)
+            scraped = await _bind_metrics(settings, share_port=is_worker)
+            for sock in scraped:
+                left_over.enter_context(sock)
             host, port = sockets[0].getsockname()[:2]
             http_url = _url_of(http, "https" if tls else "http")
             announce(str(host), int(port), http_url)
             from nplt_gateway.door import HttpDoor
             from nplt_server import app
 
-            doors = [HttpDoor(http, http_url)] if http_url else []
+            is_apart = bool(scraped)
+            doors = [HttpDoor(http, http_url, has_metrics=not is_apart)] if http_url else []
+            if is_apart:
+                doors.append(HttpDoor(scraped, None, has_api=False))
             listening = app.Listening(sockets=sockets, tls=tls, doors=doors)
             is_alone = as_worker is None or as_worker.is_alone
             await app.serve(settings, histories, listening, ready, ends_copies=is_alone)
@@ -284,8 +290,14 @@ async def bind_http(
         any_port=not is_asked_for,
         share_port=share_port,
         listen=listen,
-        flag="--http-port",
+        setting="--http-port",
     )
+
+
+async def _bind_metrics(settings: Settings, *, share_port: bool) -> list[socket.socket]:
+    if settings.metrics.address is None:
+        return []
+    return await bind(*settings.metrics.address, share_port=share_port, setting="metrics.listen")
 
 
 async def bind(
@@ -295,11 +307,12 @@ async def bind(
     any_port: bool = False,
     share_port: bool = False,
     listen: bool = True,
-    flag: str = "--port",
+    setting: str = "--port",
 ) -> list[socket.socket]:
     """Binds a socket to every address of the host; with port 0 all get the port of the first.
     With `any_port` a free port replaces one that is taken; with `share_port` other processes
-    can bind the same port (SO_REUSEPORT). Errors name the flag that chooses the port."""
+    can bind the same port (SO_REUSEPORT). Errors name the flag or the
+    setting that chooses the port."""
     loop = asyncio.get_running_loop()
     sockets: list[socket.socket] = []
     try:
@@ -327,7 +340,7 @@ async def bind(
             return await bind(host, 0, share_port=share_port, listen=listen)
         hint = ""
         if error.errno == errno.EADDRINUSE:
-            hint = f"; stop what listens there, or choose another port with {flag}"
+            hint = f"; stop what listens there, or choose another port with {setting}"
         raise CannotServe(f"can't listen on {host}:{port}: {error.strerror}{hint}") from None
     return sockets
 

@@ -20,6 +20,7 @@ from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 from msgspec import Struct, field
 
 from nplt_storage.changes import RowChanges
+from nplt_storage.durations import Commits
 from nplt_storage.entries import BlobReference, Entry, FaultEntry, ModelOutputEntry
 from nplt_storage.errors import BadEntry, ConversationHeld
 from nplt_storage.history import ConversationHistory
@@ -239,6 +240,13 @@ class ConversationStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class CountsCommits(Protocol):
+    """A store that counts how often it has written an entry, and how long that took."""
+
+    commits: Commits
 
 
 @runtime_checkable

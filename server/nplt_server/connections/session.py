@@ -578,6 +578,7 @@ class Session:
     def send_event(self, event: BroadcastEvent) -> None:
         if self._presenter is None or self._presenter.send_event(event):
             return
+        self.server.services.counters[self.user].lagged += 1
         cursor = self._cursor()
         self.depart()
         if cursor is None:
@@ -590,6 +591,7 @@ class Session:
 
     def watch_again(self) -> None:
         if self._presenter is not None:
+            self.server.services.counters[self.user].lagged += 1
             self._presenter.lagged("", 0, watch=True)
 
     def _cursor(self) -> Cursor | None:
@@ -603,7 +605,8 @@ class Session:
         return cursor
 
     def replay(self, frames: bytes) -> None:
-        if self._presenter is not None:
+        if self._presenter is not None and frames:
+            self.server.services.counters[self.user].replays += 1
             self._presenter.replay(frames)
 
     def dropped(self) -> None:

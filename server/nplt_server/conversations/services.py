@@ -10,11 +10,12 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache, partial
+from functools import cache
 from typing import Protocol, TypeAlias
 
 import anyio
 
+from nplt_server.counters import Counters
 from nplt_server.histories import Histories, HistoryFiles
 from nplt_server.providers import ModelCatalog
 from nplt_server.providers.router import ProviderRouter
@@ -87,14 +88,6 @@ class ContextServices:
     def summary_tokens_max(self, budget_tokens: int) -> int:
         """The length limit of a summary: a quarter of what a new epoch fills."""
         return int(budget_tokens * self.rules.keep / 4)
-
-
-@dataclass(slots=True, kw_only=True)
-class Counters:
-    """Counts of one user's turns since the server started, for STATUS."""
-
-    turns_started: int = 0
-    turns_finished: dict[str, int] = field(default_factory=partial(defaultdict, int))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -524,6 +524,9 @@ class TurnRun:
                 characters=len(result.result),
             )
         self._results[result.tool_call_id] = result
+        server, services = result.tool_name.partition("__")[0], self.services
+        source = server if server in services.mcp_servers.by_name else ""
+        services.counters[self.record.user].tool_calls[source, result.status] += 1
         self.events.tool_finished(result)
 
     async def _write_results(

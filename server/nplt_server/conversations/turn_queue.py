@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import anyio
@@ -273,6 +274,7 @@ class TurnQueue:
 
     async def _run(self, turn: TurnRun) -> None:
         finished: TurnFinished | None
+        began_at, counters = monotonic(), self.services.counters[self.record.user]
         stale = self.record.staleness
         if not stale.done():
             stale.add_done_callback(self._cancel_stale)
@@ -280,7 +282,7 @@ class TurnQueue:
             if self._unwritten_ends:
                 await self._write_ends_first()
             await turn.start()
-            self.services.counters[self.record.user].turns_started += 1
+            counters.turns_started += 1
             finished = await turn.run()
         except TurnSuspended:
             return
@@ -293,11 +295,13 @@ class TurnQueue:
             if self.record.user in self.record.changes.watched:
                 self.record.note_state()
         if finished is not None:
+            counters.turn_seconds.add(monotonic() - began_at)
             self.namer.turn_ended()
             self._emit(finished)
 
     def _emit(self, finished: TurnFinished) -> None:
-        self.services.counters[self.record.user].turns_finished[finished.state] += 1
+        counters = self.services.counters[self.record.user]
+        counters.turns_finished[finished.model or "", finished.state] += 1
         self.record.broadcast.emit(finished)
 
     async def _end_unstarted(self, turn: TurnRun) -> None:

@@ -70,6 +70,9 @@ class Watchers:
         for changes in services.histories.changes:
             changes.listen(self)
 
+    def __len__(self) -> int:
+        return sum(len(watchers) for watchers in self._of_user.values())
+
     def __contains__(self, watcher: Watcher) -> bool:
         return watcher in self._of_user.get(watcher.user, ())
 

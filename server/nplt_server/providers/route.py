@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from decimal import Decimal
 from typing import Final
 
 import anyio
@@ -46,12 +46,11 @@ from nplt_server.providers.breaker import Breaker
 from nplt_server.providers.masked_output import MaskedOutput
 from nplt_server.providers.model_lists import ModelLister
 from nplt_server.usage import ModelPrices, as_amount
+from nplt_storage.durations import Durations
 from nplt_storage.entries import ModelInvocationDescriptor
 
 log = logging.getLogger(__name__)
 
-BUCKET_SECONDS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
-"""Upper bounds of the buckets; one more bucket holds longer durations."""
 _LOOK_SECONDS_MAX: Final = 1.0
 _NO_LIST: Final = (404, 405)
 """Statuses of a server that is there and has no list of models."""
@@ -69,32 +68,6 @@ def kind_of(error: ProviderError) -> str:
     if isinstance(error, ProviderUnavailable) and error.timed_out:
         return "timed_out"
     return next((kind for each, kind in _KINDS if isinstance(error, each)), "refused")
-
-
-class Durations(Struct):
-    count: int = 0
-    seconds: float = 0.0
-    longest: float = 0.0
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKET_SECONDS) + 1))
-
-    def add(self, seconds: float) -> None:
-        self.count += 1
-        self.seconds += seconds
-        self.longest = max(self.longest, seconds)
-        self.buckets[bisect_left(BUCKET_SECONDS, seconds)] += 1
-
-    def as_json(self) -> JsonObject:
-        """`buckets`: durations per bucket, by upper bound; not cumulative."""
-        edges = [*(f"{edge:g}" for edge in BUCKET_SECONDS), "more"]
-        buckets: JsonObject = {
-            edge: number for edge, number in zip(edges, self.buckets, strict=True) if number
-        }
-        return {
-            "count": self.count,
-            "sum": round(self.seconds, 3),
-            "max": round(self.longest, 3),
-            "buckets": buckets,
-        }
 
 
 class ModelMetrics(Struct):
@@ -133,14 +106,16 @@ class ModelMetrics(Struct):
             "cached_tokens": self.cached_tokens,
         }
         if prices is not None:
-            cost = prices.cost(
-                input_tokens=self.input_tokens,
-                output_tokens=self.output_tokens,
-                cached_tokens=self.cached_tokens,
-                cache_write_tokens=self.cache_write_tokens,
-            )
-            metrics["cost"] = as_amount(cost)
+            metrics["cost"] = as_amount(self.cost(prices))
         return metrics
+
+    def cost(self, prices: ModelPrices) -> Decimal:
+        return prices.cost(
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            cached_tokens=self.cached_tokens,
+            cache_write_tokens=self.cache_write_tokens,
+        )
 
 
 class ModelRoute:
@@ -302,9 +277,9 @@ class _CallObserver:
 
     def ended(self) -> None:
         if self.is_whole:
+            self._metrics.whole.add(self._clock() - self._began_at)
             self._of_model.succeeded()
             self._of_provider.succeeded()
-            self._metrics.whole.add(self._clock() - self._began_at)
         else:
             # The caller sees that `Stopped` is missing; the breaker and the metrics are told.
             self.failed(AnswerCut())

@@ -267,7 +267,7 @@ async def status(session: Session, request: StatusRequest, pending: PendingReply
     waits = services.slots.waiting([*services.counters] if is_operator else [session.user])
     finished: Counter[str] = Counter()
     for one in counted:
-        finished.update(one.turns_finished)
+        finished.update(one.turns_by_state)
     mine = [each for each in session.server.session_manager if each.user == session.user]
     states = session.server.session_manager.states(session.user)
     peers = session.server.peers

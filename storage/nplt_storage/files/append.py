@@ -379,7 +379,10 @@ class Committer(Generic[_T]):
                 return
             commit.is_begun = True
         try:
-            self._appender.commit(commit.prepared, acknowledge=partial(self._acknowledge, commit))
+            with self._threads.commits.count():
+                self._appender.commit(
+                    commit.prepared, acknowledge=partial(self._acknowledge, commit)
+                )
         finally:
             with self._lock:
                 self._is_writing = False

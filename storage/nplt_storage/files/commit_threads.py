@@ -23,6 +23,7 @@ from typing import Final, TypeAlias, TypeVar
 from anyio import CapacityLimiter, to_thread
 from msgspec import Struct
 
+from nplt_storage.durations import Commits
 from nplt_storage.errors import StorageUnavailable
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class CommitThreads:
     def __init__(
         self, threads_max: int = THREADS_MAX, *, idle_seconds_max: float = IDLE_SECONDS_MAX
     ) -> None:
+        self.commits = Commits()
         self._threads_max = threads_max
         self._idle_seconds_max = idle_seconds_max
         self._lock = Lock()

@@ -133,6 +133,7 @@ class JsonFileStore:
         self._threads = directory.threads
         self._names = directory.names
         self.changes = directory.changes
+        self.commits = directory.commit_threads.commits
         self._clock = clock
         self._levels = levels
         self._files: WeakValueDictionary[str, JsonFile] = WeakValueDictionary()

@@ -29,6 +29,7 @@ from redis.exceptions import RedisError
 
 from nplt_storage.changes import Change, change_by
 from nplt_storage.codec import encode_line
+from nplt_storage.durations import Commits
 from nplt_storage.entries import BlobReference, CheckpointEntry, Entry, RollbackEntry, ends_turn
 from nplt_storage.errors import (
     BadEntry,
@@ -84,6 +85,7 @@ class StoreParts:
     turns_max: int
     """0 for no limit."""
     changes: RedisChanges
+    commits: Commits = field(default_factory=Commits)
     writers: dict[str, RedisRecord | None] = field(default_factory=dict)
     """The open records by conversation; `None` while one is being opened."""
 
@@ -226,7 +228,8 @@ class RedisRecord:
             self._doubts.clear()
 
         try:
-            attempt()
+            with self._parts.commits.count():
+                attempt()
         except redis.ConnectionError:
             # Often only this connection is dead. Should the entry be there
             # already, the second attempt finds it doubtful and replaces it.

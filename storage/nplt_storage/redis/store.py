@@ -128,6 +128,7 @@ class RedisStore:
         self._leases = parts.leases
         self._lists = parts.lists
         self.changes = parts.changes
+        self.commits = parts.commits
         self._sender = parts.sender
         self._ttl_milliseconds = parts.ttl_milliseconds
         self._writers = parts.writers

@@ -24,10 +24,10 @@ from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, UsageReport
 from nplt_server.providers.breaker import FAILURES_MAX, OPEN_SECONDS
 from nplt_server.providers.offline import ScriptedProvider
-from nplt_server.providers.route import BUCKET_SECONDS, Durations
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.request_form import RequestForm
 from nplt_server.usage import ModelPrices
+from nplt_storage.durations import BUCKET_SECONDS, Durations
 
 
 class Meter:
