@@ -12,6 +12,7 @@ from nplt_client.chat.changes import Change, NoticeShown, TextGrew, TextReplaced
 from nplt_client.chat.chat_session import ChatSession
 from nplt_client.chat.display import ChatDisplay
 from nplt_client.chat.prompt_history import PromptHistory
+from nplt_client.chat.prompt_text import PastedTexts
 from nplt_client.wire.reconnect_policy import ConnectionState
 from nplt_protocol.messages import REDACTED
 
@@ -26,6 +27,7 @@ class RecordingFace(ChatDisplay):
 
     def __init__(self, session: ChatSession) -> None:
         self.session = session
+        self.pasted = PastedTexts()
         self.notices: list[str] = []
         """Texts, remarks and notices, in order."""
         self.texts: dict[str, str] = {}
@@ -107,7 +109,13 @@ class RecordingFace(ChatDisplay):
         self.notices.append(text)
 
     async def ask(
-        self, text: str, *, cut: bool = False, typed: str = "", message_id: str = ""
+        self,
+        text: str,
+        *,
+        cut: bool = False,
+        typed: str = "",
+        not_typed: Sequence[str] = (),
+        message_id: str = "",
     ) -> None:
         message_id = uuid4().hex
         if typed and self.prompts is not None:

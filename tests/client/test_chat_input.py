@@ -17,7 +17,8 @@ from nplt_client.chat.input import (
     suggestions,
 )
 from nplt_client.chat.prompt_history import PromptHistory, PromptRecall, parse_prompt
-from nplt_client.errors import ConfigurationError
+from nplt_client.chat.prompt_text import PastedTexts, mentioned_files
+from nplt_client.errors import ConfigurationError, RequestRefused
 
 
 def test_up_and_down_go_through_earlier_prompts_and_back_to_the_draft() -> None:
@@ -153,3 +154,49 @@ def test_a_draft_can_be_edited_in_an_external_editor(
         edit_in_editor("a draft")
     assert editor_command({}) == ["vi"]
     assert editor_command({"EDITOR": "a", "VISUAL": "b -c"}) == ["b", "-c"]
+
+
+def test_a_file_after_an_at_sign_is_completed_with_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("x" * 1_200)
+    (tmp_path / "my notes.txt").touch()
+    (tmp_path / "nested").mkdir()
+    found = suggestions("compare @n", ())
+    assert [(one.line, one.help) for one in found] == [
+        ("compare @nested/", "directory"),
+        ("compare @notes.txt ", "1.2 kB"),
+    ]
+    assert lines('and @"my') == ['and @"my notes.txt" ']
+    assert lines("mail me@no") == lines("@nobody") == lines("@notes.txt") == []
+
+
+def test_files_that_a_prompt_names_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "b c.txt").touch()
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "main.py").touch()
+    text = 'see @a.txt, @"b c.txt" and @a.txt; ask @ada or me@a.txt'
+    assert mentioned_files(text) == [Path("a.txt"), Path("b c.txt")]
+    assert mentioned_files(text, not_typed=["a log with @a.txt"]) == [Path("b c.txt")]
+    with pytest.raises(RequestRefused, match=r"@src is a directory; .* such as @src/main.py"):
+        mentioned_files("read @src please")
+
+
+def test_a_long_paste_is_a_chip_until_it_is_opened_or_sent() -> None:
+    pasted, text = PastedTexts(), "\n".join(map(str, range(45)))
+    assert pasted.take("short\npaste") == "short\npaste"
+    chip = pasted.take(text)
+    assert chip == "[paste 1: 45 lines]"
+    assert pasted.expand(f"why? {chip} {chip[:-3]}") == f"why? {text} {text}"
+    assert pasted.expand("[paste 7: 9 lines]") == "[paste 7: 9 lines]", "somebody wrote it"
+    (opening,) = suggestions(f"why? {chip}", (), (), pasted)
+    assert (opening.line, opening.is_by_tab) == (f"why? {text}", True)
+    assert suggestions(f"{chip} why?", (), (), pasted) == []
+    assert pasted.take_prompt(f"see {chip}") == f"see {text}"
+    assert pasted.take_noted() == ("short\npaste", text)
+    assert pasted.take_noted() == ()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.client.hostile_bits import FORBIDDEN
-from tests.client.screen_stage import chat_with, screen_text, until
+from tests.client.screen_stage import chat_on_stage, chat_with, screen_text, until
 from tests.client.scripted_peer import SESSION, started
 from tests.client.staged_server import Stage, message_json
 from tests.client.test_screen_widgets import asked_in, decisions, row
@@ -22,6 +22,7 @@ from textual.widgets import Input
 from nplt_client.chat import approvals
 from nplt_client.chat.approvals import approval_wanted
 from nplt_client.chat.changes import ApprovalSettled
+from nplt_client.render.text import objects_in
 from nplt_client.tui.app import ChatApp
 from nplt_client.tui.composer import ApprovalPanel, Composer
 from nplt_client.tui.screens import PickerScreen
@@ -234,3 +235,43 @@ async def test_a_refused_prompt_comes_back_to_the_input_and_typing_replaces_it(
         assert composer.text == "/undo"
         await app.refused("m", "four")
         assert composer.text == "/undo", "what is typed meanwhile is not lost for it"
+
+
+async def test_a_typed_file_name_attaches_the_file_and_a_pasted_one_does_not(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("typed.txt", "pasted.txt"):
+        (tmp_path / name).write_text("words")
+    async with chat_on_stage(server, tmp_path) as (app, pilot):
+        composer = app.query_one(Composer)
+        await pilot.press(*"see @ty")
+        await until(pilot, lambda: "typed.txt  5 bytes" in screen_text(app))
+        await pilot.press("tab")
+        assert composer.text == "see @typed.txt "
+        composer.post_message(Paste("and @pasted.txt"))
+        await until(pilot, lambda: composer.text.endswith("pasted.txt"))
+        await pilot.press("enter")
+        await until(pilot, lambda: "file typed.txt (5 bytes" in screen_text(app))
+        page = await app.session.client.history()
+        assert page.messages[0]["content"] == "see @typed.txt and @pasted.txt"
+        files = objects_in(page.messages[0]["attachments"])
+        assert [file["filename"] for file in files] == ["typed.txt"]
+
+
+async def test_a_long_paste_is_shown_as_a_chip_and_sent_whole(server: str, tmp_path: Path) -> None:
+    text = "\n".join(map(str, range(45)))
+    async with chat_on_stage(server, tmp_path) as (app, pilot):
+        composer = app.query_one(Composer)
+        for _ in range(2):
+            composer.post_message(Paste(text))
+        await until(pilot, lambda: composer.text == "[paste 1: 45 lines][paste 2: 45 lines]")
+        await pilot.press("backspace")
+        assert composer.text == "[paste 1: 45 lines]"
+        await until(pilot, lambda: "opens the paste" in screen_text(app))
+        await pilot.press(*" ok", "enter")
+        await until(pilot, lambda: app.answers == [f"{text} ok"])
+        composer.post_message(Paste(text))
+        await until(pilot, lambda: composer.text == "[paste 3: 45 lines]")
+        await pilot.press("tab")
+        assert composer.text == text

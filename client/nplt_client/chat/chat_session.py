@@ -600,8 +600,10 @@ class ChatSession:
         except BaseException as error:
             self._sent.pop(message_id, None)
             sent.turn_id.cancel()
-            if isinstance(error, LimitExceeded):  # it may be sent again in another form
-                self.attachments, self.replace_from = [*unsent[0], *self.attachments], unsent[1]
+            if isinstance(error, NpltError):  # it may be sent again
+                self.attachments = [*unsent[0], *self.attachments]
+            if isinstance(error, LimitExceeded):  # in another form
+                self.replace_from = unsent[1]
             raise
         if attachments and receipt.position:
             self._sent_files[receipt.turn_id] = attachments

@@ -12,7 +12,7 @@ import contextlib
 import difflib
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -85,13 +85,13 @@ def parse_command(line: str) -> tuple[str, str]:
     return name, argument
 
 
-async def take_line(chat: ChatDisplay, line: str) -> None:
-    """Runs a command, or sends a prompt."""
+async def take_line(chat: ChatDisplay, line: str, not_typed: Sequence[str] = ()) -> None:
+    """Runs a command, or sends a prompt. `not_typed`: texts in it that nobody typed."""
     prompt = parse_prompt(line)
     if prompt is None:
         await run_command(chat, line)
     else:
-        await chat.ask(prompt, typed=line)
+        await chat.ask(prompt, typed=line, not_typed=not_typed)
 
 
 async def run_command(chat: ChatDisplay, line: str) -> None:
@@ -306,7 +306,9 @@ async def _edit(chat: ChatDisplay, argument: str) -> None:
         chat.session.replace_from = None
         chat.remark("you went on typing: your last message stays as it was")
         return
-    chat.fill(str(last.get("content") or ""))
+    text = str(last.get("content") or "")
+    chat.pasted.note(text)  # its files are sent again
+    chat.fill(text)
     chat.remark("sending this replaces your last message; Ctrl+C leaves it as it was")
 
 

@@ -7,6 +7,7 @@ chat they were typed in. It also stores the chosen theme.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from uuid import uuid4
 
 from nplt_client.chat.chat_session import ChatSession, SessionView
 from nplt_client.chat.prompt_history import PromptHistory
+from nplt_client.chat.prompt_text import PastedTexts, mentioned_files
 from nplt_client.errors import NpltError
 from nplt_client.render.reports import first_contact_text
 from nplt_client.render.text import safe_line
@@ -48,6 +50,8 @@ class ChatDisplay(SessionView):
     keys_help: Sequence[tuple[str, str]] = ()
     waits_for_server = False
     """Whether commands wait for a connection instead of failing without one (for scripts)."""
+    attaches_mentions = False
+    """Whether files that a typed prompt names as `@path` are attached to it."""
     is_raw = False
     too_long = ""
     """The last prompt, if it did not fit the model's window."""
@@ -62,6 +66,8 @@ class ChatDisplay(SessionView):
         """`folder` stores the history of prompts and the theme."""
         self.session = session
         self.theme_file = folder / "theme"
+        self.pasted = PastedTexts()
+        self._uploading = asyncio.Lock()
         session.display = self
 
     # Implemented by each display
@@ -156,18 +162,28 @@ class ChatDisplay(SessionView):
         self.accepted(message_id, receipt.turn_id)
 
     async def ask(
-        self, text: str, *, cut: bool = False, typed: str = "", message_id: str = ""
+        self,
+        text: str,
+        *,
+        cut: bool = False,
+        typed: str = "",
+        not_typed: Sequence[str] = (),
+        message_id: str = "",
     ) -> None:
         """`cut`: the prompt may be cut in the middle if it does not fit the model's window.
-        `typed`: the line as it was typed, which is stored. `message_id`: that of the same prompt,
-        which was refused before."""
+        `typed`: the line as it was typed, which is stored; `not_typed`: texts in it that nobody
+        typed. `message_id`: that of the same prompt, which was refused before."""
         message_id = message_id or uuid4().hex
         if typed and self.prompts is not None:
             self.prompts.add(typed, message_id)
         await self.sending(message_id, text)
         try:
+            async with self._uploading:  # prompts keep their order
+                if typed and self.attaches_mentions:
+                    await self._attach_mentioned(text, not_typed)
             receipt = await self.session.send(text, message_id, cut=cut)
         except NpltError as error:
+            self.pasted.note(text)  # its files stay attached, and are not attached again
             await self.refused(message_id, text)
             if error.code != "too_large" or "window_tokens" not in error.details:
                 raise
@@ -178,6 +194,11 @@ class ChatDisplay(SessionView):
             return
         self.too_long = ""
         self.accepted(message_id, receipt.turn_id)
+
+    async def _attach_mentioned(self, text: str, not_typed: Sequence[str]) -> None:
+        session = self.session
+        for path in mentioned_files(text, not_typed=not_typed):
+            session.attachments.append((await session.client.upload(path)).file_id)
 
     async def _ask_shorter(self, error: NpltError) -> None:
         """Lets the person choose what becomes of a prompt that does not fit. A display that only
@@ -218,6 +239,7 @@ class ChatDisplay(SessionView):
         if (taken := self.session.take_back_queued()) is None:
             return False
         text, cancelling = taken
+        self.pasted.note(text)  # its files come back with it
         self.fill(text)
         self.begin(cancelling)
         return True

@@ -1,4 +1,5 @@
-"""Support for typing a prompt: completion, external editor, type-ahead."""
+"""Support for typing a prompt: completion, files named in it, long pastes, external editor,
+type-ahead."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ from msgspec import Struct
 
 from nplt_client.chat.commands import COMMANDS
 from nplt_client.chat.display import THEMES
+from nplt_client.chat.prompt_text import MENTION_AT_END, PastedTexts, as_mention
 from nplt_client.errors import ConfigurationError
-from nplt_client.render.text import sanitize
+from nplt_client.render.text import sanitize, size_words
 from nplt_protocol.messages import EFFORTS
 
 SUGGESTIONS_MAX = 8
@@ -29,23 +31,31 @@ class Suggestion(Struct, frozen=True, kw_only=True):
     """The content of the input after this suggestion is accepted."""
     shown: str
     help: str = ""
+    is_by_tab: bool = False
+    """Whether only Tab accepts it; other keys act as without it."""
 
 
 COMMANDS_WITH_NAMES = ("/switch ", "/delete ")
 
 
 def suggestions(
-    typed: str, models: Collection[str], names: Collection[str] = ()
+    typed: str,
+    models: Collection[str],
+    names: Collection[str] = (),
+    pasted: PastedTexts | None = None,
 ) -> list[Suggestion]:
     """Completes a command: its name, and then its argument, such as a model, a conversation, a
-    theme or a file."""
+    theme or a file. In a prompt it completes a file after `@`, and opens a long paste."""
     if not typed.startswith("/") or typed.startswith("//") or "\n" in typed:
-        return []
+        return _in_a_prompt(typed, pasted)
     name, space, argument = typed[1:].partition(" ")
     if not space:
         return _names(name.lower())
     if name == "attach":
-        return _files(argument)[:SUGGESTIONS_MAX]
+        return [
+            Suggestion(line=f"/attach {shown}", shown=shown, help=_about(path))
+            for shown, path in _paths(argument)
+        ]
     arguments: dict[str, Collection[str]] = {
         "model": models,
         "effort": (*EFFORTS, "default"),
@@ -80,7 +90,33 @@ def _names(typed: str) -> list[Suggestion]:
     ]
 
 
-def _files(typed: str) -> list[Suggestion]:
+def _in_a_prompt(typed: str, pasted: PastedTexts | None) -> list[Suggestion]:
+    if pasted is not None and (chip := pasted.chip_before(typed)):
+        opened = typed.removesuffix(chip) + pasted.expand(chip)
+        return [Suggestion(line=opened, shown="Tab", help="opens the paste", is_by_tab=True)]
+    found = MENTION_AT_END.search(typed)
+    if found is None:
+        return []
+    before = typed[: found.start()]
+    return [
+        Suggestion(
+            line=before + (f"@{shown}" if path.is_dir() else f"{as_mention(shown)} "),
+            shown=shown,
+            help=_about(path),
+        )
+        for shown, path in _paths(found["path"].removeprefix('"'))
+    ]
+
+
+def _about(path: Path) -> str:
+    try:
+        return "directory" if path.is_dir() else size_words(path.stat().st_size)
+    except OSError:
+        return ""
+
+
+def _paths(typed: str) -> list[tuple[str, Path]]:
+    """The files and directories whose paths begin so, as they would be typed."""
     folder = Path(typed).expanduser() if typed.endswith("/") else Path(typed).expanduser().parent
     start = "" if typed.endswith("/") else Path(typed).name
     folder_part = typed[: len(typed) - len(start)]
@@ -89,11 +125,12 @@ def _files(typed: str) -> list[Suggestion]:
     except OSError:
         return []
     visible = [path for path in paths if _is_offered(path.name, start)]
-    return [
-        Suggestion(line=f"/attach {shown}", shown=shown)
+    offered = [
+        (shown, path)
         for path in visible[: SUGGESTIONS_MAX + 1]
         if (shown := f"{folder_part}{path.name}{'/' if path.is_dir() else ''}") != typed
     ]
+    return offered[:SUGGESTIONS_MAX]
 
 
 def _is_offered(name: str, start: str) -> bool:

@@ -59,6 +59,7 @@ from nplt_client.chat.input import (
     typed_ahead,
 )
 from nplt_client.chat.prompt_history import PROMPTS_FILE, PromptHistory
+from nplt_client.chat.prompt_text import MENTION_AT_END, PastedTexts
 from nplt_client.errors import NpltError
 from nplt_client.lines.line_chat import LineChat, print_banner
 from nplt_client.lines.printer import ChangePrinter, ScrollbackWriter
@@ -131,6 +132,8 @@ def _broken(line: str, width: int) -> Iterator[str]:
 class PromptChat(LineChat):
     """The chat for a terminal that can be drawn on."""
 
+    attaches_mentions = True
+
     keys_help: Sequence[tuple[str, str]] = (
         ("Enter", "sends; Ctrl+J, Alt+Enter or \\ Enter: a new line"),
         ("Up, Down, Ctrl+R", "earlier prompts; Up first takes back one that waits"),
@@ -166,8 +169,8 @@ class PromptChat(LineChat):
             self._message,
             multiline=True,
             prompt_continuation=" " * len(PROMPT),
-            completer=_SlashCompleter(session),
-            complete_while_typing=Condition(lambda: self.draft.startswith("/")),
+            completer=_PromptCompleter(session, self.pasted),
+            complete_while_typing=Condition(self._completes_while_typing),
             reserve_space_for_menu=_MENU_ROWS,
             history=self._recalled,
             key_bindings=self._key_bindings(),
@@ -189,7 +192,7 @@ class PromptChat(LineChat):
 
     @property
     def draft(self) -> str:
-        return self._prompt.default_buffer.text
+        return self.pasted.expand(self._prompt.default_buffer.text)
 
     async def run(self, draft: str) -> str:
         self.begin(self._take_typed_lines())
@@ -245,6 +248,10 @@ class PromptChat(LineChat):
             finally:
                 self._output.report_focus(True)
 
+    def _completes_while_typing(self) -> bool:
+        typed = self._prompt.default_buffer.document.text_before_cursor
+        return typed.startswith("/") or MENTION_AT_END.search(typed) is not None
+
     def _text_changed(self, buffer: Buffer) -> None:
         if self._was_empty and buffer.text:
             self.line_begins()
@@ -269,7 +276,9 @@ class PromptChat(LineChat):
         bind("escape", "enter", to=lambda event: event.current_buffer.insert_text("\n"))
         bind(
             Named.BracketedPaste,
-            to=lambda event: event.current_buffer.insert_text(sanitize(event.data)),
+            to=lambda event: event.current_buffer.insert_text(
+                self.pasted.take(sanitize(event.data))
+            ),
         )
         bind("c-g", to=lambda _: self.begin(self._edit_draft()))
         bind("escape", to=self._stop)
@@ -315,7 +324,7 @@ class PromptChat(LineChat):
         elif not buffer.text and (decision := self._question.decision) is not None:
             self.begin(self._decide(decision))
         elif buffer.text.strip():
-            text = buffer.text
+            text = self.pasted.take_prompt(buffer.text)
             buffer.append_to_history()
             self.clear_draft()
             self.submit(text)
@@ -381,6 +390,7 @@ class PromptChat(LineChat):
         self._prompt.app.invalidate()
 
     async def sending(self, message_id: str, text: str) -> None:
+        await super().sending(message_id, text)
         self._printer.unsent[message_id] = safe(text)
         self._prompt.app.invalidate()
 
@@ -507,9 +517,12 @@ class _RecalledPrompts(History):
         self._loaded_strings = [one for one in self._loaded_strings if one not in texts]
 
 
-class _SlashCompleter(DummyCompleter):
-    def __init__(self, session: ChatSession) -> None:
+class _PromptCompleter(DummyCompleter):
+    """Completes commands, files after `@`, and opens a long paste."""
+
+    def __init__(self, session: ChatSession, pasted: PastedTexts) -> None:
         self._session = session
+        self._pasted = pasted
 
     async def get_completions_async(
         self, document: Document, complete_event: CompleteEvent
@@ -517,7 +530,8 @@ class _SlashCompleter(DummyCompleter):
         session, typed = self._session, document.text_before_cursor
         if typed in COMMANDS_WITH_NAMES:
             await session.refresh_names()
-        for one in suggestions(typed, session.client.welcome.models, session.names):
+        models = session.client.welcome.models
+        for one in suggestions(typed, models, session.names, self._pasted):
             line, shown = sanitize(one.line), sanitize_line(one.shown)
             yield Completion(line, -len(typed), display=shown, display_meta=one.help)
 

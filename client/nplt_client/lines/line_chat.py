@@ -125,16 +125,16 @@ class LineChat(ChatDisplay):
     # Input
 
     def submit(self, text: str) -> None:
-        self.begin(self.take(text))
+        self.begin(self.take(text, self.pasted.take_noted()))
 
-    async def take(self, text: str) -> None:
+    async def take(self, text: str, not_typed: Sequence[str] = ()) -> None:
         """Handles a typed line: a decision, a command or a prompt. It is a decision only if the
         question was shown before its first character was typed."""
         oldest, decision = self.session.approvals.oldest, parse_decision(text)
         if oldest and decision and oldest.approval_id == self._seen_by_line:
             self.remark(await self.session.approvals.decide_oldest(decision))
         else:
-            await take_line(self, text)
+            await take_line(self, text, not_typed)
 
     def line_begins(self) -> None:
         """Records the question that is shown when the first character of a line is typed."""
@@ -223,11 +223,8 @@ class LineChat(ChatDisplay):
             self.put_line(text, is_news=is_news, is_error=is_error)
             self.flush()
 
-    async def ask(
-        self, text: str, *, cut: bool = False, typed: str = "", message_id: str = ""
-    ) -> None:
+    async def sending(self, message_id: str, text: str) -> None:
         self._last_remark = ""
-        await super().ask(text, cut=cut, typed=typed, message_id=message_id)
 
     async def choose(
         self,

@@ -500,6 +500,7 @@ class PlainChat(LineChat):
     # Our own prompt
 
     async def sending(self, message_id: str, text: str) -> None:
+        await super().sending(message_id, text)
         self._is_waiting = True
 
     async def go_on(self, text: str) -> None:

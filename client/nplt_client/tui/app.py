@@ -145,6 +145,7 @@ LIGHT = Theme(
 
 
 class ChatApp(ChatDisplay, App[bool]):
+    attaches_mentions = True
     keys_help: Sequence[tuple[str, str]] = (
         ("Enter", "sends; Ctrl+J, Alt+Enter, Shift+Enter or \\ Enter: a new line"),
         ("Up, Down, Ctrl+R", "earlier prompts; Up first takes back one that waits"),
@@ -192,7 +193,7 @@ class ChatApp(ChatDisplay, App[bool]):
         self.transcript = Transcript(self._hint, self._read_older)
         self.prompts = PromptHistory(state_folder / PROMPTS_FILE)
         self._first_theme = "terminal" if colourless else remembered_theme(self.theme_file)
-        self._suggestions = SuggestionList(session)
+        self._suggestions = SuggestionList(session, self.pasted)
         self._question = ApprovalPanel(self)
         recall = PromptRecall(self.prompts.load())
         self._composer = Composer(self, recall, self._suggestions, self._question)
@@ -203,7 +204,7 @@ class ChatApp(ChatDisplay, App[bool]):
 
     @property
     def draft(self) -> str:
-        return self._composer.text
+        return self.pasted.expand(self._composer.text)
 
     def compose(self) -> ComposeResult:
         yield self.transcript
@@ -327,7 +328,7 @@ class ChatApp(ChatDisplay, App[bool]):
 
     def submit(self, text: str) -> None:
         self._composer.recall.remember(text)
-        self.begin(take_line(self, text))
+        self.begin(take_line(self, text, self.pasted.take_noted()))
 
     async def sending(self, message_id: str, text: str) -> None:
         prompt = changes.PromptShown(turn_id="", text=safe(text), message_id=message_id)

@@ -5,6 +5,7 @@ The input keeps the focus and passes some keys on to them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -27,6 +28,7 @@ from nplt_client.chat.chat_session import ChatSession
 from nplt_client.chat.display import ChatDisplay
 from nplt_client.chat.input import COMMANDS_WITH_NAMES, Suggestion, suggestions
 from nplt_client.chat.prompt_history import PromptRecall
+from nplt_client.chat.prompt_text import PastedTexts
 from nplt_client.render.text import pad, safe, safe_line, width_of
 from nplt_client.tui.keyboard import handle_key_now, is_text_character
 from nplt_client.tui.screens import PickerScreen
@@ -119,7 +121,7 @@ class Composer(TextArea):
             await handle_key_now(self, event, self.write)
 
     def _act_on_key(self, key: str) -> bool:
-        if key in _CHOOSING_KEYS and self._suggestions.look_up(self.text):
+        if self._suggestions.look_up(self.text) and key in self._suggestions.keys:
             self._choose(key)
         elif key == "enter":
             self._send_or_break()
@@ -157,7 +159,7 @@ class Composer(TextArea):
 
     def _send(self) -> None:
         """Empties the input at once, so that typing goes into the next prompt."""
-        text = self.text
+        text = self._chat.pasted.take_prompt(self.text)
         self.load_text("")
         self._chat.submit(text)
 
@@ -168,7 +170,17 @@ class Composer(TextArea):
     async def _on_paste(self, event: Paste) -> None:
         event.prevent_default()
         event.stop()
-        self.write(self._question.interrupt() + safe(event.text))
+        self.write(self._question.interrupt() + self._chat.pasted.take(safe(event.text)))
+
+    def action_delete_left(self) -> None:
+        """Deletes the chip of a paste as a whole."""
+        row, column = self.cursor_location
+        before = self.document.get_line(row)[:column]
+        chip = "" if self.selected_text else self._chat.pasted.chip_before(before)
+        if chip:
+            self.delete((row, column - len(chip)), (row, column))
+        else:
+            super().action_delete_left()
 
     def write(self, text: str) -> None:
         result = self.replace(text, *self.selection)
@@ -195,9 +207,10 @@ class SuggestionList(Static):
     }
     """
 
-    def __init__(self, session: ChatSession) -> None:
+    def __init__(self, session: ChatSession, pasted: PastedTexts) -> None:
         super().__init__(markup=False)
         self._session = session
+        self._pasted = pasted
         self._typed = ""
         self._found: list[Suggestion] = []
         self._chosen = 0
@@ -209,6 +222,12 @@ class SuggestionList(Static):
     @property
     def chosen(self) -> str:
         return self._found[self._chosen].line
+
+    @property
+    def keys(self) -> Collection[str]:
+        """The keys that choose a suggestion."""
+        is_by_tab = any(one.is_by_tab for one in self._found)
+        return ("tab",) if is_by_tab else _CHOOSING_KEYS
 
     def look_up(self, typed: str) -> bool:
         """Finds suggestions; returns whether there are any."""
@@ -227,7 +246,7 @@ class SuggestionList(Static):
 
     def _offer(self) -> None:
         models = self._session.client.welcome.models
-        self._found = suggestions(self._typed, models, self._session.names)
+        self._found = suggestions(self._typed, models, self._session.names, self._pasted)
         self._chosen = 0
         self.display = self.is_open
         if self.is_open:
