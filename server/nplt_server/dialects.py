@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 import anyio
+from msgspec.structs import replace
 
 from nplt_protocol import (
     FRAME_PAYLOAD_BYTES_MAX,
@@ -216,9 +217,20 @@ def fit_frame(text: str) -> str:
     return data[: FRAME_PAYLOAD_BYTES_MAX - 3].decode(errors="ignore") + "…"
 
 
+def _since_clear(page: messages.HistoryPage) -> messages.HistoryPage:
+    """The page without the cleared messages, for clients that take all of it for the history."""
+    kept = tuple(each for each in page.messages if "cleared" not in each)
+    first = kept[0].get("seq") if kept else None
+    before = first if isinstance(first, int) else page.page.after
+    edges = replace(page.page, has_more_before=False, before=before)
+    return replace(page, messages=kept, page=edges)
+
+
 def reply_text(reply: Reply) -> str:
     """Returns the reply as one readable text, for clients that show nothing else."""
     match reply:
+        case messages.HistoryPage() if any("cleared" in each for each in reply.messages):
+            return reply_text(_since_clear(reply))
         case messages.HistoryPage() | messages.MessageRange() | messages.ContextAccount():
             return json_without_markup(dump_json(reply).decode())
         case messages.SessionRows():

@@ -110,6 +110,7 @@ def billed_series(
     always = ("input_tokens", "output_tokens", "cached_tokens", "calls")
     series: JsonObject = {name: totals[name] for name in always}
     series |= {name: count for name, count in totals.items() if count and name not in always}
+    series["total_tokens"] = totals["input_tokens"] + totals["output_tokens"]
     series["models"] = models
     if not costs:
         return series, None

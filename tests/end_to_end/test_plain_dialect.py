@@ -158,6 +158,16 @@ def test_history_is_json_in_one_text(client: RawClient) -> None:
     assert [m["content"] for m in older["messages"]] == ["one"]
 
 
+def test_history_begins_after_a_clear(client: RawClient) -> None:
+    client.chat("before")
+    one_text(client, CLEAR_REQUEST)
+    assert json.loads(one_text(client, HISTORY_REQUEST))["messages"] == []
+    client.chat("after")
+    page = json.loads(one_text(client, HISTORY_REQUEST))
+    assert [message["content"] for message in page["messages"]] == ["after", "after"]
+    assert page["page"]["has_more_before"] is False
+
+
 def test_history_of_a_fresh_conversation_is_an_empty_page(client: RawClient) -> None:
     page = json.loads(one_text(client, HISTORY_REQUEST))
     assert page["messages"] == []

@@ -185,6 +185,24 @@ def test_quiet_prints_nothing_on_stderr_but_errors(tmp_path: Path) -> None:
         assert (done.returncode, "offline/echo fails" in done.stderr) == (6, True)
 
 
+def test_a_wrong_key_is_explained_by_where_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_file = tmp_path / "key"
+    key_file.write_text("sk-wrong")
+    key_file.chmod(0o600)
+    monkeypatch.setenv("BOX_KEY", "sk-wrong")
+    with vendor(refusal(401, "Incorrect API key provided")) as server:
+        for settings, words in (
+            ({"api_key_env": "BOX_KEY"}, "it came from BOX_KEY in the server's environment"),
+            ({"api_key_file": str(key_file)}, f"it was read from {key_file}"),
+            ({}, "the settings of the provider name none"),
+        ):
+            said = error_of(tmp_path, server.url, **settings)
+            assert f"does not accept the API key (401); {words}" in said
+            assert "sk-wrong" not in said
+
+
 def test_a_fallback_that_fails_too_says_so_once(tmp_path: Path) -> None:
     with vendor(refusal(401, "Incorrect API key provided")) as second:
         box = {"id": "box", "type": "openai", "api": "chat", "models": ["m"]}

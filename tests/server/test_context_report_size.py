@@ -57,7 +57,11 @@ def _row_texts(texts: list[str | None], bytes_max: int) -> list[dict[str, Any]]:
     ]
     selection = Selection(plan=EpochPlan())
     view = ContextView(
-        messages=messages, sizes=[], tokens=0, call_budget=CallBudget(), selection=selection
+        messages=tuple(messages),
+        sizes=[],
+        tokens=0,
+        call_budget=CallBudget(),
+        selection=selection,
     )
     return list(rows_within(_rows(texts), view, bytes_max=bytes_max))
 

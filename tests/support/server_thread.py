@@ -21,6 +21,13 @@ from nplt_server.start import serve
 @contextmanager
 def serving(data_dir: Path, settings: Mapping[str, object]) -> Iterator[int]:
     """Its port."""
+    with serving_here(data_dir, settings) as (port, _):
+        yield port
+
+
+@contextmanager
+def serving_here(data_dir: Path, settings: Mapping[str, object]) -> Iterator[tuple[int, Server]]:
+    """Its port, and the server itself, which runs in another thread."""
     whole = {"listen": {"port": 0}, "data_dir": data_dir, **settings}
     ready: Queue[tuple[Server, asyncio.AbstractEventLoop] | BaseException] = Queue()
     ports: list[int] = []
@@ -44,7 +51,7 @@ def serving(data_dir: Path, settings: Mapping[str, object]) -> Iterator[int]:
         raise started
     server, loop = started
     try:
-        yield ports[0]
+        yield ports[0], server
     finally:
         loop.call_soon_threadsafe(server.stop)
         thread.join(timeout=30)

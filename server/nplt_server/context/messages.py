@@ -18,20 +18,25 @@ import dataclasses
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, TypeAlias, TypeVar, assert_never, overload
 
 from msgspec import Struct, field, structs
 
 from nplt_storage.entries import (
     Entry,
+    LevelOfDetailSections,
     ModelInputEntry,
     ModelInvocationDescriptor,
+    ModelOutputEntry,
     OutputPart,
     ToolCallRequest,
     ToolCallResult,
     ToolResultsEntry,
 )
+from nplt_storage.json_values import JsonValue
 from nplt_storage.turns import ContextEntry
 
 AttachmentReason: TypeAlias = Literal[
@@ -196,10 +201,43 @@ _SCHEMA_REQUEST: Final = (
 )
 
 
+class SourceEntry:
+    """Refers to the entry that a message shows, without copying it. It is not part of the message's
+    value: messages that would be sent alike are equal."""
+
+    __slots__ = ("entry",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, entry: ContextEntry | None = None) -> None:
+        self.entry = entry
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SourceEntry)
+
+    def __repr__(self) -> str:
+        return "SourceEntry()" if self.entry is None else f"SourceEntry({self.entry.seq})"
+
+
+_NO_SOURCE: Final = SourceEntry()
+_NO_METADATA: Final[Mapping[str, JsonValue]] = MappingProxyType({})
+
+
 class _Message(Struct, frozen=True, kw_only=True, gc=False):
     seq: int = 0
     """The entry that the message shows; 0 if there is none."""
     level: ShownLevel = "live"
+    source: SourceEntry = _NO_SOURCE
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When its entry was written; `None` if it shows none."""
+        entry = self.source.entry
+        return None if entry is None else entry.timestamp
+
+    @property
+    def metadata(self) -> Mapping[str, JsonValue]:
+        entry = self.source.entry
+        return _NO_METADATA if entry is None else entry.metadata
 
 
 class SystemMessage(_Message, frozen=True, kw_only=True):
@@ -216,6 +254,12 @@ class ModelInputMessage(_Message, frozen=True, kw_only=True):
     attachments: tuple[ContextAttachment, ...] = ()
     schema: str = ""
     """The JSON schema that the answer has to fit; empty if there is none."""
+
+    @property
+    def sections(self) -> LevelOfDetailSections | None:
+        """The sections of its entry at all levels, if it has any."""
+        entry = self.source.entry
+        return entry.sections if isinstance(entry, ModelInputEntry) else None
 
     @property
     def text(self) -> str:
@@ -249,6 +293,12 @@ class ModelOutputMessage(_Message, frozen=True, kw_only=True):
     """The provider's own parts, for the same model and an unchanged prefix; otherwise parts
     and reasoning are empty."""
 
+    @property
+    def usage(self) -> Mapping[str, JsonValue] | None:
+        """The tokens of the call that gave it, if its provider reported them."""
+        entry = self.source.entry
+        return entry.usage if isinstance(entry, ModelOutputEntry) else None
+
 
 class ToolResultsMessage(_Message, frozen=True, kw_only=True):
     role: ClassVar[ContextRole] = "tool_result"
@@ -257,6 +307,12 @@ class ToolResultsMessage(_Message, frozen=True, kw_only=True):
     live_screen: str | None = None
     images: tuple[ContextAttachment, ...] = ()
     """The images of all results, for a model that takes images."""
+
+    @property
+    def execute_error(self) -> str | None:
+        """Why the tool calls could not be executed as a whole."""
+        entry = self.source.entry
+        return entry.execute_error if isinstance(entry, ToolResultsEntry) else None
 
     @property
     def texts(self) -> tuple[str, ...]:

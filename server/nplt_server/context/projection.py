@@ -96,6 +96,8 @@ class Projection:
         """A context that fits the budget; otherwise raises `WindowTooSmall`. `epoch`: a
         draft; the context is the one that will follow when the draft is written."""
         at = self._history_at(prompt_ref)
+        if at.is_alone:
+            return _prompt_alone(parts_of(at, call_budget, self.measure, self.screens))
         if epoch is None:
             parts = self._current_parts(at, call_budget)
         else:
@@ -130,6 +132,8 @@ class Projection:
         if self.policy == "newest_live" or budget is None:
             return None
         at = self._history_at(prompt_ref)
+        if at.is_alone:
+            return None
         tokens = self._next_tokens(self._current_parts(at, call_budget), keep=True)
         reason = due_reason(at, call_budget, tokens=tokens)
         if reason is None:
@@ -153,7 +157,7 @@ class Projection:
         if growing.tokens + call_budget.tools_tokens + characters > call_budget.threshold * budget:
             return False
         at = self._history_at(prompt_ref)
-        if due_reason(at, call_budget) is not None:
+        if at.is_alone or due_reason(at, call_budget) is not None:
             return False
         missing = growing.turns_missing(self._current_parts(at, call_budget))
         return missing is not None and missing <= _TURNS_UNCHECKED_MAX
@@ -318,7 +322,7 @@ class GrowingContext:
 
 def _beginning_of(items: list[_T]) -> Sequence[_T]:
     """Copies a short list, which is the quickest, and never a long one."""
-    return items[:] if len(items) <= _COPIED_MAX else Beginning(items, len(items))
+    return tuple(items) if len(items) <= _COPIED_MAX else Beginning(items, len(items))
 
 
 def _basis(parts: ContextParts) -> tuple[object, ...]:
@@ -333,6 +337,21 @@ def _basis(parts: ContextParts) -> tuple[object, ...]:
         parts.call_budget.takes_pdfs,
         notice_of(parts),
     )
+
+
+def _prompt_alone(parts: ContextParts) -> ContextView:
+    """The context of a prompt without history: the instruction and its own turn. It counts as
+    trimmed, so the next context need not begin with it."""
+    none = structs.replace(
+        parts.selection, plan=EpochPlan(), compaction=None, first=0, until=0, epoch_seq=0
+    )
+    alone = structs.replace(
+        parts, selection=none, screen=None, screens=False, left_out=0, turns_max=None
+    )
+    if is_too_long(alone):
+        return fit(alone)
+    measured = [*measure_system(alone), *measure_steps(alone, own_steps(alone))]
+    return view_of(alone, measured, has_head=False, is_trimmed=True)
 
 
 def _newest_live(parts: ContextParts) -> ContextView:

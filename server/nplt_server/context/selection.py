@@ -102,6 +102,8 @@ class HistoryAtCall(Struct, frozen=True, kw_only=True):
     own: Turn | None
     number: int
     """The own turn's number, or that of a turn yet to come."""
+    is_alone: bool = False
+    """Whether the prompt asks to be answered without the history (`use_history: false`)."""
 
 
 def read_history(history: ConversationHistory, prompt_ref: PromptReference) -> HistoryAtCall:
@@ -130,6 +132,9 @@ def read_history(history: ConversationHistory, prompt_ref: PromptReference) -> H
         unfinished=tuple(map(_seq, history.unfinished_turns())),
         own=own,
         number=head_seq + 1 if own is None else own.number,
+        is_alone=own is not None
+        and own.prompt is not None
+        and own.prompt.options.get("use_history") is False,
     )
 
 
@@ -556,7 +561,7 @@ def view_of(
 ) -> ContextView:
     sizes = [each.tokens for each in measured]
     return ContextView(
-        messages=[each.message for each in measured],
+        messages=tuple([each.message for each in measured]),
         sizes=sizes,
         tokens=sum(sizes) + parts.call_budget.tools_tokens,
         call_budget=parts.call_budget,

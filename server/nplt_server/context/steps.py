@@ -27,6 +27,7 @@ from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
     ModelOutputMessage,
+    SourceEntry,
     ToolResultsMessage,
     tokens_in,
 )
@@ -152,12 +153,14 @@ def message_of(
     files = contents.shown_with(
         entry, is_live=is_live, takes_images=takes_images, takes_pdfs=takes_pdfs
     )
+    source = SourceEntry(entry)
     match entry:
         case ModelInputEntry():
             schema = entry.options.get("schema") if is_live else None
             return ModelInputMessage(
                 seq=entry.seq,
                 level=level,
+                source=source,
                 content=text_at_level(entry.content, entry.sections, level, levels_of),
                 live_screen=screen,
                 attachments=files,
@@ -170,6 +173,7 @@ def message_of(
             return ModelOutputMessage(
                 seq=entry.seq,
                 level=level,
+                source=source,
                 content=text_at_level(entry.content, entry.sections, level, levels_of),
                 tool_calls=calls,
                 invocation=entry.invocation,
@@ -180,6 +184,7 @@ def message_of(
             return ToolResultsMessage(
                 seq=entry.seq,
                 level=level,
+                source=source,
                 results=tuple(_result_at(result, level) for result in entry.results),
                 live_screen=screen,
                 images=tuple(one for one in files if one.is_image),

@@ -20,6 +20,7 @@ import orjson
 from msgspec.structs import replace
 
 from nplt_protocol.json_text import JsonObject
+from nplt_server.context.messages import SystemMessage
 from nplt_server.context.projection import Policy, Projection
 from nplt_server.context.screens import ScreensInTurns, screen_sources
 from nplt_server.context.selection import CallBudget, ContextView, PromptReference
@@ -30,6 +31,7 @@ from nplt_server.tools import Tool
 from nplt_server.widgets import NOTEBOOK_BYTES_MAX, Widget, WidgetView, notebook_bytes, widget_tools
 from nplt_storage.entries import (
     LIVE_SCREEN,
+    DebugEntry,
     LevelOfDetailSections,
     ModelInputEntry,
     ModelOutputEntry,
@@ -83,10 +85,7 @@ class AgentState:
         return self.history.notebook or ""
 
     def widget_state(self, name: str) -> JsonObject:
-        """A deep copy, so that the entry can't be changed."""
-        state = self.history.widget_state(name)
-        copy: JsonObject = orjson.loads(orjson.dumps(dict(state))) if state else {}
-        return copy
+        return _ReadOnlyState(self.history).widget_state(name)
 
     def screen(self) -> str:
         """The live screen as the widgets render it now; "" if there is nothing to show."""
@@ -96,7 +95,7 @@ class AgentState:
         quarantined = history.quarantined
         sources = screen_sources(history).items() if quarantined else ()
         names = [name for name, seq in sources if seq in quarantined]
-        screen = render_screen(self._widgets, self, quarantined=names)
+        screen = render_screen(self._widgets, _ReadOnlyState(history), quarantined=names)
         self._screen = (history, history.changed_seq, screen)
         return screen
 
@@ -121,8 +120,13 @@ class AgentState:
         self, prompt_ref: PromptReference = None, call_budget: CallBudget = _WHOLE
     ) -> ContextView:
         """Renders the context of a call: for the turn with that id, for a prompt that is not
-        written yet, or before any prompt. Equal arguments give equal contexts."""
-        return self.projection.context(prompt_ref, call_budget)
+        written yet, or before any prompt. Equal arguments give equal contexts. It begins with the
+        system message, even if that is empty; a call leaves out an empty one."""
+        view = self.projection.context(prompt_ref, call_budget)
+        if view.messages and view.messages[0].role == "system":
+            return view
+        first = SystemMessage(instruction="")
+        return replace(view, messages=(first, *view.messages), sizes=(0, *view.sizes))
 
     # Messages
 
@@ -160,10 +164,13 @@ class AgentState:
             raise BadEntry("a completed output has text or tool calls")
         return self._record.append(draft)
 
-    def append_tool_results(
-        self, draft: ToolResultsEntry
-    ) -> Coroutine[None, None, ToolResultsEntry]:
-        return self._record.append(draft, check=self._draft_tool_results)
+    async def append_tool_results(self, draft: ToolResultsEntry) -> ToolResultsEntry:
+        """Appends the results. If they did not match the tool calls, a debug entry says how."""
+        entry = await self._record.append(draft, check=self._draft_tool_results)
+        if (mismatch := entry.metadata.get(_MISMATCH)) is not None:
+            content = f"the results of entry {entry.seq} were matched to their calls: {mismatch}"
+            await self._record.append(DebugEntry(category="history", content=content))
+        return entry
 
     def append(self, draft: MessageEntry) -> Coroutine[None, None, MessageEntry]:
         """Appends a message of any of the three kinds."""
@@ -224,6 +231,25 @@ class AgentState:
         return shown_sections.with_live_section(LIVE_SCREEN, screen or BLANK_SCREEN)
 
 
+class _ReadOnlyState:
+    """The state that widgets may read when they render their screens, and nothing to change it."""
+
+    __slots__ = ("_history",)
+
+    def __init__(self, history: ConversationHistory) -> None:
+        self._history = history
+
+    @property
+    def notebook(self) -> str:
+        return self._history.notebook or ""
+
+    def widget_state(self, name: str) -> JsonObject:
+        """A deep copy, so that the entry can't be changed."""
+        state = self._history.widget_state(name)
+        copy: JsonObject = orjson.loads(orjson.dumps(dict(state))) if state else {}
+        return copy
+
+
 # The live screen
 
 _HEADING: Final = "# [Live Screen]"
@@ -277,11 +303,12 @@ def matched(
     mismatch = _mismatch(called, named)
     if mismatch is None or (draft.execute_error and not draft.results):
         return replace(draft, results=results)
-    noted = {**draft.metadata, "tool_result_mismatch": mismatch[:_NOTE_CHARACTERS_MAX]}
+    noted = {**draft.metadata, _MISMATCH: mismatch[:_NOTE_CHARACTERS_MAX]}
     return replace(draft, results=results, metadata=noted)
 
 
 _NOTE_CHARACTERS_MAX: Final = 300
+_MISMATCH: Final = "tool_result_mismatch"
 
 
 def _mismatch(called: list[tuple[str, str]], given: list[tuple[str, str]]) -> str | None:

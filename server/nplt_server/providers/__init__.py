@@ -57,6 +57,8 @@ class UsageReport(Struct, frozen=True, kw_only=True):
     """Input tokens that were written to the cache."""
     estimated: bool = False
     """Whether they were counted by us, at least in part, because the call was cut off."""
+    raw: Mapping[str, JsonValue] | None = None
+    """The vendor's own object, for the record."""
 
     def as_json(self) -> dict[str, int]:
         """The counts; those of the cache only if they are not 0."""
@@ -233,8 +235,9 @@ async def check_options(options: Mapping[str, JsonValue]) -> None:
         type(tokens) is int and tokens >= 1
     ):
         refuse("output_tokens", "a number of tokens, 1 or more")
-    if not isinstance(options.get("cut", False), bool):
-        refuse("cut", "true or false")
+    for name in ("cut", "use_history"):
+        if not isinstance(options.get(name, False), bool):
+            refuse(name, "true or false")
     _check_sampling(options, refuse)
     denied = options.get("deny_tools")
     if denied is not None and not (

@@ -187,6 +187,7 @@ class ModelOutputAccumulator:
             cached_tokens=now.cached_tokens + then.cached_tokens,
             cache_write_tokens=now.cache_write_tokens + then.cache_write_tokens,
             estimated=now.estimated or then.estimated,
+            raw=now.raw,
         )
 
     @property
@@ -300,6 +301,18 @@ def cleaned(delta: ModelOutputDelta) -> ModelOutputDelta:
 
 
 def usage_as_json(usage: UsageReport | None) -> JsonObject | None:
+    """The usage of a call as its entry holds it. `raw`, the vendor's own object, is left out if
+    it is larger than any that vendors send."""
     if usage is None:
         return None
-    return {**usage.as_json(), **({"estimated": True} if usage.estimated else {})}
+    counts: JsonObject = {**usage.as_json()}
+    if usage.estimated:
+        counts["estimated"] = True
+    if usage.raw:
+        counts["total_tokens"] = usage.input_tokens + usage.output_tokens
+        if len(raw := orjson.dumps(usage.raw, default=str)) <= _RAW_USAGE_BYTES_MAX:
+            counts["raw"] = orjson.loads(raw)
+    return counts
+
+
+_RAW_USAGE_BYTES_MAX: Final = 2_048

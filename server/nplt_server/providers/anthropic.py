@@ -604,6 +604,7 @@ class MessageParser(AnswerParser):
                 output_tokens=output,
                 cached_tokens=cached,
                 cache_write_tokens=kept,
+                raw={**self._usage},
             )
         ]
 

@@ -16,6 +16,7 @@ from nplt_server.providers.credentials import (
     KeyMistake,
     base_url_of,
     is_on_this_machine,
+    key_source,
     read_key,
     standard_variable,
 )
@@ -141,6 +142,7 @@ class ProviderBuilder:
             settings.id,
             OpenAIClient(
                 api_key=self._key(settings),
+                key_source=key_source(settings),
                 base_url=base_url,
                 headers=settings.headers,
                 patience=self._patience,
@@ -160,6 +162,7 @@ class ProviderBuilder:
 
         client = MessagesClient(
             api_key=self._key(settings),
+            key_source=key_source(settings),
             base_url=base_url_of(settings, self._environ),
             headers=settings.headers,
             patience=self._patience,

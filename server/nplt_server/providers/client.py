@@ -43,6 +43,7 @@ from nplt_server.errors import (
     ConfigurationError,
     ProviderError,
     ProviderRefused,
+    ProviderUnauthorized,
     VendorWords,
 )
 from nplt_server.garbage import loading_modules
@@ -99,15 +100,18 @@ class VendorClient(ABC):
         self,
         *,
         api_key: str,
+        key_source: str = "",
         base_url: str | None = None,
         headers: Mapping[str, str] | None = None,
         patience: Patience | None = None,
     ) -> None:
+        """`key_source`: where the key is from, and how to correct it."""
         # The HTTP library would refuse such a key too, and quote it.
         if any(not "!" <= character <= "~" for character in api_key):
             raise ConfigurationError(["providers: a key has characters that no key has"])
         # Servers of one's own often need none, and the SDKs won't do without.
         self._api_key = api_key or _NO_KEY
+        self._key_source = key_source
         self.address = base_url or self.vendor_url
         # Gateways look for it in either place.
         is_elsewhere = api_key and self.address != self.vendor_url
@@ -245,6 +249,9 @@ class VendorClient(ABC):
         hint = self._address_hint(urlsplit(self.address).path)
         if hint and isinstance(failure, ProviderRefused) and failure.wrong_api:
             failure = replace(failure, sentence=f"{failure.sentence}: {hint}")
+        is_about_key = isinstance(failure, ProviderUnauthorized) and failure.of_provider
+        if is_about_key and self._key_source:
+            failure = replace(failure, sentence=f"{failure.sentence}; {self._key_source}")
         return self._explained(failure, vendor_error, rendered)
 
     def _explained(

@@ -398,10 +398,8 @@ def _failure(status: int, body: VendorError, retry_after: str | None) -> Provide
         )
     if status == 401 or (is_refused and _NO_KEY.search(all_words)):
         return ProviderUnauthorized(
-            f"the provider does not accept the API key ({status}); "
-            "check the server's settings: api_key_env or api_key_file of the provider"
-            + _OF_NO_DATABASE
-            * (_NO_DATABASE.search(all_words) is not None),
+            f"the provider does not accept the API key ({status})"
+            + _OF_NO_DATABASE * (_NO_DATABASE.search(all_words) is not None),
             of_provider=True,
         )
     if status == 403:

@@ -203,6 +203,7 @@ def usage_of(usage: JsonObject, *, sent: str, output: str) -> UsageReport:
 
     details = object_of(usage.get(f"{sent}_tokens_details"))
     return UsageReport(
+        raw=usage,
         input_tokens=count(usage, f"{sent}_tokens"),
         output_tokens=count(usage, f"{output}_tokens"),
         cached_tokens=count(details, "cached_tokens"),

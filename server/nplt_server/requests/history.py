@@ -6,13 +6,19 @@ HISTORY_REQUEST, CONTEXT_REQUEST, USAGE, TOOLS. The storage cuts the pages
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Final
+
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, JsonObject, RequestError, messages
 from nplt_server.connections.session import Session
 from nplt_server.conversations.context_report import context_report
 from nplt_server.dialects import BRACKET_BYTES_MAX, PendingReply
 from nplt_server.histories import FoundConversation
+from nplt_storage.active_entries import is_in
+from nplt_storage.entries import ClearEntry
 from nplt_storage.pages import MessagePage, PageQuery
 from nplt_storage.rows import NEW_NAME
 
@@ -21,6 +27,8 @@ _PAGE_BYTES_MIN = 4_096
 """A smaller page could not hold a message, even a cut one."""
 _ENVELOPE_BYTES = 2_048
 """Reserved for the other fields of a page: id, name, edges."""
+_MARK_BYTES = 16
+"""The bytes of `,"cleared":true`."""
 _RANGE_CHARACTERS_MAX = 10_000
 """A range of this length fits one frame, whatever its characters."""
 
@@ -42,14 +50,17 @@ async def history(
         asked = FRAME_PAYLOAD_BYTES_MAX
         if request.max_bytes is not None:
             asked = max(request.max_bytes, _PAGE_BYTES_MIN)
+        cleared_through = await _cleared_through(found)
         server_bytes_max = session.server.services.limits.message_bytes_max
         bytes_max = min(asked, server_bytes_max, pending.bytes_max or asked)
+        limit = min(request.limit, _PAGE_MESSAGES_MAX)
+        reserved = _ENVELOPE_BYTES + (_MARK_BYTES * limit if cleared_through else 0)
         query = PageQuery(
             before=request.before,
             after=request.after,
             around=request.around,
-            limit=min(request.limit, _PAGE_MESSAGES_MAX),
-            bytes_max=max(1_024, bytes_max - _ENVELOPE_BYTES),
+            limit=limit,
+            bytes_max=max(1_024, bytes_max - reserved),
             roles=request.roles or ("user", "assistant"),
             view=request.view,
             order=request.order,
@@ -58,6 +69,8 @@ async def history(
         )
         with found.profile.explained():
             page = await found.profile.store.page(session_id, query)
+        if cleared_through and request.view == "messages":
+            page = replace(page, messages=tuple(_marked(page.messages, cleared_through)))
         found = await session.server.session_manager.find(session_id, session.user) or found
     row, here = found.row if found else None, session.conversation
     chosen = row.model if row else None
@@ -79,6 +92,44 @@ async def history(
             model=session.server.services.router.choose(chosen),
         )
     )
+
+
+_SEARCHED_ENTRIES: Final = 50
+"""How many entries before a summary are searched for a clear."""
+
+
+async def _cleared_through(found: FoundConversation) -> int:
+    """The last entry before the newest clear; 0 if nothing is cleared. The row names the newest
+    clear or summary; a summary begins after the clear before it."""
+    row, store = found.row, found.profile.store
+    if not row.compaction_seq:
+        return 0
+    with found.profile.explained():
+        query = PageQuery(after=row.compaction_seq - 1, limit=1, view="entries")
+        for newest in (await store.page(row.session_id, query)).messages:
+            if newest.get("kind") == ClearEntry.kind:
+                return row.compaction_seq - 1
+            first = newest.get("from_seq")
+            if isinstance(first, int):
+                query = PageQuery(before=first, limit=_SEARCHED_ENTRIES, view="entries")
+                earlier = (await store.page(row.session_id, query)).messages
+                clears = (each["seq"] for each in earlier if each.get("kind") == ClearEntry.kind)
+                seqs = [
+                    seq for seq in clears if isinstance(seq, int) and not is_in(row.hidden, seq)
+                ]
+                return max(seqs, default=1) - 1
+    return 0
+
+
+def _marked(messages: Iterable[JsonObject], cleared_through: int) -> Iterator[JsonObject]:
+    """Marks the messages that models are no longer shown. A prompt that waited while the
+    conversation was cleared, and was answered afterwards, is not one of them."""
+    found = [(message["seq"], str(message.get("turn_id") or ""), message) for message in messages]
+    later = {turn for seq, turn, _ in found if isinstance(seq, int) and seq > cleared_through}
+    for seq, turn, message in found:
+        is_cleared = isinstance(seq, int) and seq <= cleared_through
+        is_cleared = is_cleared and (not turn or turn not in later)
+        yield {**message, "cleared": True} if is_cleared else message
 
 
 async def _message_range(

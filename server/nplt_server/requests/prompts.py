@@ -18,11 +18,15 @@ from nplt_server.conversations.approvals import no_such_question
 from nplt_server.conversations.conversation import Conversation, ForkNeeded
 from nplt_server.dialects import PendingReply
 from nplt_server.providers import check_options
+from nplt_storage.errors import BadEntry
+from nplt_storage.history import check_metadata
 
 
 async def prompt(session: Session, request: messages.Prompt, pending: PendingReply) -> None:
     if request.options:
         await check_options(request.options)
+    if request.metadata:
+        _check_metadata(request.metadata)
     conversation = await session.meant(
         request.session_id, to_change=True, create=request.create, history=request.history
     )
@@ -64,6 +68,13 @@ async def _fork(session: Session, conversation: Conversation, at_seq: int) -> Co
         name=None,
     )
     return await session_manager.get(made.session_id, session.user)
+
+
+def _check_metadata(metadata: JsonObject) -> None:
+    try:
+        check_metadata(metadata)
+    except BadEntry as error:
+        raise RequestError(ErrorCode.MALFORMED, str(error), field="metadata") from None
 
 
 async def cancel(session: Session, request: messages.Cancel, pending: PendingReply) -> None:

@@ -86,10 +86,14 @@ def test_what_was_read_from_the_cache_and_put_there_was_sent_as_well() -> None:
         started(**usage, output_tokens=1), stopping("end_turn", output_tokens=9, input_tokens=None)
     )
     assert first == UsageReport(
-        input_tokens=543, output_tokens=1, cached_tokens=40, cache_write_tokens=500
+        input_tokens=543,
+        output_tokens=1,
+        cached_tokens=40,
+        cache_write_tokens=500,
+        raw={**usage, "output_tokens": 1},
     )
     assert isinstance(first, UsageReport)
-    assert last == replace(first, output_tokens=9)
+    assert last == replace(first, output_tokens=9, raw={**usage, "output_tokens": 9})
 
 
 def test_a_tool_is_called_by_our_name_and_its_arguments_come_as_they_are() -> None:

@@ -20,6 +20,7 @@ from tests.support.vendor_models import rendered_in
 from tests.vendors.answers import Refusal, Text, Thinking, ToolCall
 from tests.vendors.sse import Wire
 
+from nplt_protocol.json_text import JsonObject
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
 from nplt_server.providers import OpaquePiece, ReasoningPiece, Stopped, TextPiece, UsageReport
 from nplt_server.providers.openai_chat import ChatApi
@@ -228,13 +229,13 @@ def test_without_a_reason_or_without_the_end_it_has_not_stopped(events: list[Any
 
 
 def test_usage_counts_cached_tokens_too() -> None:
-    reason_sent = {
+    reason_sent: JsonObject = {
         "prompt_tokens": 9,
         "completion_tokens": 2,
         "prompt_tokens_details": {"cached_tokens": 4},
     }
     assert parsed(CHAT, {"choices": [], "usage": reason_sent}) == [
-        UsageReport(input_tokens=9, output_tokens=2, cached_tokens=4)
+        UsageReport(input_tokens=9, output_tokens=2, cached_tokens=4, raw=reason_sent)
     ]
 
 

@@ -31,6 +31,7 @@ def test_what_was_billed_is_summed_and_stands_by_model() -> None:
             "output_tokens": 2_005,
             "cached_tokens": 400_000,
             "calls": 3,
+            "total_tokens": 1_002_055,
             "models": [
                 {
                     "model": "openai/big",
