@@ -114,7 +114,7 @@ class Liveness:
 
 
 class Online(Struct, frozen=True, kw_only=True):
-    pass
+    """Connected, and attached to the conversation."""
 
 
 class Reconnecting(Struct, frozen=True, kw_only=True):
