@@ -19,8 +19,8 @@ from nplt_client.chat.changes import (
     TurnEnded,
 )
 from nplt_client.lines.composer import status_rows, tail
-from nplt_client.lines.printer import (
-    ChangePrinter,
+from nplt_client.lines.printer import ChangePrinter
+from nplt_client.render.scrollback import (
     MarkdownBlockSplitter,
     ScrollbackWriter,
     markdown_parser,

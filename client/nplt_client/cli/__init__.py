@@ -358,6 +358,9 @@ def attach_command(context: click.Context, wanted: str, server: str | None) -> o
 )
 @click.option("--no-stream", is_flag=True, help="print the answer at the end, in one piece")
 @click.option(
+    "--raw", is_flag=True, help="print the Markdown of the answer as it is, also to a terminal"
+)
+@click.option(
     "--allow",
     multiple=True,
     metavar="TOOL",

@@ -17,7 +17,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from uuid import uuid4
 
 import click
@@ -35,6 +35,7 @@ from nplt_client.errors import (
 from nplt_client.received_turn import ReceivedTurn
 from nplt_client.render.terminal import (
     AnswerWriter,
+    exact_stream,
     is_terminal,
     no_remarks,
     print_remark,
@@ -59,6 +60,9 @@ from nplt_client.wire.wire_session import FollowedTurn
 from nplt_protocol import messages
 from nplt_protocol.json_text import JsonObject, JsonValue, answer_value
 from nplt_protocol.messages import names_tool
+
+if TYPE_CHECKING:
+    from nplt_client.render.scrollback import MarkdownWriter
 
 STDIN_BYTES_MAX = 64 * 1024 * 1024
 REMARK_AFTER_SECONDS = 3.0
@@ -120,8 +124,9 @@ class TextOutput:
     piece that it adds to the answer.
     """
 
-    def __init__(self, *, streams: bool) -> None:
-        self._answer = AnswerWriter(sys.stdout)
+    def __init__(self, *, streams: bool, is_raw: bool = True) -> None:
+        """`is_raw`: the answer is printed as it was written, also to a terminal."""
+        self._answer = AnswerWriter(sys.stdout) if is_raw else _markdown_writer()
         self._streams = streams
 
     def _remark(self, text: str) -> None:
@@ -159,6 +164,15 @@ class TextOutput:
         self._remark(f"the answer goes on; to read it: nplt history {short}")
 
 
+def _markdown_writer() -> AnswerWriter | MarkdownWriter:
+    """Formats the answer for a terminal that can show it; a file or a pipe gets the exact text."""
+    if not is_terminal(sys.stdout) or os.environ.get("TERM") in (None, "", "dumb"):
+        return AnswerWriter(sys.stdout)
+    from nplt_client.render.scrollback import MarkdownWriter  # slow to load
+
+    return MarkdownWriter(exact_stream(sys.stdout))
+
+
 AskOutput: TypeAlias = "TextOutput | JsonOutput"
 Wait: TypeAlias = Literal["no", "first", "again"]
 """Whether a busy conversation is waited for; "again" after the first refusal."""
@@ -179,6 +193,8 @@ class AskOptions(Struct, frozen=True, kw_only=True):
     system: str | None = None
     form: Literal["json", "jsonl", "code"] | None = None
     no_stream: bool = False
+    raw: bool = False
+    """Print the answer as it was written, also to a terminal."""
     attach: tuple[str, ...] = ()
     detach: bool = False
     quiet: bool = False
@@ -282,7 +298,7 @@ def _output_for(options: AskOptions) -> AskOutput:
         case None if has_value:
             return ValueOutput(streams=False)
         case None:
-            return TextOutput(streams=not options.no_stream)
+            return TextOutput(streams=not options.no_stream, is_raw=options.raw)
 
 
 def _read_file(path: str) -> tuple[messages.FileMetadata, bytes]:

@@ -62,7 +62,8 @@ from nplt_client.chat.prompt_history import PROMPTS_FILE, PromptHistory
 from nplt_client.chat.prompt_text import MENTION_AT_END, PastedTexts
 from nplt_client.errors import NpltError
 from nplt_client.lines.line_chat import LineChat, print_banner
-from nplt_client.lines.printer import ChangePrinter, ScrollbackWriter
+from nplt_client.lines.printer import ChangePrinter
+from nplt_client.render.scrollback import ScrollbackWriter
 from nplt_client.render.terminal import exact_stream, notification_sequence
 from nplt_client.render.text import safe, sanitize, sanitize_line, shorten, width_of
 from nplt_client.settings import NotifyBy, find_notify_by, state_dir
