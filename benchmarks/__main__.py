@@ -48,6 +48,7 @@ BENCHMARKS = {
     "B17": "growth:growth",
     "B18": "streaming:first_token",
     "B19": "api_door:api_door",
+    "B20": "watching:watching",
     "B22": "http_turns:http_turns",
 }
 """The module in this package, and the function in it."""
