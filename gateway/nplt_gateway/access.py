@@ -38,6 +38,7 @@ class Access:
 
     def check(self, scope: Scope, headers: Headers) -> None:
         """Raises `ApiError` for a request that a foreign web page may have caused."""
+        self._take_forwarded(scope, headers)
         host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
         name = _host_name(host)
         if name not in self._hosts and not _is_address(name):
@@ -61,6 +62,17 @@ class Access:
         is_elsewhere = headers.get("sec-fetch-site") in _OTHER_SITES
         if is_elsewhere and headers.get("sec-fetch-mode") != "navigate":
             raise ApiError(403, "pages of other sites may not call this server", code="forbidden")
+
+    def _take_forwarded(self, scope: Scope, headers: Headers) -> None:
+        """Takes the client's address and scheme from the headers of a proxy."""
+        connection: HttpConnection = scope["state"]["connection"]
+        proxies = self._admission.proxies
+        if not proxies.holds(connection.address):
+            return
+        client = proxies.client_in(headers.getlist("x-forwarded-for"))
+        connection.client_address = client or connection.address
+        if headers.get("x-forwarded-proto", "").strip().lower() == "https":
+            scope["scheme"] = "wss" if scope["type"] == "websocket" else "https"
 
     def cors_headers(self, headers: Headers) -> dict[str, str]:
         """The headers for a web page of `listen.origins`; others get none."""
@@ -98,8 +110,8 @@ class Access:
         given = token.strip() if scheme.lower() == "bearer" else None
         user = self._admission.authenticate(given)
         if user is None:
-            self._admission.log_refusal(connection.address, "its token is not known")
-            await anyio.sleep(self._admission.penalty_for(connection.address))
+            self._admission.log_refusal(connection.client_address, "its token is not known")
+            await anyio.sleep(self._admission.penalty_for(connection.client_address))
             what = "this server does not know the token" if given else "this server needs a token"
             raise ApiError(
                 401,

@@ -49,7 +49,9 @@ class ConversationBody(Shape):
 
 
 def _pipe(call: ApiRequest) -> SessionPipe:
-    return SessionPipe(call.server, call.user, client=call.client, address=call.connection.address)
+    return SessionPipe(
+        call.server, call.user, client=call.client, address=call.connection.client_address
+    )
 
 
 def _wanted(call: ApiRequest) -> str:

@@ -20,7 +20,8 @@ import anyio
 import anyio.to_thread
 
 from nplt_gateway.errors import SERVER, ApiError
-from nplt_server.app import Server, peer_of
+from nplt_server.app import Server
+from nplt_server.connections.proxies import Accepted
 from nplt_server.connections.session import Session
 
 if TYPE_CHECKING:  # slow to load: imported with the first connection
@@ -32,12 +33,17 @@ log = logging.getLogger(__name__)
 class HttpConnection:
     """An accepted connection, as admission counts it."""
 
-    __slots__ = ("_door", "address", "is_lost", "number", "protocol", "refusal", "session", "user")
+    __slots__ = (
+        *("_door", "address", "client_address", "is_lost", "number"),
+        *("protocol", "refusal", "session", "user"),
+    )
 
     def __init__(self, door: HttpDoor, address: str, refusal: ApiError | None) -> None:
         self._door = door
         self.number = 0
         self.address = address
+        self.client_address = address
+        """The client of the current request, if a proxy names it in the request's headers."""
         self.refusal = refusal
         """The reason for which all its requests are refused."""
         self.user = ""
@@ -91,10 +97,9 @@ class HttpDoor:
         self._server: Server | None = None
         self._loading: asyncio.Future[HttpServer] | None = None
 
-    def admit(self, server: Server, accepted: socket.socket) -> None:
+    def admit(self, server: Server, accepted: Accepted) -> None:
         """Checks the limits, as for a connection of the other port, and opens the connection."""
-        self._server, admission = server, server.admission
-        address = peer_of(accepted)[0]
+        self._server, admission, address = server, server.admission, accepted.address
         refusal = None
         if (reason := admission.reason_to_refuse(address)) is not None:
             refusal = ApiError(503, reason, type=SERVER, code="busy", retry_after=10)
@@ -104,12 +109,12 @@ class HttpDoor:
         if reason is not None:
             admission.log_refusal(address, reason)
             if server.tls is not None:
-                accepted.close()
+                accepted.sock.close()
                 return
         connection = HttpConnection(self, address, refusal)
         connection.number = admission.arrive(connection)
         self._connections.add(connection)
-        server.services.spawn(partial(self._open, server, accepted, connection))
+        server.services.spawn(partial(self._open, server, accepted.sock, connection))
 
     async def _open(
         self, server: Server, accepted: socket.socket, connection: HttpConnection

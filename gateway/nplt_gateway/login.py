@@ -74,8 +74,8 @@ async def log_in(request: Request) -> Response:
         user = server.admission.authenticate(given.token) if need_tokens else None
         redeemed = None if user is None else (user, await access.logins.begin(user, device))
     if redeemed is None:
-        server.admission.log_refusal(connection.address, "a login failed")
-        await anyio.sleep(server.admission.penalty_for(connection.address))
+        server.admission.log_refusal(connection.client_address, "a login failed")
+        await anyio.sleep(server.admission.penalty_for(connection.client_address))
         what = "the token is not known" if given.token else "the code is wrong, used or too old"
         raise ApiError(401, f"{what}; nplt web makes a new code", code="login_failed")
     user, secret = redeemed

@@ -95,7 +95,7 @@ class PromptedTurn:
 
     def __init__(self, call: ApiRequest) -> None:
         self._pipe = SessionPipe(
-            call.server, call.user, client=call.client, address=call.connection.address
+            call.server, call.user, client=call.client, address=call.connection.client_address
         )
         self._cancels = call.header(_CANCEL_HEADER).lower() == "true"
         key = call.header(IDEMPOTENCY_HEADER)
@@ -215,7 +215,7 @@ class StoredTurn:
     def __init__(self, call: ApiRequest, wanted: ResponseId) -> None:
         self._id = wanted
         self._pipe = SessionPipe(
-            call.server, call.user, client=call.client, address=call.connection.address
+            call.server, call.user, client=call.client, address=call.connection.client_address
         )
         self._reader = TurnReader(self._pipe, wanted.session_id, wanted.turn_id, wanted.prompt_seq)
         self._unread: list[TurnPart] = []

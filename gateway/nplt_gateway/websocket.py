@@ -117,7 +117,7 @@ class _WebSocketTransport(asyncio.Transport):
         send: Callable[[Message], Awaitable[None]],
         connection: HttpConnection,
     ) -> None:
-        super().__init__(extra={"peername": (connection.address, 0)})
+        super().__init__(extra={"peername": (connection.client_address, 0)})
         self._stream = stream
         self._send = send
         self._connection = connection

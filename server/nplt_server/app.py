@@ -42,6 +42,7 @@ from nplt_protocol import (
 from nplt_protocol.stream import FrameStream
 from nplt_server import __version__
 from nplt_server.connections.admission import Admission, Arrival
+from nplt_server.connections.proxies import Accepted, accept_directly, accept_through
 from nplt_server.connections.session import ServerState, Session
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices, Services, begin_epoch_and_summarize
@@ -190,7 +191,7 @@ class Door(Protocol):
     @property
     def url(self) -> str | None: ...
 
-    def admit(self, server: Server, accepted: socket.socket) -> None:
+    def admit(self, server: Server, accepted: Accepted) -> None:
         """Serves an accepted connection, or refuses it."""
         ...
 
@@ -210,6 +211,8 @@ class Server(ServerState):
     loop_delay: Durations = field(default_factory=lambda: Durations(SHORT_BUCKET_SECONDS))
     """How late the event loop runs what is due, measured once a second while turns run."""
     _sweep_due: float | None = None
+    _unnamed: int = 0
+    """The connections from proxies that have not named their client yet."""
     _tools: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _stopping: anyio.Event = field(default_factory=anyio.Event)
     _drain_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -235,10 +238,11 @@ class Server(ServerState):
                 tasks.start_soon(_every, self._meet_peers, "meeting other servers", _MEET_SECONDS)
             async with anyio.create_task_group() as accepting:
                 for sock in sockets:
-                    accepting.start_soon(self._accept_from, sock, self._admit)
+                    accepting.start_soon(self._accept_from, sock, self._admit, True)
                 for door in self.doors:
                     for sock in door.sockets:
-                        accepting.start_soon(self._accept_from, sock, partial(door.admit, self))
+                        admit = partial(door.admit, self)
+                        accepting.start_soon(self._accept_from, sock, admit, False)
                 await self._stopping.wait()
                 accepting.cancel_scope.cancel()
             for sock in (*sockets, *(sock for door in self.doors for sock in door.sockets)):
@@ -250,14 +254,19 @@ class Server(ServerState):
     # Connections
 
     async def _accept_from(
-        self, listening: socket.socket, admit: Callable[[socket.socket], None]
+        self,
+        listening: socket.socket,
+        admit: Callable[[Accepted], None],
+        needs_header: bool,
     ) -> None:
+        """`needs_header`: a proxy names its client before anything else. One of HTTP may do that in
+        the headers of requests."""
         loop = asyncio.get_running_loop()
         shortest, longest = _BACK_OFF_SECONDS
         pause = shortest
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listening)
+                sock, _ = await loop.sock_accept(listening)
             except OSError as error:
                 if error.errno == errno.ECONNABORTED:
                     continue
@@ -266,18 +275,45 @@ class Server(ServerState):
                 pause = min(pause * 2, longest)
                 continue
             pause = shortest
-            admit(accepted)
+            accepted = accept_directly(sock)
+            if self.admission.proxies.holds(accepted.address):
+                work = partial(self._admit_through, accepted, admit, needs_header=needs_header)
+                self.services.spawn(work)
+            else:
+                admit(accepted)
             await anyio.lowlevel.checkpoint()  # lets accepted connections start before later ones
 
-    def _admit(self, accepted: socket.socket) -> None:
+    async def _admit_through(
+        self, proxy: Accepted, admit: Callable[[Accepted], None], *, needs_header: bool
+    ) -> None:
+        """Reads which client the proxy connects, and admits it."""
+        if self._unnamed >= self.services.limits.connections_max:
+            proxy.sock.close()
+            return
+        self._unnamed += 1
+        try:
+            seconds = self.services.limits.hello_seconds_max
+            accepted = await accept_through(proxy, seconds=seconds, needs_header=needs_header)
+        except OSError as error:
+            self.admission.log_refusal(proxy.address, str(error))
+            proxy.sock.close()
+            return
+        except BaseException:  # the server stops
+            proxy.sock.close()
+            raise
+        finally:
+            self._unnamed -= 1
+        admit(accepted)
+
+    def _admit(self, accepted: Accepted) -> None:
         """Checks the limits and starts the session in a task of its own."""
         admission = self.admission
-        arrival = Arrival(peer_of(accepted)[0])
+        arrival = Arrival(accepted.address)
         reason = admission.reason_to_refuse(arrival.address)
         if reason is not None and self.tls is not None:
             # Nothing can be sent before the TLS handshake, which the peer may never finish.
             admission.log_refusal(arrival.address, reason)
-            accepted.close()
+            accepted.sock.close()
             return
         # The peer is looked up at once, because later its program may have closed the socket.
         reason = reason or admission.reason_to_refuse_user(accepted)
@@ -285,7 +321,7 @@ class Server(ServerState):
         self.services.spawn(partial(self._receive, accepted, arrival, number, reason))
 
     async def _receive(
-        self, accepted: socket.socket, arrival: Arrival, number: int, reason: str | None
+        self, accepted: Accepted, arrival: Arrival, number: int, reason: str | None
     ) -> None:
         admission, address = self.admission, arrival.address
         try:
@@ -294,7 +330,7 @@ class Server(ServerState):
                 opened = await self._open_stream(accepted)
             del arrival  # frees its cancel scope, which an idle connection would keep in memory
             if opened is None:  # cancelled to make room for another connection
-                accepted.close()
+                accepted.sock.close()
                 return
             stream, connection = opened
             if reason is not None:
@@ -303,6 +339,7 @@ class Server(ServerState):
                 await stream.close()
                 return
             session = Session(stream, connection, self, HANDLERS)
+            session.address = address
             if not admission.sign_in(number, session):
                 stream.abort()
                 return
@@ -319,24 +356,24 @@ class Server(ServerState):
                 stream.abort()
         except (OSError, ssl.SSLError) as error:
             admission.log_refusal(address, f"the connection failed at its start: {error}")
-            accepted.close()
+            accepted.sock.close()
         finally:
             admission.sign_out(number)
 
     async def _open_stream(
-        self, accepted: socket.socket
+        self, accepted: Accepted
     ) -> tuple[FrameStream[Received], ServerConnection]:
-        accepted.setblocking(False)
+        accepted.sock.setblocking(False)
         connection = ServerConnection(self.wire_limits)
         connection.count_fragments_in(self.admission.unfinished)
         stream: FrameStream[Received] = FrameStream(
-            connection, limits=self.wire_limits, log=transcript_for(peer_of(accepted)[1])
+            connection, limits=self.wire_limits, log=transcript_for(accepted.name)
         )
         loop = asyncio.get_running_loop()
-        tls = None if accepted.family == socket.AF_UNIX else self.tls
+        tls = None if accepted.sock.family == socket.AF_UNIX else self.tls
         await loop.connect_accepted_socket(
             lambda: stream,
-            accepted,
+            accepted.sock,
             ssl=tls,
             ssl_handshake_timeout=self.services.limits.hello_seconds_max if tls else None,
         )
@@ -453,16 +490,6 @@ class Server(ServerState):
         for session in (*self.sessions, *self.peers.sessions):
             if session.is_in(conversation):
                 session.hand_over()
-
-
-def peer_of(accepted: socket.socket) -> tuple[str, str]:
-    """Returns the peer's address (empty for a Unix socket and for a peer that has already
-    disconnected) and its name in the log."""
-    try:
-        name = accepted.getpeername()
-    except OSError:
-        return "", "?"
-    return (str(name[0]), f"{name[0]}:{name[1]}") if isinstance(name, tuple) else ("", str(name))
 
 
 async def _every_second(work: Callable[[], Awaitable[None]], what: str) -> None:

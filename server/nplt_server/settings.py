@@ -14,6 +14,7 @@ import re
 import sys
 from functools import cache
 from importlib import import_module
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -285,6 +286,15 @@ PROVIDER_KINDS: dict[str, type[Part]] = {
 }
 
 
+def _network(text: str) -> str:
+    try:
+        return str(ip_network(text, strict=False))
+    except ValueError:
+        expected = "an address, such as 10.0.0.5, or a network, such as 10.0.0.0/24"
+        raise ValueError(expected) from None
+
+
+Network = Annotated[str, AfterValidator(_network)]
 HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.:\[\]_-]{1,255}$", to_lower=True)]
 Origin = Annotated[
     str, StringConstraints(pattern=r"^https?://[A-Za-z0-9.:\[\]_-]{1,255}$", to_lower=True)
@@ -312,6 +322,8 @@ class Listen(Part):
     """The names by which HTTP clients may call this server, besides loopback names and `host`."""
     origins: tuple[Origin, ...] = ()
     """The web pages of other servers that may call this one from a browser."""
+    proxies: tuple[Network, ...] = ()
+    """The addresses of proxies, such as a load balancer, that name their clients' addresses."""
 
     @field_validator("local_users", mode="before")
     @classmethod

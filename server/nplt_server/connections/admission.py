@@ -19,7 +19,6 @@ import math
 import os
 import pwd
 import secrets
-import socket
 from collections import Counter, defaultdict
 from contextlib import suppress
 from functools import partial
@@ -31,6 +30,7 @@ import anyio
 from nplt_protocol import ErrorCode, RequestError
 from nplt_protocol.frames import ByteBudget
 from nplt_protocol.peer_user import GONE, can_look_up, find_user
+from nplt_server.connections.proxies import Accepted, Proxies
 from nplt_server.conversations.services import Services
 from nplt_server.logs import RepeatedWarnings
 from nplt_server.settings import Settings, user_dir
@@ -127,6 +127,10 @@ class Arrival:
         self.scope.cancel()  # the reason can't be sent before the TLS handshake
 
 
+_NEEDS_USERS = (
+    "This connection came through a proxy, and this server has no users with tokens: list them "
+    "under users in its settings."
+)
 KEEPALIVE_FACTOR = 1.5
 FAILED_TOKENS_MAX = 3
 _ADDRESSES_MAX = 10_000
@@ -146,6 +150,7 @@ class Admission:
         if not self._token_sums and settings.local_users != "any" and not can_look_up():
             self._token_sums = {LOCAL_USER: token_digest(_local_token())}
         self.need_tokens = bool(self._token_sums)
+        self.proxies = Proxies(settings.listen.proxies)
         self.connected = Activity()
         self._connections: dict[int, Connection] = {}
         """The connections by number, in order of arrival, so that the oldest is found first."""
@@ -172,7 +177,8 @@ class Admission:
         can't keep others out."""
         per_address = self.limits.connections_per_address_max
         is_loopback = address.startswith("127.") or address in ("::1", "")
-        if not is_loopback and self._by_address[address] >= per_address:
+        is_shared = is_loopback or self.proxies.holds(address)
+        if not is_shared and self._by_address[address] >= per_address:
             return (
                 f"There are {per_address} connections from your address already. Try again later."
             )
@@ -187,13 +193,16 @@ class Admission:
                 return None
         return f"The server is full ({self.limits.connections_max} connections). Try again later."
 
-    def reason_to_refuse_user(self, accepted: socket.socket) -> str | None:
+    def reason_to_refuse_user(self, accepted: Accepted) -> str | None:
         """Returns why a user of this machine is refused, or None. Users of other machines are not
-        looked up."""
+        looked up. What comes through a proxy needs a token, because the user who runs the proxy is
+        not the one who uses it."""
+        if accepted.is_proxied:
+            return None if self.need_tokens else _NEEDS_USERS
         if self._may_all:
             return None
         try:
-            user = find_user(accepted)
+            user = find_user(accepted.sock)
         except OSError as error:
             return f"This server can't find out whose connection this is: {error}."
         if user is None or user in self._local_users:
