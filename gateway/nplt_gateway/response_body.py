@@ -154,19 +154,17 @@ class ResponseBody(Shape):
 
     @property
     def client_tools(self) -> tuple[ToolDescription, ...]:
-        tools: list[ToolDescription] = []
-        for place, tool in enumerate(self.tools or ()):
-            if tool.type != "function" or tool.name is None:
-                what = f"tools of type {tool.type[:40]!r} are not accepted"
-                raise refused(f"tools.{place}.type", what)
-            tools.append(
-                ToolDescription(
-                    name=tool.name,
-                    description=tool.description or "",
-                    parameters=tool.parameters or {"type": "object", "properties": {}},
-                )
+        """The functions among the tools. Tools of other kinds run at OpenAI, or need its models;
+        Codex sends some with every request. They are not offered."""
+        return tuple(
+            ToolDescription(
+                name=tool.name,
+                description=tool.description or "",
+                parameters=tool.parameters or {"type": "object", "properties": {}},
             )
-        return tuple(tools)
+            for tool in self.tools or ()
+            if tool.type == "function" and tool.name is not None
+        )
 
     @property
     def client_messages(self) -> list[ClientMessage]:

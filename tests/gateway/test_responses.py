@@ -237,7 +237,7 @@ def test_an_unstored_call_of_a_tool_is_an_item(client: OpenAI) -> None:
     ("fields", "param"),
     [
         ({"top_logprobs": 3}, "top_logprobs"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"input": [{"type": "wizardry"}]}, "input.0.type"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
