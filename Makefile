@@ -17,7 +17,7 @@ FROM_LOCK := --require-hashes -r config/requirements.lock
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve install install-dev local test soak check format bench peers walk screenshots faults upgrade fuzz dist lock clean
+.PHONY: help run serve install install-dev local test soak check format bench peers walk screenshots faults clients upgrade fuzz dist lock clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ screenshots: install-dev  ## make the pictures in docs/screenshots anew
 
 faults: install-dev  ## kill, cut power, fill disks; check that every promise holds
 	$(BIN)/python -m faults
+
+clients: install-dev  ## three turns with each real client of OpenAI's API (2 GB, once)
+	$(BIN)/python -m tests.real_clients
 
 upgrade: install-dev  ## serve an older version's data and clients with this one
 	$(BIN)/python -m faults.upgrade

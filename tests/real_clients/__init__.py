@@ -1,0 +1,1 @@
+"""Programs that people use with OpenAI's API, in environments of their own (`make clients`)."""
