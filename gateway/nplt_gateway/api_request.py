@@ -14,7 +14,9 @@ from starlette.routing import Route
 from nplt_gateway.access import Access
 from nplt_gateway.bodies import Body, read_json_and_digest
 from nplt_gateway.door import HttpConnection
+from nplt_protocol import ErrorCode, JsonObject, RequestError
 from nplt_server.app import Server
+from nplt_server.providers import check_options, options_not_taken
 
 T = TypeVar("T")
 
@@ -51,6 +53,18 @@ class ApiRequest:
     async def _gone(self) -> None:
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
+
+    async def check_options(self, model: str | None, options: JsonObject) -> None:
+        """Raises `RequestError` for an option that makes no sense, or that the provider's API does
+        not have: what a client asks for is passed on or refused."""
+        await check_options(options)
+        router = self.server.services.router
+        chosen = router.choose(router.wished(model=model, role=None))
+        specification = router.route_of(chosen).invocation.specification
+        for name in options_not_taken(specification, options):
+            raise RequestError(
+                ErrorCode.UNSUPPORTED, f"{chosen} does not take {name}", field=f"options.{name}"
+            )
 
     def header(self, name: str) -> str:
         """The value of a header without blanks around it; empty if it is not there."""

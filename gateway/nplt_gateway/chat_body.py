@@ -157,7 +157,7 @@ class ChatBody(Shape):
             "output_tokens": self.max_completion_tokens or self.max_tokens,
             "schema": self._schema,
             "tool_choice": self._tool_choice,
-            "parallel_tool_calls": self.parallel_tool_calls,
+            "parallel_tool_calls": False if self.parallel_tool_calls is False else None,
         }
         return {name: value for name, value in options.items() if value is not None}
 

@@ -39,7 +39,6 @@ from nplt_gateway.which_conversation import (
     of_retries,
 )
 from nplt_protocol import JsonObject, JsonValue, RequestError
-from nplt_server.providers import check_options
 
 _HEAD_SECONDS_MAX: Final = 10.0
 """A failure within this time has its own status; later it is an event of the stream."""
@@ -72,7 +71,7 @@ async def create(call: ApiRequest) -> Response:
     named = named_conversation(call) or foreign_chat(call, cache_key=body.prompt_cache_key)
     new = named or of_retries(call)
     try:
-        await check_options(body.options)
+        await call.check_options(body.model, body.options)
         if not _is_recorded(call, body, messages, named):
             answer: Answer = UnrecordedAnswer.of(
                 call,

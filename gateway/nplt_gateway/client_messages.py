@@ -62,6 +62,8 @@ class ClientCall(Struct, frozen=True, kw_only=True):
 class AssistantMessage(Struct, frozen=True, kw_only=True):
     text: str = ""
     calls: tuple[ClientCall, ...] = ()
+    is_reference: bool = False
+    """Whether it only names an item of an earlier answer."""
 
 
 class CallResult(Struct, frozen=True, kw_only=True):

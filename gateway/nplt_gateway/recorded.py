@@ -17,8 +17,12 @@ from msgspec import Struct
 from nplt_gateway.answer_pieces import AnswerPiece, CallPiece, Ended, Reasoning, Text
 from nplt_gateway.api_request import ApiRequest
 from nplt_gateway.client_messages import (
+    AssistantMessage,
     CallResult,
+    ClientCall,
+    ClientFile,
     ClientMessage,
+    SystemText,
     UserMessage,
     new_messages,
     system_text,
@@ -35,6 +39,8 @@ from nplt_protocol.messages import (
     Cancel,
     Cancelled,
     FileMetadata,
+    GivenCall,
+    GivenMessage,
     HistoryPage,
     HistoryRequest,
     OfferedTool,
@@ -47,7 +53,6 @@ from nplt_protocol.messages import (
     SessionCreated,
     SessionFork,
     ToolOffering,
-    ToolResult,
 )
 from nplt_server.tools import ToolDescription
 
@@ -143,14 +148,12 @@ class PromptedTurn:
         return Named(reference=previous.session_id, may_create=False)
 
     async def prompt(self, new: NewPrompt) -> Receipt:
-        tail = new_messages(new.messages)
-        texts = [each.text for each in tail if isinstance(each, UserMessage)]
         prompt = Prompt(
-            text="\n\n".join(texts),
+            text="",
+            messages=await self._given(new.messages),
             model=new.model,
             options=new.options,
             metadata=new.metadata,
-            attachments=await self._upload(tail),
             message_id=self._message_id,
             body_sha256=new.body_sha256,
             system=system_text(new.messages) or None,
@@ -161,27 +164,48 @@ class PromptedTurn:
                 for tool in new.tools
             ),
             offer=self._offer,
-            results=tuple(
-                ToolResult(tool_call_id=each.call_id, result=each.text)
-                for each in tail
-                if isinstance(each, CallResult)
-            ),
         )
         receipt = await self._pipe.ask(prompt, Receipt)
         self.reader = TurnReader(self._pipe, receipt.session_id, receipt.turn_id, receipt.seq)
-        if not receipt.duplicate:
-            self.reader.begin_live()
+        if not receipt.duplicate and receipt.session_id == self._pipe.session_id:
+            self.reader.begin_live()  # else it is a fork, to which the reader attaches
         return receipt
 
-    async def _upload(self, messages: Sequence[ClientMessage]) -> tuple[str, ...]:
-        """Stores the files of the messages in the conversation, and returns their ids."""
+    async def _given(self, messages: Sequence[ClientMessage]) -> tuple[GivenMessage, ...]:
+        """The list of messages for the server, which compares it with the record. A list that only
+        refers to earlier answers can't be compared: what comes after them is new. Files are
+        uploaded for the new messages; the record has the others."""
+        listed: list[ClientMessage] = [
+            each for each in messages if not isinstance(each, SystemText)
+        ]
+        new = [*new_messages(listed)]
+        if any(isinstance(each, AssistantMessage) and each.is_reference for each in listed):
+            listed = new
+        earlier = len(listed) - len(new)
+        given: list[GivenMessage] = []
+        for place, message in enumerate(listed):
+            match message:
+                case UserMessage(text=text, files=files):
+                    ids = await self._upload(files) if place >= earlier else ()
+                    given.append(GivenMessage(role="user", content=text, attachments=ids))
+                case AssistantMessage(text=text, calls=calls):
+                    given.append(
+                        GivenMessage(role="assistant", content=text, tool_calls=_given_calls(calls))
+                    )
+                case CallResult(call_id=call_id, text=text):
+                    given.append(GivenMessage(role="tool", content=text, tool_call_id=call_id))
+                case _:
+                    pass
+        return tuple(given)
+
+    async def _upload(self, files: Sequence[ClientFile]) -> tuple[str, ...]:
+        """Stores the files in the conversation, and returns their ids."""
         ids: list[str] = []
-        for message in messages:
-            for file in message.files if isinstance(message, UserMessage) else ():
-                announced = FileMetadata(
-                    filename=file.name, size=len(file.data), content_type=file.content_type
-                )
-                ids.append((await self._pipe.upload(announced, file.data)).file_id)
+        for file in files:
+            announced = FileMetadata(
+                filename=file.name, size=len(file.data), content_type=file.content_type
+            )
+            ids.append((await self._pipe.upload(announced, file.data)).file_id)
         return tuple(ids)
 
     async def next_parts(self) -> list[TurnPart]:
@@ -207,6 +231,13 @@ class PromptedTurn:
                     await self._pipe.ask(Cancel(turn_id=reader.turn_id), Cancelled)
         finally:
             await self._pipe.__aexit__(None, None, None)
+
+
+def _given_calls(calls: Sequence[ClientCall]) -> tuple[GivenCall, ...]:
+    return tuple(
+        GivenCall(id=call.call_id, name=call.name, arguments=call.arguments or "{}")
+        for call in calls
+    )
 
 
 class StoredTurn:

@@ -124,7 +124,7 @@ class ResponseBody(Shape):
             "output_tokens": self.max_output_tokens,
             "schema": self._schema,
             "tool_choice": self._tool_choice,
-            "parallel_tool_calls": self.parallel_tool_calls,
+            "parallel_tool_calls": False if self.parallel_tool_calls is False else None,
             "cut": True if self.truncation == "auto" else None,
         }
         return {name: value for name, value in options.items() if value is not None}
@@ -188,8 +188,10 @@ def read_items(items: Sequence[InputItem], field: str) -> Iterator[ClientMessage
             case "function_call_output" if item.call_id:
                 text, files = _content_of(item.output, f"{param}.output")
                 yield CallResult(call_id=item.call_id, text=text, files=files)
-            case "item_reference" | "reasoning" | "mcp_call":
-                yield AssistantMessage()  # the record has it
+            case "item_reference":
+                yield AssistantMessage(is_reference=True)
+            case "reasoning" | "mcp_call":
+                pass  # the record has it
             case _:
                 what = f"items of type {item.type[:40]!r} are not accepted, or lack a field"
                 raise refused(f"{param}.type", what)

@@ -36,7 +36,6 @@ from nplt_gateway.which_conversation import (
     of_retries,
 )
 from nplt_protocol import JsonObject, JsonValue, RequestError
-from nplt_server.providers import check_options
 
 _PARAMS: Final = {
     "options.schema": "text.format",
@@ -76,7 +75,7 @@ async def _create(call: ApiRequest, body: ResponseBody, digest: str) -> Response
     previous = None if named is not None else _previous(body)
     if named is None and previous is None:
         named = foreign_chat(call, cache_key=body.prompt_cache_key) or of_retries(call)
-    await check_options(body.options)
+    await call.check_options(body.model, body.options)
     request: dict[str, JsonValue] = {
         "instructions": body.instructions,
         "previous_response_id": body.previous_response_id,

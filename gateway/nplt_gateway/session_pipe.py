@@ -181,6 +181,11 @@ class SessionPipe:
     def message_bytes_max(self) -> int:
         return self._server.wire_limits.message_bytes_max
 
+    @property
+    def session_id(self) -> str | None:
+        """The conversation that the session is in."""
+        return self._session.current_id
+
     def enter_fresh(self) -> None:
         """Attaches to a conversation that is created with its first prompt."""
         self._session.enter_fresh()

@@ -237,9 +237,58 @@ def test_an_instruction_is_stored_and_changed(
     assert (said, kinds.count("model_input")) == (["be brief", "be long"], 3)
 
 
-def test_a_prompt_that_is_too_large_is_refused(url: str) -> None:
-    answer = complete(f"{url}c/large/", "x" * 2_000_000)
-    assert (answer.status, answer.error["code"]) == (413, "too_large")
+def _chat(*texts: str) -> list[dict[str, str]]:
+    """A history in which each prompt was echoed, and a last prompt."""
+    messages = []
+    for text in texts:
+        messages += [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
+    return messages[:-1]
+
+
+def test_a_history_that_extends_the_record_adds_what_is_new(
+    url: str, contents: Callable[[str], list[str]]
+) -> None:
+    answer = complete(f"{url}c/extended/", "", messages=_chat("one", "two"))
+    session_id = answer.headers["x-nplt-conversation"]
+    assert contents(session_id) == ["one", "one", "two", "two"]
+    complete(f"{url}c/extended/", "", messages=_chat("one", "two", "three"))
+    assert contents(session_id) == ["one", "one", "two", "two", "three", "three"]
+
+
+def test_a_changed_prompt_of_the_same_client_replaces_the_turns_from_there(
+    url: str, contents: Callable[[str], list[str]]
+) -> None:
+    for texts in (("one",), ("one", "two"), ("one", "two", "three"), ("one", "other")):
+        answer = complete(f"{url}c/edited/", "", messages=_chat(*texts))
+    session_id = answer.headers["x-nplt-conversation"]
+    assert contents(session_id) == ["one", "one", "other", "other"]
+
+
+def test_a_turn_that_the_client_never_received_is_skipped_in_comparing(
+    url: str, shared_server: ServerProcess, connect: Connect, contents: Callable[[str], list[str]]
+) -> None:
+    session_id = complete(f"{url}c/shared/", "one").headers["x-nplt-conversation"]
+    terminal = connect(shared_server)
+    terminal.hello({"session_id": session_id})
+    terminal.ask("typed")
+    again = complete(f"{url}c/shared/", "", messages=_chat("one", "two"))
+    assert again.headers["x-nplt-conversation"] == session_id
+    assert contents(session_id) == ["one", "one", "typed", "typed", "two", "two"]
+
+
+def test_a_history_that_would_remove_the_turn_of_a_terminal_forks(
+    url: str, shared_server: ServerProcess, connect: Connect, contents: Callable[[str], list[str]]
+) -> None:
+    session_id = complete(f"{url}c/forked/", "one").headers["x-nplt-conversation"]
+    terminal = connect(shared_server)
+    terminal.hello({"session_id": session_id})
+    terminal.ask("typed")
+    other = complete(f"{url}c/forked/", "", messages=_chat("changed"))
+    assert other.headers["x-nplt-conversation"] == session_id  # no answer in it: all is new
+    other = complete(f"{url}c/forked/", "", messages=_chat("another", "two"))
+    assert other.json["choices"][0]["message"]["content"] == "two"
+    assert other.headers["x-nplt-conversation"] != session_id
+    assert contents(session_id)[:4] == ["one", "one", "typed", "typed"]
 
 
 def test_a_request_repeated_with_its_idempotency_key_runs_once(

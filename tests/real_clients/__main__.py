@@ -289,9 +289,9 @@ def main() -> int:
         print(f"no such client: {', '.join(unknown)} (there are {', '.join(CLIENTS)})")
         return 2
     failures = 0
-    providers = {"providers": [_OFFLINE, _EDITING]}
+    providers: dict[str, object] = {"providers": [_OFFLINE, _EDITING]}
     with tempfile.TemporaryDirectory(prefix="nplt-clients-") as scratch:
-        stored = {**providers, "http": {"store_unstored": True}}
+        stored: dict[str, object] = {**providers, "http": {"store_unstored": True}}
         servers = {
             key: ServerProcess(Path(scratch) / key, settings=settings).start()
             for key, settings in (("stored", stored), ("usual", providers))
