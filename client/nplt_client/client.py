@@ -176,14 +176,14 @@ class Watch:
     `Client.watch` returns it. Of changes that follow each other before they are read, only the
     last of each conversation is given. When changes were missed, because the connection was lost
     or the reader was slow, the rows that need attention are given again, and so is each row that
-    was given before and is at rest now.
+    was given before and has changed meanwhile.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._changes = client._session.changes()
-        self._unsettled: set[str] = set()
-        """The conversations whose last row needed attention."""
+        self._given: dict[str, int] = {}
+        """The conversations whose rows were given, each with a digest of the last row."""
         self._is_watching = False
 
     def __aiter__(self) -> Watch:
@@ -213,9 +213,8 @@ class Watch:
                 break
             request = replace(request, cursor=cursor)
         self._is_watching = True
-        settled = self._unsettled - found
-        if settled:
-            await self._find_settled(settled)
+        if others := self._given.keys() - found:
+            await self._read_again(others)
 
     async def _begin_again(self) -> None:
         try:
@@ -228,31 +227,32 @@ class Watch:
             await anyio.sleep(_STORE_AWAY_SECONDS)  # the store of the server is away
             self._changes.put(WATCH_LAGGED)
 
-    async def _find_settled(self, session_ids: set[str]) -> None:
-        """Reads the rows of conversations that came to rest while changes were missed."""
-        missing = set(session_ids)
+    async def _read_again(self, missing: set[str]) -> None:
+        """Reads rows that may have changed while changes were missed. Those that changed last are
+        first in the list, so its beginning is enough unless one was deleted."""
         for archived in (False, True):
             request = messages.SessionList(limit=_ROWS_PER_PAGE, archived=archived)
             async for page in self._client._pages(request, messages.SessionRows):
                 for row in page.sessions:
                     if row.session_id in missing:
                         missing.discard(row.session_id)
-                        self._put_settled(row.session_id, "state", row)
+                        if self._given.get(row.session_id) != _digest(row):
+                            self._put(row.session_id, "state", row)
                 if not missing:
                     return
         for session_id in missing:
-            self._put_settled(session_id, "deleted", None)
+            self._put(session_id, "deleted", None)
 
-    def _put_settled(self, session_id: str, what: str, row: messages.SessionRow | None) -> None:
+    def _put(self, session_id: str, what: str, row: messages.SessionRow | None) -> None:
         if session_id not in self._changes:
             change = messages.SessionChanged(session_id=session_id, what=what, row=row)
             self._changes.put(change)
 
     def _note(self, change: messages.SessionChanged) -> None:
-        if change.row is not None and (change.row.state != "idle" or change.row.unread):
-            self._unsettled.add(change.session_id)
+        if change.row is None:
+            self._given.pop(change.session_id, None)
         else:
-            self._unsettled.discard(change.session_id)
+            self._given[change.session_id] = _digest(change.row)
 
     async def aclose(self) -> None:
         """Stops watching."""
@@ -260,6 +260,11 @@ class Watch:
         if self._is_watching and not self._client._session.is_watched:
             with suppress(NpltError):
                 await self._client._call(messages.Watch(watch=False), messages.Watching)
+
+
+def _digest(row: messages.SessionRow) -> int:
+    """Changes with everything that is reported as a change of a row."""
+    return hash(replace(row, last_accessed="", is_current=False, repair=None))
 
 
 class HistoryFields(TypedDict, total=False):
