@@ -388,7 +388,7 @@ async def _open(
             data_dir=directory,
             clock=clock,
             system_message=history.system_message,
-            advertise=settings.cluster.advertise,
+            advertise=settings.advertised,
             levels=levels_of,
             is_server=True,
             waits=waits,

@@ -54,12 +54,15 @@ def user_dir(kind: Literal["config", "data", "state"]) -> Path:
 
 
 def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        ipaddress.ip_address(host)
     except ValueError:
         return False
+    return True
 
 
 def load_named(name: str, setting: str) -> object:
@@ -645,6 +648,16 @@ class Settings(Part):
         return is_loopback(self.listen.host) or self.is_authorized
 
     @property
+    def advertised(self) -> str | None:
+        """The address at which other servers of the cluster reach this one: unless it is set, where
+        it listens."""
+        host, port, cluster = self.listen.host, self.listen.port, self.cluster
+        if cluster.advertise is not None or cluster.secret_file is None:
+            return cluster.advertise
+        is_known = port and not (_is_address(host) and ipaddress.ip_address(host).is_unspecified)
+        return f"{host}:{port}" if is_known else None
+
+    @property
     def is_authorized(self) -> bool:
         """Whether users have tokens and connections use TLS, so that any address is safe."""
         return bool(self.users and self.listen.tls)
@@ -684,8 +697,11 @@ class Settings(Part):
                 for name in self.local_users
                 if name not in known
             ]
-        if self.cluster.secret_file is not None and self.cluster.advertise is None:
-            found.append("cluster.secret_file needs cluster.advertise: the others must find this")
+        if self.cluster.secret_file is not None and self.advertised is None:
+            found.append(
+                "cluster.secret_file needs cluster.advertise, because the others can't find this "
+                "server by port 0 or by an address such as 0.0.0.0"
+            )
         if not self.is_private and not self.insecure:
             found.append(
                 f"listening on {self.listen.host} needs users with tokens and tls, "

@@ -180,3 +180,22 @@ def test_what_the_server_needs_to_listen_is_loaded_without_the_rest() -> None:
         *("platformdirs", "difflib", "openai", "anthropic", "httpx2", "nplt_server.app"),
         *("nplt_protocol.messages", "nplt_protocol.codec", "nplt_protocol.server_connection"),
     }
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertised"),
+    [
+        ({"host": "10.0.0.1", "port": 7000}, "10.0.0.1:7000"),
+        ({"host": "box.example"}, "box.example:9999"),
+        ({"host": "0.0.0.0"}, None),
+        ({"host": "::"}, None),
+        ({"port": 0}, None),
+    ],
+)
+def test_a_server_of_a_cluster_advertises_where_it_listens_unless_that_is_no_address(
+    listen: dict[str, object], advertised: str | None
+) -> None:
+    settings = Settings.model_validate({"listen": listen, "cluster": {"secret_file": "/secret"}})
+    assert settings.advertised == advertised
+    refused = any("needs cluster.advertise" in each for each in settings.mistakes())
+    assert refused is (advertised is None)
