@@ -292,6 +292,8 @@ class TurnProgress:
         if state is None:
             return
         error, reason = entry.get("error"), entry.get("stop_reason")
+        if entry.get("kind") == "tool_results":
+            reason = "tool_calls"
         instead = entry.get("fallback_from")
         if entry.get("kind") == "fault":
             error = {"code": entry.get("code"), "message": entry.get("content")}
@@ -312,7 +314,13 @@ def _ending(entry: JsonObject) -> Ending | None:
     state = entry.get("state")
     if entry.get("kind") == "fault":
         return "failed" if state == "failed" else "interrupted"
-    turn_continues = state == "completed" and (entry.get("tool_calls") or entry.get("rejected"))
+    calls = entry.get("tool_calls")
+    called = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    if entry.get("kind") == "tool_results":  # the client brings the others with a later prompt
+        return "completed" if any(one.get("status") == "pending" for one in called) else None
+    # A call that the client runs does not keep the turn going.
+    has_own_calls = not all(call.get("by_client") for call in called)
+    turn_continues = state == "completed" and (has_own_calls or entry.get("rejected"))
     if entry.get("kind") != "model_output" or turn_continues:
         return None
     match state:

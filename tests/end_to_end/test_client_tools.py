@@ -35,6 +35,9 @@ from tests.support.scripted_vendor import (
 from tests.support.server_process import ServerProcess
 from tests.support.server_thread import serving
 
+from nplt_protocol.messages import EntryAdded
+from nplt_protocol.resume import TurnProgress
+
 Json = dict[str, Any]
 READ: Json = {
     "name": "read_file",
@@ -200,6 +203,24 @@ def test_the_call_waits_for_its_client_across_kills_and_clean_restarts(tmp_path:
             assert finished["state"] == "completed"
             assert shown(server)[-1] == ("tool", "hello")
         running.terminate()
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_the_library_knows_that_the_turn_is_over_when_it_comes_back(
+    tmp_path: Path, calls: int
+) -> None:
+    """TURN_FINISHED is derived from the entry that ended the turn."""
+    both = (("call_a", "read_file", "{}"), ("call_b", "now", "{}"))[:calls]
+    with talking(tmp_path, chat_calls(*both)) as (client, _):
+        play(client, {"text": "Look.", "tools": [READ]})
+        session_id = client.request(HISTORY_REQUEST, {}).json["session_id"]
+        turn = TurnProgress()
+        entries = client.request(HISTORY_REQUEST, {"view": "entries", "limit": 100}).json
+        for entry in entries["messages"]:
+            if entry.get("turn_id"):
+                turn.apply(EntryAdded(session_id=session_id, turn_id=entry["turn_id"], entry=entry))
+        assert turn.end is not None
+        assert (turn.end.state, turn.end.stop_reason) == ("completed", "tool_calls")
 
 
 def test_a_fork_at_the_call_takes_its_own_result(tmp_path: Path) -> None:

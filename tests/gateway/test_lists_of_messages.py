@@ -58,6 +58,17 @@ class Client:
             page = await pipe.ask(request, messages.HistoryPage)
         return [(str(one["role"]), str(one["content"])) for one in page.messages]
 
+    async def upload(self, name: str) -> str:
+        async with SessionPipe(self._server, "local", client="r", address="127.0.0.1") as pipe:
+            await pipe.ask(messages.Attach(session_id="chat", create=True), messages.Attached)
+            announced = messages.FileMetadata(filename=name, size=5)
+            return (await pipe.upload(announced, b"hello")).file_id
+
+    async def download(self, session_id: str, file_id: str) -> bytes:
+        async with SessionPipe(self._server, "local", client="r", address="127.0.0.1") as pipe:
+            wanted = messages.FileGet(file_id=file_id, session_id=session_id)
+            return (await pipe.ask(wanted, messages.FilePiece)).data
+
     async def type_in_terminal(self, text: str) -> None:
         """A prompt that does not come by HTTP."""
         pipe = SessionPipe(self._server, "local", client="chat", address="127.0.0.1")
@@ -147,6 +158,22 @@ async def test_an_edit_before_turns_of_others_goes_to_a_fork(tmp_path: Path, oth
         assert receipt.session_id != "chat"
         assert await client.record() == turns("one", "two", "aside")
         assert await client.record(receipt.session_id) == turns("one", "zwei")
+
+
+async def test_a_fork_has_the_files_of_the_messages_that_are_new(tmp_path: Path) -> None:
+    async with running(tmp_path) as server:
+        client = Client(server)
+        first = await client.upload("a.txt")
+        await client.send(GivenMessage(role="user", content="one", attachments=(first,)))
+        await client.send(*echoed("one", "two"))
+        await client.type_in_terminal("aside")
+        new = await client.upload("b.txt")
+        files = (first, new)
+        edited = GivenMessage(role="user", content="zwei", attachments=files)
+        receipt = await client.send(*echoed("one", "two")[:2], edited)
+        assert receipt.session_id != "chat"
+        for file_id in files:
+            assert await client.download(receipt.session_id, file_id) == b"hello"
 
 
 async def test_a_changed_answer_goes_to_a_fork(tmp_path: Path) -> None:

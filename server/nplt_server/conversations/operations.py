@@ -7,11 +7,14 @@ either exists as a whole or does not exist.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import anyio
+import anyio.to_thread
+from msgspec.structs import replace
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
@@ -27,9 +30,11 @@ from nplt_server.conversations.conversation import Conversation, drafted_rollbac
 from nplt_server.conversations.refusals import release
 from nplt_server.conversations.services import Services
 from nplt_server.conversations.session_manager import SessionManager
+from nplt_storage.attachments import end_copy, link_attachments
 from nplt_storage.copying import NewFork
 from nplt_storage.copying import fork as copy_beginning
 from nplt_storage.entries import (
+    UNSTAMPED,
     AttachmentEntry,
     ModelSwitchedEntry,
     RenamedEntry,
@@ -208,6 +213,26 @@ async def fork(
             path = services.files.path_of(new.session_id, each.file_id)
             await services.kept_files.keep(new.session_id, each.file_id, path, size=each.size)
         return SessionCreated(session_id=new.session_id, name=called)
+
+
+async def copy_files(source: Conversation, target: Conversation, file_ids: Collection[str]) -> None:
+    """Gives another conversation of the same user those files that it does not have."""
+    held = {each.file_id for each in target.history.entries if isinstance(each, AttachmentEntry)}
+    wanted = [
+        entry
+        for entry in source.history.entries
+        if isinstance(entry, AttachmentEntry) and entry.file_id in file_ids
+    ]
+    entries = [entry for entry in wanted if entry.file_id not in held]
+    if not entries:
+        return
+    directory = source.services.files.directory
+    missing = await link_attachments(directory, source.session_id, target.session_id, entries)
+    for entry in entries:
+        if entry.file_id not in missing:
+            await target.append_entry(replace(entry, seq=0, id="", timestamp=UNSTAMPED))
+    end = partial(end_copy, directory, target.session_id, is_there=True)
+    await anyio.to_thread.run_sync(end)
 
 
 OVER_THE_WIRE: Final = InOneGo(bytes_max=4 * 1024 * 1024, values_max=400_000, messages_max=20_000)

@@ -47,7 +47,9 @@ async def prompt(session: Session, request: messages.Prompt, pending: PendingRep
         await conversation.accept(request, receipt=send_receipt)
     except ForkNeeded as fork:
         is_foreign = True
-        conversation = await _fork(session, conversation, fork.at_seq)
+        original, conversation = conversation, await _fork(session, conversation, fork.at_seq)
+        files = {file_id for message in fork.new for file_id in message.attachments}
+        await operations.copy_files(original, conversation, files)
         request = replace(request, messages=fork.new)
         await conversation.accept(request, receipt=send_receipt, compares=False)
 
