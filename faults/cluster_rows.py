@@ -289,6 +289,8 @@ def failover(plan: Plan) -> list[Result]:
     there = {entry.get("message_id") for entries in records.values() for entry in entries}
     gone = [receipt for receipt in crowd.acknowledged if receipt.message_id not in there]
     today = f"failover in {over - began:.1f} s, {len(gone)} acknowledged prompts lost with it"
+    if crowd.ends["failed"]:
+        complaints.append(f"{crowd.ends['failed']} turns were told to have failed")
     promised = Promised(number="FAILOVER", what="Sentinel fails over")
     return [promised.judged(complaints, f"{today}; {figures(crowd)}")]
 

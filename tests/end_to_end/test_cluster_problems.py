@@ -95,6 +95,7 @@ def test_check_warns_of_a_redis_that_keeps_nothing_or_is_away(
     redis.call("CONFIG", "SET", "appendonly", "no")
     checked = check(tmp_path, redis.url)
     assert (checked.returncode, checked.stdout) == (0, "the settings are fine\n")
+    assert checked.stderr.count("this Redis keeps nothing when it stops") == 1
     assert "warning: history team: this Redis keeps nothing when it stops" in checked.stderr
     redis.kill()
     checked = check(tmp_path, redis.url)

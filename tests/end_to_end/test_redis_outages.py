@@ -196,14 +196,15 @@ def test_a_turn_killed_while_redis_is_away_is_reported_finished_once_after_the_r
     assert by_turn[second["turn_id"]]["state"] == "completed"
 
 
+@pytest.mark.parametrize("outage", [down, hanging])
 def test_a_server_stops_in_time_while_redis_is_away_and_the_turn_ends_at_the_next_start(
-    server: ServerProcess, redis: RedisServer
+    server: ServerProcess, redis: RedisServer, outage: Outage
 ) -> None:
     with RawClient(server.port) as client:
         client.hello()
         receipt = client.request(PROMPT, {"text": WORDS, "model": "slow/echo"}).json
         client.event(TEXT_DELTA)
-        with down(redis):
+        with outage(redis):
             wait_for_storage(client)
             began = time.monotonic()
             assert server.terminate() == 0

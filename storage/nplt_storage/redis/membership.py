@@ -81,17 +81,16 @@ class Membership:
         """Announces this server until `close`."""
         self._own = replace(self._own, version=note.version, secret=note.secret)
         self.refresh(announces=True)
+        self._log_problems()
         self._thread = Thread(target=self._work, name="redis members", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """Checks whether this server can use this Redis, and logs what an operator should change.
-        Raises `StorageUnavailable`."""
+        """Raises `StorageUnavailable` if this server can't use this Redis."""
         if refused := [each.says for each in self.examined.problems if each.refuses]:
             raise StorageUnavailable("; ".join(refused))
         try_commands(self._connection)
         self._check_address()
-        self._log_problems()
 
     def _check_address(self) -> None:
         """Raises `StorageUnavailable` if another server that is alive has this one's address. A
@@ -202,4 +201,4 @@ class Membership:
 
 def _place_of(member: Member) -> str:
     address = f" at {member.address}" if member.address else ""
-    return f"{member.host}{address}, process {member.pid},".rstrip(",")
+    return f"{member.host}{address} (process {member.pid})"
