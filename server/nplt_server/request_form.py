@@ -42,7 +42,7 @@ class RequestForm(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def changed(self, change: RequestForm | None) -> RequestForm:
         """This form with everything that `change` says."""
-        if change is None:
+        if change is None or change == _NO_CHANGE:
             return self
         said = {
             name: value
@@ -88,3 +88,6 @@ _WORDS: Final = {
     "without_system_role": "no system role",
     "without_schema": "no schemas",
 }
+
+
+_NO_CHANGE: Final = RequestForm()

@@ -190,7 +190,6 @@ class VendorClient(ABC):
                     yield delta
                 return
             events = SseParser()
-            was_silent = True
             while not parser.is_done:
                 chunk = await response.read(deadline())
                 if not chunk:
@@ -200,12 +199,6 @@ class VendorClient(ABC):
                         yield delta
                     if parser.is_done:
                         break
-                if was_silent and parser.has_spoken:
-                    # The first token is on its way before the next is waited for, which
-                    # takes as long: one tick to merge it with others, one to write it.
-                    was_silent = False
-                    await asyncio.sleep(0)
-                    await asyncio.sleep(0)
         except ProviderError as failure:
             words = failure.vendor or VendorWords()
             told = VendorError(code=words.code, param=words.param, message=words.message)
