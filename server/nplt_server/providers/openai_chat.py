@@ -100,13 +100,13 @@ class ChatParser(AnswerParser):
         choice = object_of(choices[0]) if isinstance(choices, list) and choices else {}
         delta = object_of(choice.get("delta"))
         for field in ("reasoning_content", "reasoning"):
-            if thought := text_of(delta.get(field)):
+            if field in delta and (thought := text_of(delta[field])):
                 self._reasoning_field = field
                 yield ReasoningPiece(text=thought)
                 break  # some servers send both, the same twice
         if text := text_of(delta.get("content")):
             yield TextPiece(text=text)
-        if refusal := text_of(delta.get("refusal")):
+        if "refusal" in delta and (refusal := text_of(delta["refusal"])):
             self._refused = True
             yield TextPiece(text=refusal)
         if isinstance(calls := delta.get("tool_calls"), list):
