@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from openai import OpenAI
 from tests.conftest import Connect
 from tests.gateway.http_client import Answer, connect, request
-from tests.support.raw_client import ATTACH, ENTRY, HISTORY_REQUEST, TEXT_DELTA, TURN_FINISHED
+from tests.support.raw_client import (
+    APPROVAL,
+    APPROVAL_REQUEST,
+    ATTACH,
+    ENTRY,
+    HISTORY_REQUEST,
+    TEXT_DELTA,
+    TURN_FINISHED,
+)
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
@@ -323,3 +332,20 @@ def test_a_response_repeated_with_its_key_is_the_same_response(url: str) -> None
         request(f"{url}v1/responses", "POST", body=body, headers=key).json["id"] for _ in range(2)
     }
     assert len(ids) == 1
+
+
+def test_an_approval_is_asked_at_a_terminal_and_denied_without_one(
+    start_server: Start, connect: Connect
+) -> None:
+    server = start_server(tools={"now": "ask"})
+    headers = {"x-nplt-tools": "server"}
+    alone = complete(f"{server.http_url}c/asking/", "!tool now {}", headers)
+    assert "20" not in alone.json["choices"][0]["message"]["content"]
+    terminal = connect(server)
+    terminal.hello({"session_id": "asking"})
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(complete, f"{server.http_url}c/asking/", "!tool now {}", headers)
+        asked = terminal.event(APPROVAL_REQUEST).json
+        terminal.request(APPROVAL, {"approval_id": asked["approval_id"], "decision": "allow"})
+        content = answer.result(30).json["choices"][0]["message"]["content"]
+    assert "20" in content

@@ -29,7 +29,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 TURNS = ("turn one", "turn two", "turn three")
 SECONDS_MAX = 180
 _PACKAGES = {
-    "sdk": ["openai==3.51.0", "llm==0.36"],
+    "sdk": ["openai==3.51.0", "llm==0.36", "openresponses-types==2.4.0"],
     "langchain": ["langchain-openai==1.7.3", "langchain-core==1.7.2"],
     "pydantic-ai": ["pydantic-ai-slim[openai]==2.62.0"],
     "aider": ["aider-chat==0.86.2"],
@@ -199,6 +199,7 @@ CLIENTS: dict[str, Client] = {
     "pydantic-ai-responses": _python("pydantic-ai", "pydantic_chat.py", RESPONSES="1"),
     "ai-sdk": _node("ai_sdk.mjs"),
     "ai-sdk-responses": _node("ai_sdk.mjs", RESPONSES="1"),
+    "open-responses": _python("sdk", "openresponses.py"),
     "aider": _aider,
     "codex": _codex,
     "opencode": _opencode,
@@ -208,6 +209,8 @@ AGENTS = ("codex", "opencode", "continue")
 """They edit files with tools of their own."""
 UNSTORED = ("llm-responses", "codex")
 """They send `store: false`."""
+VALIDATORS = ("open-responses",)
+"""They check the shapes of what they receive."""
 RESHAPES = ("aider",)
 """They add to the texts of the user, or change what they sent before."""
 
@@ -273,6 +276,10 @@ def nothing_recorded(place: Place, client: Client) -> None:
         raise Failed(f"recorded {[each['content'] for each in place.messages()]}")
 
 
+def finds_valid_shapes(place: Place, client: Client) -> None:
+    client(place, "offline/echo", TURNS)
+
+
 def edits_a_file(place: Place, client: Client) -> None:
     path = place.directory / "note.txt"
     client(place, "editing/model", [f"EDIT {path}"])
@@ -298,9 +305,8 @@ def main() -> int:
         }
         try:
             for name in names:
-                checks: list[tuple[Callable[[Place, Client], None], str]] = [
-                    (three_turns, "stored")
-                ]
+                first = finds_valid_shapes if name in VALIDATORS else three_turns
+                checks = [(first, "stored")]
                 checks += [(nothing_recorded, "usual")] if name in UNSTORED else []
                 checks += [(edits_a_file, "stored")] if name in AGENTS else []
                 for number, (check, key) in enumerate(checks):

@@ -1,0 +1,79 @@
+"""Responses at several servers over one Redis: a stream is resumed at any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from tests.end_to_end.test_relay import Cluster
+from tests.support.redis_server import RedisServer
+from tests.support.server_process import ServerProcess
+
+TEXT = " ".join(f"word{number}" for number in range(40))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    redis = RedisServer(tmp_path / "redis", appendfsync="always").start()
+    cluster = Cluster(tmp_path, redis)
+    yield cluster
+    cluster.end()
+    redis.kill()
+
+
+def client_of(server: ServerProcess) -> OpenAI:
+    return OpenAI(base_url=f"{server.http_url}v1", api_key="any", max_retries=0, timeout=60)
+
+
+def begin(server: ServerProcess) -> tuple[list[Any], str]:
+    """The first events of a stream that is then cut, up to the first piece of text."""
+    events: list[Any] = []
+    with client_of(server) as client:
+        stream = client.responses.create(model="slow/echo", input=TEXT, stream=True)
+        for event in stream:
+            events.append(event)
+            if event.type == "response.output_text.delta":
+                break
+        stream.close()
+    return events, events[0].response.id
+
+
+def resume(server: ServerProcess, response_id: str, events: list[Any]) -> list[Any]:
+    with (
+        client_of(server) as client,
+        client.responses.retrieve(
+            response_id, stream=True, starting_after=events[-1].sequence_number
+        ) as stream,
+    ):
+        return [*events, *stream]
+
+
+def text_of(events: list[Any]) -> str:
+    return "".join(each.delta for each in events if each.type == "response.output_text.delta")
+
+
+def test_a_running_response_is_resumed_at_another_server(cluster: Cluster) -> None:
+    owner, other = cluster.start("one"), cluster.start("two")
+    begun, response_id = begin(owner)
+    events = resume(other, response_id, begun)
+    numbers = [event.sequence_number for event in events]
+    assert numbers == sorted(set(numbers))
+    assert (events[-1].type, text_of(events)) == ("response.completed", TEXT)
+    with client_of(other) as client:
+        assert client.responses.retrieve(response_id).output_text == TEXT
+
+
+def test_a_response_is_resumed_at_another_server_after_its_owner_was_killed(
+    cluster: Cluster,
+) -> None:
+    owner, other = cluster.start("one"), cluster.start("two")
+    begun, response_id = begin(owner)
+    owner.kill()
+    events = resume(other, response_id, begun)
+    shown = text_of(events)
+    assert events[-1].type == "response.incomplete"
+    assert events[-1].response.output_text == shown
+    assert TEXT.startswith(shown)
