@@ -275,14 +275,30 @@ async def test_the_status_line_counts_other_conversations_and_ctrl_t_goes_to_the
         assert "running" in shown
 
 
+@pytest.mark.parametrize(("key", "status"), [("ctrl+y", "success"), ("ctrl+d", "skipped")])
+async def test_a_tool_call_of_another_conversation_is_decided_in_the_list(
+    url: str, tmp_path: Path, key: str, status: str
+) -> None:
+    async with nplt_client.connect(url) as other, chat_at(url, tmp_path) as app:
+        pilot = app.pilot  # type: ignore[attr-defined]
+        await other.new("asks")
+        async with other.ask("!tool now {}") as turn:
+            await until(pilot, lambda: "elsewhere 1 asks" in screen_text(app))
+            await pilot.press("ctrl+l")
+            await until(pilot, lambda: "It asks to run now {}" in screen_text(app))
+            await pilot.press(key)
+            async for _ in turn:
+                pass
+        assert [each["status"] for each in turn.tool_calls] == [status]
+
+
 async def test_what_a_chat_shows_to_its_end_is_read(url: str, tmp_path: Path) -> None:
     async with nplt_client.connect(url) as other, chat_at(url, tmp_path) as app:
         pilot, here = app.pilot, app.session.client  # type: ignore[attr-defined]
         watch = other.watch()
         await until(pilot, lambda: "● online" in screen_text(app))
         app.submit("hello")
-        row = await seen_by(watch, here.session_id, state="idle", unread=0)
-        assert row.head_seq > 0
+        await seen_by(watch, here.session_id, state="idle", unread=0, message_count=2)
 
         await other.new("earlier")
         await other.ask_text("hello")

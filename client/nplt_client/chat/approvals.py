@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from nplt_client.client import Client
 from nplt_client.errors import NpltError, RequestRefused
-from nplt_client.render.text import safe_json, safe_line, shorten
+from nplt_client.render.text import objects_in, safe_json, safe_line, shorten, word_in
+from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_protocol.messages import ApprovalRequest
 
 LINE_WIDTH_MAX = 2_000
@@ -68,6 +69,42 @@ def approval_wanted(request: ApprovalRequest, *, is_mine: bool = False) -> Appro
         line=f"{line} {cut}".rstrip(),
         tool_call_id=request.tool_call_id or "",
         is_mine=is_mine,
+    )
+
+
+_ENTRIES_READ = 50
+
+
+async def pending_approval(client: Client, session_id: str) -> ApprovalWanted | None:
+    """Reads the first tool call that a conversation asks about, without attaching to it."""
+    facts = await client.history(
+        _ENTRIES_READ, session_id=session_id, view="entries", roles=("system",)
+    )
+    asked: dict[str, JsonObject] = {}
+    for entry in facts.messages:
+        if entry.get("kind") == "approval":
+            approval_id = word_in(entry, "approval_id")
+            asked.pop(approval_id, None)
+            if entry.get("state") == "asked":
+                asked[approval_id] = entry
+    if not asked:
+        return None
+    approval_id, entry = next(iter(asked.items()))
+    page = await client.history(_ENTRIES_READ, session_id=session_id)
+    arguments: JsonValue = None
+    for message in page.messages:
+        for call in objects_in(message.get("tool_calls")):
+            if call.get("tool_call_id") == entry.get("tool_call_id"):
+                arguments = call.get("arguments")
+    return approval_wanted(
+        ApprovalRequest(
+            session_id=session_id,
+            approval_id=approval_id,
+            turn_id=word_in(entry, "turn_id"),
+            tool_name=word_in(entry, "tool_name"),
+            arguments=arguments if isinstance(arguments, dict) else {},
+            expires_at=word_in(entry, "expires_at"),
+        )
     )
 
 

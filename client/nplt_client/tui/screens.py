@@ -21,6 +21,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import WorkType
 
+from nplt_client.chat.approvals import ApprovalWanted, pending_approval
 from nplt_client.client import Client
 from nplt_client.errors import NpltError
 from nplt_client.render.reports import row_flags, unread_words
@@ -43,6 +44,8 @@ class SearchInput(Input):
         Binding("ctrl+n", "screen.rename", "Rename", show=False),
         Binding("ctrl+x", "screen.delete", "Delete", show=False),
         Binding("ctrl+z", "screen.undelete", "Bring back", show=False),
+        Binding("ctrl+y", "screen.decide(True)", "Allow", show=False),
+        Binding("ctrl+d", "screen.decide(False)", "Deny", show=False),
     ]
 
     async def _on_key(self, event: Key) -> None:
@@ -351,6 +354,8 @@ class SessionPicker(PickerScreen):
         self._first_wanted = wanted
         self._inside: dict[str, SearchHit] = {}
         self._previews: dict[tuple[str, int], Sequence[JsonObject]] = {}
+        self._questions: dict[str, ApprovalWanted] = {}
+        """The tool calls that conversations ask about, once they are shown."""
         self._renaming: str | None = None
         self._deleting: str | None = None
         self._deleted: list[SessionRow] = []
@@ -387,6 +392,9 @@ class SessionPicker(PickerScreen):
             return ""
         if key == self._deleting:
             return f"it is {safe_line(row.state)}: Ctrl+X once more deletes it anyway"
+        if (wanted := self._questions.get(key)) is not None:
+            asked = f"{wanted.tool_name} {wanted.line}"
+            return f"It asks to run {shorten(asked, 400)}\nCtrl+Y allows it · Ctrl+D denies it"
         hit, seq = self._inside.get(key), self.seq_found_in(key)
         about = f"… {safe_line(hit.snippet, 160)}" if hit else safe_line(row.preview, 200)
         if self.has_class("-small"):
@@ -448,6 +456,28 @@ class SessionPicker(PickerScreen):
         self._previews[key, seq] = shown_messages
         if self.is_open and self.marked == key:
             super().show_details(key)
+
+    # Deciding about a tool call
+
+    async def _load_question(self, key: str) -> None:
+        try:
+            wanted = await pending_approval(self._client, key)
+        except NpltError:
+            return  # the row shows that it asks
+        if wanted is not None:
+            self._questions[key] = wanted
+            if self.is_open and self.marked == key:
+                super().show_details(key)
+
+    def action_decide(self, allow: bool) -> None:
+        """Decides about the tool call that is shown; one that is not shown can't be decided."""
+        self.catch_up()
+        if (key := self.marked) is not None and key in self._questions:
+            self.run_worker(self._attempt(self._decide(key, self._questions.pop(key), allow)))
+
+    async def _decide(self, key: str, wanted: ApprovalWanted, allow: bool) -> None:
+        await self._client.approve(wanted.approval_id, allow=allow)
+        self._sessions[key] = replace(self._sessions[key], state="running")
 
     # Renaming and deleting
 
@@ -526,6 +556,10 @@ class SessionPicker(PickerScreen):
             # A function, not a coroutine: that could be cancelled before its first step.
             loading: WorkType[None] = partial(self._load_preview, key, seq)
             self.run_worker(loading, exclusive=True, group="preview")
+        row = self._sessions.get(key)
+        if row is not None and row.state == "asking" and key not in self._questions:
+            asking: WorkType[None] = partial(self._load_question, key)
+            self.run_worker(asking, exclusive=True, group="question")
 
     def seq_found_in(self, key: str) -> int:
         """The seq of the message that matched in that conversation; 0 if none did."""
