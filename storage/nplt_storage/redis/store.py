@@ -95,6 +95,7 @@ log = logging.getLogger(__name__)
 
 _ROW_FIELDS: Final = ("row", "accessed", "damaged")
 _ROWS_AT_ONCE: Final = 200
+_SEARCHED_AT_ONCE: Final = 20
 _COUNTED_AT_ONCE: Final = 1000
 _REPAIRS_MAX: Final = 3
 """The number of repairs of one part of a list while others write to it."""
@@ -725,14 +726,23 @@ class RedisStore:
     def _entries_of(
         self, user: str, unreached: set[str]
     ) -> Iterator[tuple[ConversationRow, Entry]]:
-        for row in self._rows(user, unreached=unreached):
-            try:
-                for entry in self._source(row).after(0):
-                    yield row, entry
-            except (redis.ConnectionError, redis.TimeoutError):
-                if not self._connection.is_cluster:
-                    raise
-                unreached.add(row.session_id)
+        """The first lines of many conversations are read in one pipeline."""
+        rows = self._rows(user, unreached=unreached)
+        while some := list(islice(rows, _SEARCHED_AT_ONCE)):
+            sources = [self._source(row) for row in some]
+            keys = [self._keyspace.of(row.session_id).log for row in some]
+            begun = self._connection.ask_each(keys, [each.first_command for each in sources])
+            for row, source, lines in zip(some, sources, begun, strict=True):
+                if isinstance(lines, RedisError):
+                    unreached.add(row.session_id)
+                    continue
+                try:
+                    for entry in source.all(lines):
+                        yield row, entry
+                except (redis.ConnectionError, redis.TimeoutError):
+                    if not self._connection.is_cluster:
+                        raise
+                    unreached.add(row.session_id)
 
     def _rows(
         self,

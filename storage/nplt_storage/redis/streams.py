@@ -7,7 +7,7 @@ script. The temporary keys expire an hour after the last write, in case the proc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -52,6 +52,15 @@ class StreamSource:
     def after(self, seq: int) -> Iterator[Entry]:
         return map(self._decoded, self.lines_after(seq))
 
+    @property
+    def first_command(self) -> tuple[Argument, ...]:
+        """The command that reads the first lines, for a pipeline with those of other sources."""
+        return self._command("XRANGE", 1, self.head_seq, _LINES_AT_FIRST)
+
+    def all(self, begun: Any) -> Iterator[Entry]:
+        """All entries. `begun`: the reply to `first_command`."""
+        return map(self._decoded, self._walk("XRANGE", 1, 1, begun))
+
     def at(self, seq: int) -> Entry | None:
         if not 1 <= seq <= self.head_seq:
             return None
@@ -61,14 +70,19 @@ class StreamSource:
     def lines_after(self, seq: int) -> Iterator[bytes]:
         return self._walk("XRANGE", max(seq, 0) + 1, 1)
 
-    def _walk(self, command: str, start: int, step: int) -> Iterator[bytes]:
+    def _walk(
+        self, command: str, start: int, step: int, begun: Any | None = None
+    ) -> Iterator[bytes]:
         """Yields the lines from `start`. One that is missing below the head is damage, even if all
         are missing: Redis may have evicted them."""
         last = 1 if step < 0 else self.head_seq
         expected = start
         count = _LINES_AT_FIRST
         while (last - expected) * step >= 0:
-            lines = self._read(command, expected, last, count)
+            if begun is None:
+                lines = self._read(command, expected, last, count)
+            else:
+                lines, begun = self._verified(begun), None
             for seq, line in lines:
                 if seq != expected:
                     self._check_missing(expected, seq - step)
@@ -93,7 +107,13 @@ class StreamSource:
             raise self._damaged(f"entry {first} is missing")
 
     def _read(self, command: str, start: int, last: int, count: int) -> list[tuple[int, bytes]]:
-        replies = self._connection.ask(command, self._log, start, last, "COUNT", count)
+        replies = self._connection.ask(*self._command(command, start, last, count))
+        return self._verified(replies)
+
+    def _command(self, command: str, start: int, last: int, count: int) -> tuple[Argument, ...]:
+        return (command, self._log, start, last, "COUNT", count)
+
+    def _verified(self, replies: Any) -> list[tuple[int, bytes]]:
         lines: list[tuple[int, bytes]] = []
         for entry_id, fields in replies:
             seq, line = int(entry_id.partition(b"-")[0]), bytes(fields.get(b"line", b""))
