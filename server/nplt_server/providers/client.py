@@ -178,6 +178,7 @@ class VendorClient(ABC):
         from nplt_server.providers.http_client import HttpFailure
 
         clock = asyncio.get_running_loop().time
+        await self._opened()  # which may take seconds that are not the provider's
         began = clock()
 
         def deadline() -> float:
@@ -252,12 +253,13 @@ class VendorClient(ABC):
     ) -> ProviderError:
         """The failure with the entries it is about and the change of form it asks for, and without
         the key and text of the prompt in the vendor's words."""
+        body = rendered.body
         if failure.vendor is not None:
-            vendor = without_prompt(failure.vendor, rendered.body, self._api_key)
+            vendor = without_prompt(failure.vendor, body, self._api_key)
             failure = replace(failure, vendor=vendor)
         if isinstance(failure, ProviderRefused):
             words = f"{told.kind} {told.code} {told.message}"
-            change = change_for(words, told.param, rendered.body)
+            change = change_for(words, told.param, body)
             return with_entries(replace(failure, change=change), told.message, rendered)
         return failure
 
@@ -277,12 +279,18 @@ class VendorClient(ABC):
 
         if self._open_clients is not None:
             return self._open_clients
+        from nplt_server.providers.http_client import HttpFailure
+
         async with self._opening:
             if self._open_clients is None:
                 try:
                     self._open_clients = await anyio.to_thread.run_sync(open_both)
                 except ImportError:
                     raise ProviderRefused(f"{self.vendor}'s SDK is not installed here") from None
+                except HttpFailure as failure:
+                    raise failure_of_transport(
+                        failure, before_first_token=True, address=self.address
+                    ) from None
             return self._open_clients
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import AsyncIterator
 from importlib import import_module
 from typing import Literal
 
+import httpx2
 import pytest
 from tests.server.providers.openai_stage import (
     CHAT,
@@ -127,6 +129,20 @@ async def test_a_server_that_does_not_begin_is_not_waited_for(
         await asked_over_http(vendors, vendor_api, patience=Patience(first_token_seconds=0.05))
     assert (caught.value.timed_out, caught.value.before_first_token) == (True, True)
     vendors.release()
+
+
+async def test_the_time_to_import_the_sdk_is_not_the_providers(
+    vendors: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = OpenAIClient._open
+
+    def slowly(client: OpenAIClient, http: httpx2.AsyncClient) -> object:
+        time.sleep(3.0)
+        return opened(client, http)
+
+    monkeypatch.setattr(OpenAIClient, "_open", slowly)
+    output = await asked_over_http(vendors, CHAT, patience=Patience(first_token_seconds=2.5))
+    assert output.text == "hello"
 
 
 @BOTH
