@@ -265,6 +265,8 @@ class ModelInputEntry(KnownEntry, frozen=True, kw_only=True):
     """The entry with the tool results that came with the prompt."""
     tools: tuple[ClientTool, ...] = ()
     """The tools that the client runs."""
+    tools_seq: int | None = None
+    """An earlier prompt that brought the same tools; `tools` is empty then."""
     offer: ToolOffering | None = None
     """The tools that the model is offered; `None`: the server's, and those in `tools`."""
     door: Door | None = None

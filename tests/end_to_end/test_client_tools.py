@@ -125,6 +125,52 @@ def test_a_call_of_a_client_tool_ends_the_turn_and_the_next_prompt_brings_its_re
         ]
 
 
+def test_tools_that_come_with_each_prompt_are_stored_once(tmp_path: Path) -> None:
+    other = {**READ, "name": "write_file"}
+    with talking(tmp_path, chat("ok")) as (client, server):
+        for tools in ([READ], [READ], [READ, other], [READ, other], []):
+            play(client, {"text": "hi", "tools": tools, "offer": "client"})
+        entries = messages(client, view="entries")
+        prompts = [each for each in entries if each["kind"] == "model_input"]
+        stored = [(len(each.get("tools", ())), each.get("tools_seq")) for each in prompts]
+        first, third = prompts[0]["seq"], prompts[2]["seq"]
+        assert stored == [(1, None), (0, first), (2, None), (0, third), (0, None)]
+        assert [len(each.get("tools", ())) for each in server.requests] == [1, 1, 2, 2, 0]
+        client.request(REDACT, {"seq": third})
+        play(client, {"text": "hi", "tools": [READ, other], "offer": "client"})
+        assert len(server.requests[-1]["tools"]) == 2
+
+
+def test_a_prompt_that_waited_through_a_restart_has_its_tools(tmp_path: Path) -> None:
+    with vendor(chat("ok")) as server:
+        settings: dict[str, object] = {
+            "providers": [server.provider(), {"id": "offline", "type": "offline"}]
+        }
+        running = ServerProcess(tmp_path / "data", settings=settings).start()
+        with RawClient(running.port) as client:
+            session_id = client.hello()["session_id"]
+            offered = {"tools": [READ], "model": "box/m"}
+            play(client, {"text": "hi", **offered})
+            client.request(PROMPT, {"text": "!slow 600", "model": "offline/echo"})
+            waiting = client.request(PROMPT, {"text": "Look.", **offered}).json
+            assert waiting["state"] == "waiting"
+        running.kill()
+        running.start()
+        with RawClient(running.port) as client:
+            client.hello()
+            client.request(SESSION_SWITCH, {"session_id": session_id})
+            until = [*(one["role"] for one in messages(client))]
+            while until[-1] != "assistant" or until.count("assistant") < 2:
+                client.event(TURN_FINISHED, ENTRY)
+                until = [*(one["role"] for one in messages(client))]
+        running.terminate()
+        offered_names = [
+            [tool["function"]["name"] for tool in request["tools"]] for request in server.requests
+        ]
+        assert all("read_file" in names for names in offered_names)
+        assert len(offered_names) == 2
+
+
 def test_results_may_come_with_a_text(tmp_path: Path) -> None:
     with talking(tmp_path, CALL, chat("ok")) as (client, server):
         play(client, {"text": "Look.", "tools": [READ]})

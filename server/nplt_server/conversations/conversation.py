@@ -154,6 +154,9 @@ class Conversation:
             widgets=services.context.widgets(),
             policy=services.context.rules.policy,
         )
+        self._last_tools: tuple[ConversationHistory, ModelInputEntry] | None = None
+        """The last prompt whose tools were stored with it. A history that is read again may not
+        have them any more."""
         self.context = ContextManager(self.record, self.state, services)
         self.summarizer = Summarizer(self.context, services)
         self.namer = ConversationNamer(self.record, services)
@@ -331,11 +334,25 @@ class Conversation:
                 draft, results = with_messages(replace(draft, results_seq=results_seq), tail)
             if results:
                 draft = replace(draft, results_seq=await self._store_results(results))
-            return await self.record.append(self.state.draft_model_input(draft))
+            return await self._append_prompt(draft)
         except Exception:
             if rollback is not None:
                 await self._redo(rollback)
             raise
+
+    async def _append_prompt(self, draft: ModelInputEntry) -> ModelInputEntry:
+        """Writes the prompt. Clients send the same tools with each prompt, so these are stored
+        once, and later prompts name that entry."""
+        draft = self.state.draft_model_input(draft)
+        if not draft.tools:
+            return await self.record.append(draft)
+        history, known = self.history, self._last_tools
+        if known is not None and known[0] is history and known[1].tools == draft.tools:
+            short = replace(draft, tools=(), tools_seq=known[1].seq)
+            return replace(await self.record.append(short), tools=draft.tools)
+        entry = await self.record.append(draft)
+        self._last_tools = (self.history, entry)
+        return entry
 
     async def _compared(self, prompt: Prompt) -> Difference:
         """Finds what is new in the client's list of messages. Raises `ForkNeeded`."""

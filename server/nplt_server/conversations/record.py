@@ -37,6 +37,7 @@ from nplt_storage.active_entries import ActiveEntries
 from nplt_storage.changes import NO_CHANGES, RowChanges
 from nplt_storage.entries import (
     Entry,
+    ModelInputEntry,
     ModelSwitchedEntry,
     RollbackEntry,
     SystemInstructionEntry,
@@ -346,6 +347,17 @@ class ConversationRecord:
         if self._record is None:
             return None
         return self._record.journal_delta(turn_id, call, kind, text)
+
+    async def with_tools(self, prompt: ModelInputEntry) -> ModelInputEntry:
+        """A stored prompt with the tools that its client runs, which an earlier prompt may have."""
+        seq = prompt.tools_seq
+        if seq is None:
+            return prompt
+        async for batch in self.profile.store.entries(self.session_id, after=seq - 1, through=seq):
+            for entry in batch:
+                if isinstance(entry, ModelInputEntry):
+                    return replace(prompt, tools=entry.tools)
+        return prompt
 
     async def keep_whole(self, result: ToolCallResult) -> ToolCallResult:
         """Stores a result over the size limit as a blob; the entry holds its beginning."""

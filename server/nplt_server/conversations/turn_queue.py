@@ -433,7 +433,7 @@ class TurnQueue:
             if not each.is_interrupted:
                 if each.step is not None:
                     self.approvals.reopen(turn_id, each.step.results)
-                self.add_prompt(each.prompt, each.step)
+                self.add_prompt(await record.with_tools(each.prompt), each.step)
                 continue
             try:
                 await recovery.end_turn(record, tools, recovery.interruption(turn_id))
