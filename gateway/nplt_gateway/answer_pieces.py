@@ -52,6 +52,10 @@ class Answer(Protocol):
         `RequestError` if the answer failed."""
         ...
 
+    def finish(self) -> None:
+        """The client has all of it."""
+        ...
+
     async def close(self) -> None:
         """The client wants no more of it."""
         ...

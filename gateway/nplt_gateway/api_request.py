@@ -14,6 +14,7 @@ from starlette.routing import Route
 from nplt_gateway.access import Access
 from nplt_gateway.bodies import Body, read_json_and_digest
 from nplt_gateway.door import HttpConnection
+from nplt_gateway.retries import SentRequests
 from nplt_protocol import ErrorCode, JsonObject, RequestError
 from nplt_server.app import Server
 from nplt_server.providers import check_options, options_not_taken
@@ -24,6 +25,7 @@ T = TypeVar("T")
 class _Application(Protocol):
     server: Server
     access: Access
+    sent: SentRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class ApiRequest:
     server: Server
     connection: HttpConnection
     user: str
+    sent: SentRequests
+    """The requests that this server has received lately."""
 
     async def body(self, shape: type[Body]) -> tuple[Body, str]:
         """The body, checked, and its digest."""
@@ -71,6 +75,12 @@ class ApiRequest:
         return self.request.headers.get(name, "").strip()
 
     @property
+    def is_repeated(self) -> bool:
+        """Whether OpenAI's library sends it again because its connection broke."""
+        count = self.header("x-stainless-retry-count")
+        return count.isdecimal() and int(count) > 0
+
+    @property
     def client(self) -> str:
         """The program that sent it, by its own name."""
         return self.header("user-agent")[:64] or "http"
@@ -86,6 +96,6 @@ def api_route(method: str, path: str, endpoint: Endpoint) -> Route:
         app: _Application = request.scope["app"]
         connection: HttpConnection = request.scope["state"]["connection"]
         user = await app.access.user_by_token(connection, request.headers)
-        return await endpoint(ApiRequest(request, app.server, connection, user))
+        return await endpoint(ApiRequest(request, app.server, connection, user, app.sent))
 
     return Route(path, serve, methods=[method])

@@ -29,6 +29,7 @@ from nplt_gateway import (
 from nplt_gateway.access import Access, check_framing
 from nplt_gateway.bodies import JsonResponse
 from nplt_gateway.errors import SERVER, ApiError, api_error
+from nplt_gateway.retries import SentRequests
 from nplt_gateway.session_pipe import PipeClosed
 from nplt_gateway.which_conversation import take_name_from_path
 from nplt_protocol import RequestError
@@ -61,6 +62,7 @@ class Application:
     def __init__(self, server: Server, *, has_api: bool = True, has_metrics: bool = True) -> None:
         self.server = server
         self.access = Access(server)
+        self.sent = SentRequests()
         metrics = health.METRICS if has_metrics else ()
         routes = [*health.HEALTH, *metrics, *(API if has_api else ())]
         self._router = Router(routes=routes, redirect_slashes=False, default=_not_found)

@@ -84,6 +84,7 @@ async def create(call: ApiRequest) -> Response:
         turn = PromptedTurn(call)
         try:
             await turn.open()
+            await turn.find_repeated(named, digest)
             await turn.enter(new)
             receipt = await turn.prompt(
                 NewPrompt(
@@ -123,6 +124,7 @@ async def _respond(
     try:
         if not body.stream:
             whole = await call.unless_gone(_whole(rendering, answer))
+            answer.finish()
             await answer.close()
             return JsonResponse(whole, headers=head)
         first: list[AnswerPiece] = []
@@ -147,6 +149,7 @@ async def _stream(
                     break
             pieces = await answer.next_pieces()
         yield DONE
+        answer.finish()
     except (ApiError, RequestError) as error:  # the head is sent
         yield data_event(as_api_error(error, _PARAMS).as_json())
     finally:

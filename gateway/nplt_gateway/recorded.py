@@ -12,6 +12,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Final
 
+import anyio
 from msgspec import Struct
 
 from nplt_gateway.answer_pieces import AnswerPiece, CallPiece, Ended, Reasoning, Text
@@ -29,6 +30,7 @@ from nplt_gateway.client_messages import (
 )
 from nplt_gateway.errors import ApiError
 from nplt_gateway.response_ids import ResponseId
+from nplt_gateway.retries import SentRequest
 from nplt_gateway.session_pipe import PipeClosed, SessionPipe
 from nplt_gateway.turn_reader import Delta, Over, Stored, TurnPart, TurnReader
 from nplt_gateway.which_conversation import IDEMPOTENCY_HEADER, Named
@@ -60,6 +62,8 @@ log = logging.getLogger(__name__)
 
 _PAGE_ENTRIES: Final = 200
 _TOOLS_HEADER: Final = "x-nplt-tools"
+_NOTICE_SECONDS_MAX: Final = 1.0
+"""How long a repeated request waits until the break of the first connection is noticed."""
 _CANCEL_HEADER: Final = "x-nplt-cancel-on-disconnect"
 
 
@@ -106,6 +110,10 @@ class PromptedTurn:
         key = call.header(IDEMPOTENCY_HEADER)
         self._message_id = f"request-{sha256(key.encode()).hexdigest()[:48]}" if key else None
         self._offer: ToolOffering = offer_of(call)
+        self._call = call
+        self._repeated: SentRequest | None = None
+        self._body_key = ""
+        self._sent: SentRequest | None = None
         self._is_open = False
         self.reader: TurnReader | None = None
 
@@ -114,8 +122,31 @@ class PromptedTurn:
         self._is_open = True
         return self._pipe
 
+    async def find_repeated(self, named: Named | None, body_sha256: str) -> bool:
+        """Whether OpenAI's library sends the request again, its first turn is there and the newest
+        of its conversation, and the client did not get all of it. Then this turn is that one."""
+        self._body_key = sha256(f"{named}\n{body_sha256}".encode()).hexdigest()
+        if self._message_id is not None or not self._call.is_repeated:
+            return False
+        first = None
+        with anyio.move_on_after(_NOTICE_SECONDS_MAX):
+            while first is None:
+                first = self._call.sent.to_join(self._call.user, self._body_key)
+                if first is None:
+                    await anyio.sleep(_NOTICE_SECONDS_MAX / 20)
+        if first is None:
+            return False
+        newest = HistoryRequest(session_id=first.session_id, limit=1, roles=("user",))
+        page = await self._pipe.ask(newest, HistoryPage)
+        if not page.messages or page.messages[-1].get("turn_id") != first.turn_id:
+            return False
+        self._repeated, self._message_id = first, first.message_id
+        return True
+
     async def enter(self, named: Named | None) -> None:
         """Attaches the session to that conversation, or to one that the prompt creates."""
+        if self._repeated is not None:
+            named = Named(reference=self._repeated.session_id, may_create=False)
         if named is None:
             self._pipe.enter_fresh()
             return
@@ -148,6 +179,8 @@ class PromptedTurn:
         return Named(reference=previous.session_id, may_create=False)
 
     async def prompt(self, new: NewPrompt) -> Receipt:
+        if self._message_id is None:
+            self._message_id = f"request-{self._call.server.services.new_entry_id()}"
         prompt = Prompt(
             text="",
             messages=await self._given(new.messages),
@@ -166,6 +199,7 @@ class PromptedTurn:
             offer=self._offer,
         )
         receipt = await self._pipe.ask(prompt, Receipt)
+        self._sent = self._call.sent.add(self._call.user, self._body_key, receipt, self._message_id)
         self.reader = TurnReader(self._pipe, receipt.session_id, receipt.turn_id, receipt.seq)
         if not receipt.duplicate and receipt.session_id == self._pipe.session_id:
             self.reader.begin_live()  # else it is a fork, to which the reader attaches
@@ -220,10 +254,16 @@ class PromptedTurn:
     def is_queued(self) -> bool:
         return self.reader is not None and self.reader.is_queued
 
+    def finish(self) -> None:
+        if self._sent is not None:
+            self._sent.finish()
+
     async def close(self) -> None:
         if not self._is_open:
             return
         self._is_open = False
+        if self._sent is not None:
+            self._sent.lose()  # unless it is finished
         try:
             reader = self.reader
             if self._cancels and reader is not None and not reader.is_over:
@@ -255,6 +295,9 @@ class StoredTurn:
     async def open(self) -> None:
         await self._pipe.__aenter__()
         self._is_open = True
+
+    def finish(self) -> None:
+        pass  # it is read again, and not made for this request
 
     async def close(self) -> None:
         if self._is_open:
@@ -327,6 +370,9 @@ class RecordedAnswer:
                 self._add(part, pieces)
             if pieces:
                 return pieces
+
+    def finish(self) -> None:
+        self._turn.finish()
 
     async def close(self) -> None:
         await self._turn.close()

@@ -54,6 +54,9 @@ _PARAMS: Final = {
 class _Turn(Protocol):
     async def next_parts(self) -> list[TurnPart]: ...
 
+    def finish(self) -> None:
+        """The client has all of it."""
+
     async def close(self) -> None: ...
 
 
@@ -89,7 +92,8 @@ async def _create(call: ApiRequest, body: ResponseBody, digest: str) -> Response
     turn = PromptedTurn(call)
     try:
         await turn.open()
-        if previous is not None:
+        repeated = await turn.find_repeated(named, digest)
+        if previous is not None and not repeated:
             named = await _place_after(turn, previous)
         await turn.enter(named)
         receipt = await turn.prompt(
@@ -185,6 +189,7 @@ async def _respond(
         if streams:
             return EventStream(_events(turn, builder, first, after=-1), head)
         whole = await call.unless_gone(_whole(turn, builder, first))
+        turn.finish()
         await turn.close()
         return JsonResponse(whole, headers=head)
     except BaseException:
@@ -208,6 +213,7 @@ async def _events(
             if shown:
                 yield b"".join(named_event(str(event["type"]), event) for event in shown)
             if builder.is_over:
+                turn.finish()
                 return
             parts = await turn.next_parts()
     except (ApiError, RequestError) as error:  # the head is sent

@@ -122,6 +122,9 @@ class UnrecordedAnswer:
         self._changed.notify()
         return pieces
 
+    def finish(self) -> None:
+        pass
+
     async def close(self) -> None:
         self._scope.cancel()
 
@@ -277,6 +280,9 @@ class UnrecordedTurn:
                 case Ended():
                     parts += self._end(piece)
         return parts
+
+    def finish(self) -> None:
+        self._answer.finish()
 
     async def close(self) -> None:
         await self._answer.close()

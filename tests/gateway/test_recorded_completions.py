@@ -326,6 +326,21 @@ def test_a_retry_joins_the_turn_that_still_runs(url: str) -> None:
     assert "".join(delta.get("content", "") for delta in deltas) == "a b c"
 
 
+def test_a_request_that_the_library_repeats_joins_its_turn(
+    url: str, shared_server: ServerProcess, contents: Callable[[str], list[str]]
+) -> None:
+    place, again = f"{url}c/repeated/v1/chat/completions", {"x-stainless-retry-count": "1"}
+    body = {"stream": True, "messages": [{"role": "user", "content": "!slow 1 a b c"}]}
+    _begin_and_leave(url, "repeated", "!slow 1 a b c", {})
+    answer = request(place, "POST", body=body, headers=again)
+    assert answer.body.count(b'"content":"') > 1
+    assert answer.body.strip().endswith(b"[DONE]")
+    assert contents("repeated") == ["!slow 1 a b c", "a b c"]
+    # Its client has the final event now: what comes again is another request.
+    request(place, "POST", body=body, headers=again)
+    assert len(contents("repeated")) == 4
+
+
 def test_a_response_repeated_with_its_key_is_the_same_response(url: str) -> None:
     key, body = {"idempotency-key": "order 3"}, {"model": ECHO, "input": "once"}
     ids = {
