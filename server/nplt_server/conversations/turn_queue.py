@@ -180,7 +180,7 @@ class TurnQueue:
         return len(self._waiting) - 1 + (self._working_on is not None)
 
     def advance(self) -> None:
-        is_ending = self.services.draining or self.is_held or self.record.is_stale
+        is_ending = self.services.draining or self.is_held or self.record.staleness.done()
         if self._working_on is not None or not self._waiting or is_ending:
             return  # the queue is run after the next start, or by the next owner
         item = self._working_on = self._waiting.pop(0)
