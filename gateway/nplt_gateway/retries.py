@@ -58,7 +58,7 @@ class SentRequest:
 class SentRequests:
     clock: Callable[[], float] = monotonic
     _requests: OrderedDict[str, SentRequest] = field(default_factory=OrderedDict)
-    """By turn, in the order in which they were sent."""
+    """The requests by turn, in the order in which they were sent."""
     _by_body: defaultdict[tuple[str, str], set[str]] = field(
         default_factory=lambda: defaultdict(set)
     )

@@ -536,9 +536,9 @@ class SessionRow(Reply, frozen=True, kw_only=True):
     seen_seq: int = sent(0)
     """The last entry that the user has seen; the head, if there is no mark."""
     unread: int = sent(0)
-    """The number of answers after it; 100 stands for more, too."""
+    """The number of answers after it; 100 means 100 or more."""
     running_since: str | None = None
-    """When the turn that is not over could begin."""
+    """The time when the unfinished turn could begin."""
 
 
 class SessionRows(Reply, frozen=True, kw_only=True):

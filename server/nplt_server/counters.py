@@ -16,10 +16,10 @@ from nplt_storage.durations import Durations
 class Counters:
     turns_started: int = 0
     turns_finished: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    """By model and by the state in which the turn ended."""
+    """The turns that ended, by model and final state."""
     turn_seconds: Durations = field(default_factory=Durations)
     tool_calls: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    """By the MCP server that has the tool (empty for the other tools) and by status."""
+    """The calls by MCP server (empty for tools of no MCP server) and status."""
     replays: int = 0
     """How often an attaching client was sent events that it had missed."""
     lagged: int = 0

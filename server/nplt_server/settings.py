@@ -475,7 +475,7 @@ class FileSettings(Part):
 
 
 class HttpSettings(Part):
-    """What is recorded of the requests of OpenAI's clients."""
+    """Settings for recording the requests of OpenAI's clients."""
 
     store_unstored: bool = False
     """Whether requests with `store: false` are recorded too, if they name a conversation."""

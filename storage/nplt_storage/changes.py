@@ -35,8 +35,8 @@ Change: TypeAlias = Literal[
     "seen",
     "entry",
 ]
-"""What has happened to a row. Of several changes that are reported together, the one that
-comes first here is named."""
+"""The kinds of changes of a row. If several are reported together, the first of them in this list
+is named."""
 
 _OF_ENTRY: Final[dict[type[Entry], Change]] = {
     ModelInputEntry: "message",

@@ -200,8 +200,8 @@ class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     asking: tuple[str, ...] = ()
     """The approvals that the running turn waits for."""
     running_since: datetime | None = None
-    """When the first unfinished turn could begin: when its prompt came, or the turn before it
-    ended."""
+    """The time when the first unfinished turn could begin: when its prompt arrived, or the turn
+    before it ended."""
     lost: tuple[int, int] | None = None
     """Entries (first, last) that the file no longer has because an older copy was restored. Only
     the index knows this, until a repair."""

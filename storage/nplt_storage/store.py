@@ -227,7 +227,7 @@ class ConversationStore(Protocol):
 
     @property
     def changes(self) -> RowChanges:
-        """Where the store notes every change of a row."""
+        """The object that the store notifies of every change of a row."""
         ...
 
     async def seen(self, session_ids: Sequence[str]) -> Mapping[str, int]:

@@ -53,7 +53,7 @@ class Elsewhere:
 
     @property
     def words(self) -> str:
-        """For the status line: `2 running · 1 asks · 3 unread`, or nothing."""
+        """The text for the status line: `2 running · 1 asks · 3 unread`, or nothing."""
         states = Counter(row.state for row in self._others)
         running = sum(states[state] for state in _BUSY)
         counts = (
@@ -77,7 +77,7 @@ class Elsewhere:
 
 
 def _news(before: SessionRow | None, row: SessionRow) -> str:
-    """What a person should know of the change, or nothing."""
+    """The news in a change for a person, or nothing."""
     if row.state == "asking" and (before is None or before.state != "asking"):
         return "waits for your decision"
     if before is None or before.state not in (*_BUSY, "asking"):

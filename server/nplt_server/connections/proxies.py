@@ -28,7 +28,7 @@ _V2_LOCAL: Final = 0x20
 _V2_SIZES: Final = {0x11: (socket.AF_INET, 4), 0x21: (socket.AF_INET6, 16)}
 """The families of TCP, and the bytes of an address in each."""
 _PAUSE_SECONDS: Final = 0.01
-"""Between two looks at a header that is not whole yet."""
+"""The pause before an incomplete header is read again."""
 
 
 class BadHeader(OSError):

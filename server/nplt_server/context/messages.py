@@ -230,7 +230,7 @@ class _Message(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def timestamp(self) -> datetime | None:
-        """When its entry was written; `None` if it shows none."""
+        """The time of its entry; `None` if it shows no entry."""
         entry = self.source.entry
         return None if entry is None else entry.timestamp
 

@@ -24,7 +24,7 @@ from nplt_storage.redis.connection import RedisConnection
 log = logging.getLogger(__name__)
 
 _PING_SECONDS: Final = 5.0
-"""After this time of silence Redis is asked whether it is there, and has as long to reply."""
+"""The silence after which Redis is sent a PING, and the time that it has to reply."""
 _PAUSE_SECONDS: Final = 0.5
 _CHANGES: Final = frozenset(get_args(Change))
 
@@ -40,7 +40,7 @@ class RedisChanges(RowChanges):
         self._followed: dict[str, str] = {}
         """The users by channel."""
         self._confirmed: dict[str, Event] = {}
-        """By channel: set when Redis has confirmed the first subscription."""
+        """Events by channel, set when Redis has confirmed the first subscription."""
         self._pubsub: Any = None
         self._stopped = Event()
         self._thread: Thread | None = None
