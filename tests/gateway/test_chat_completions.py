@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 from openai import OpenAI
-from tests.gateway.http_client import Answer, connect, request
+from tests.gateway.http_client import Answer, connect, read_all, request
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
@@ -214,3 +214,22 @@ def test_a_rate_limited_user_gets_429_with_retry_after(start_server: Start) -> N
     refused = request(url, "POST", body=body, headers=headers)
     assert (refused.status, refused.error["type"]) == (429, "rate_limit_error")
     assert int(refused.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize("place", ["v1", "c/stopped/v1"])
+def test_a_stream_ends_when_the_server_stops(start_server: Start, place: str) -> None:
+    server = start_server(limits={"drain_seconds_max": 1})
+    body = json.dumps(
+        {"stream": True, "messages": [{"role": "user", "content": "!slow 3600 a b c d"}]}
+    )
+    head = (
+        f"POST /{place}/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with connect(server.http_url) as sock:
+        sock.sendall((head + body).encode())
+        assert sock.recv(100).startswith(b"HTTP/1.1 200")
+        assert server.terminate() == 0
+        rest = read_all(sock)
+    assert b"[DONE]" not in rest
+    assert b'"error"' in rest
