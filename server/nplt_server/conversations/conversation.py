@@ -309,8 +309,7 @@ class Conversation:
             replace_from, results_seq = difference.replace_from, difference.results_seq
             given = tuple(difference.new)
         attachments = (*prompt.attachments, *(one for each in given for one in each.attachments))
-        if attachments:
-            await self._check_attachments(attachments)
+        await self._check_attachments(attachments)
         rollback = None
         if replace_from is not None:
             self.check_at_rest()
@@ -334,18 +333,18 @@ class Conversation:
                 draft, results = with_messages(replace(draft, results_seq=results_seq), tail)
             if results:
                 draft = replace(draft, results_seq=await self._store_results(results))
-            return await self._append_prompt(draft)
+            draft = self.state.draft_model_input(draft)
+            if draft.tools:
+                return await self._append_with_tools(draft)
+            return await self.record.append(draft)
         except Exception:
             if rollback is not None:
                 await self._redo(rollback)
             raise
 
-    async def _append_prompt(self, draft: ModelInputEntry) -> ModelInputEntry:
-        """Writes the prompt. Clients send the same tools with each prompt, so these are stored
-        once, and later prompts name that entry."""
-        draft = self.state.draft_model_input(draft)
-        if not draft.tools:
-            return await self.record.append(draft)
+    async def _append_with_tools(self, draft: ModelInputEntry) -> ModelInputEntry:
+        """Writes a prompt that brings tools. Clients send the same ones with each prompt, so these
+        are stored once, and later prompts name that entry."""
         history, known = self.history, self._last_tools
         if known is not None and known[0] is history and known[1].tools == draft.tools:
             short = replace(draft, tools=(), tools_seq=known[1].seq)
@@ -655,6 +654,8 @@ class Conversation:
             )
 
     async def _check_attachments(self, wanted: tuple[str, ...]) -> None:
+        if not wanted:
+            return
         if len(wanted) > ATTACHMENTS_MAX:
             most = (
                 f"a prompt takes at most {ATTACHMENTS_MAX} files; send the others with another one"
