@@ -17,7 +17,7 @@ FROM_LOCK := --require-hashes -r config/requirements.lock
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve install install-dev local test soak check format bench peers walk screenshots faults clients upgrade fuzz dist lock clean
+.PHONY: help run serve install install-dev local test soak check format bench peers walk browser screenshots faults clients upgrade fuzz dist lock clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,6 +45,7 @@ check: install-dev  ## format, lint, types, import contracts, plain English
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	@sh config/check-page
 	$(BIN)/python -m tests.documents.fragments
 
 format: install-dev  ## format the source and fix what ruff can fix
@@ -58,6 +59,10 @@ peers: $(PEERS)/.installed  ## set up .venv-peers: what B11 and B15 are compared
 
 walk: install-dev  ## list the source files that one prompt runs through
 	@$(BIN)/python -m benchmarks.walk
+
+browser: install-dev  ## test the page in Chromium: hostile texts, interruptions, speed; half an hour
+	@sh config/check-page
+	$(PYTEST) -m '' tests/browser
 
 screenshots: install-dev  ## make the pictures in docs/screenshots anew
 	$(BIN)/python -m tests.client.make_screenshots

@@ -105,7 +105,8 @@ class Page {
       return;
     }
     const { conversation } = client;
-    setText(this.title, conversation.isNew ? "New conversation" : conversation.name);
+    const name = client.list.rows.get(conversation.id)?.name || conversation.name;
+    setText(this.title, conversation.isNew ? "New conversation" : name);
     setText(this.people, conversation.otherClients ? `+${conversation.otherClients} here` : "");
     this.people.title = "other windows and terminals in this conversation";
     this.sidebar.render();

@@ -22,7 +22,9 @@ const REST_CHARACTERS = 200_000;
 
 /** @typedef {"connecting" | "online" | "offline" | "logged out"} Phase */
 
-/** @implements {import("./wire.js").Listener} */
+/** @typedef {import("./wire.js").Listener} Listener */
+
+/** @implements {Listener} */
 export class Client {
   /**
    * @param {string} url
@@ -200,7 +202,7 @@ export class Client {
     const limit = Math.min(200, Math.max(PAGE_MESSAGES, shown.messages.length));
     try {
       do {
-        shown.needsReload = false;
+        shown.expectPage();
         const page = await this.page({ limit: shown.isLoaded ? limit : PAGE_MESSAGES });
         if (this.conversation !== shown) break;
         shown.showPage(page);
@@ -276,6 +278,7 @@ export class Client {
   /** @param {number} seq */
   async showAround(seq) {
     const shown = this.conversation;
+    shown.expectPage();
     const page = await this.page({ around: seq, limit: PAGE_MESSAGES }).catch(() => null);
     if (page && this.conversation === shown) shown.showPage(page);
     this.changed();

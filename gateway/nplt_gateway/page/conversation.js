@@ -83,6 +83,8 @@ export class Conversation {
     this.hasAfter = false;
     this.isLoaded = isNew;
     this.needsReload = false;
+    /** @type {Set<number>} messages that came while a page was asked for, which may lack them */
+    this.arrived = new Set();
     /** @type {"before" | "after" | null} */
     this.loading = null;
     /** @type {LiveTurn | null} */
@@ -365,6 +367,7 @@ export class Conversation {
   insert(added) {
     if (this.hasAfter) return; // it will be loaded with its page
     const message = /** @type {Message} */ ({ tool_calls: [], revision: 0, ...added });
+    this.arrived.add(message.seq);
     if (this.messages.some((each) => each.seq === message.seq)) return;
     const last = this.messages.findLastIndex((each) => each.turn_id === message.turn_id);
     const at = message.turn_id && last >= 0 ? last + 1 : this.messages.length;
@@ -388,14 +391,20 @@ export class Conversation {
     message.revision++;
   }
 
+  /** A page is going to be asked for. */
+  expectPage() {
+    this.needsReload = false;
+    this.arrived.clear();
+  }
+
   /**
-   * Replaces the window of messages by a page. Messages that are newer than the page stay.
+   * Replaces the window of messages by a page. Messages that came since it was asked for stay.
    * @param {any} page
    */
   showPage(page) {
     const newer = page.page.has_more_after
       ? []
-      : this.messages.filter((each) => each.seq > page.head_seq);
+      : this.messages.filter((each) => this.arrived.has(each.seq));
     const known = new Map(this.messages.map((each) => [each.seq, each]));
     this.messages = page.messages.map((/** @type {any} */ each) => this.merged(each, known));
     for (const each of newer) {
@@ -405,7 +414,6 @@ export class Conversation {
     this.hasAfter = page.page.has_more_after;
     this.name = page.name;
     this.isLoaded = true;
-    this.needsReload = false;
     this.endTurnsOf(page.messages);
   }
 

@@ -76,6 +76,12 @@ export function loginView(problem, takesTokens) {
     if (failed) message.textContent = failed;
     else location.reload();
   });
+  addEventListener("hashchange", async () => {
+    if (!location.hash.startsWith("#code=")) return;
+    const failed = await useCode();
+    if (failed) message.textContent = failed;
+    else location.reload();
+  });
   return h(
     "main.login",
     {},

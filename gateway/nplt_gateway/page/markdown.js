@@ -8,7 +8,14 @@
 import { h, icon } from "./dom.js";
 
 const RENDER_EVERY = 100;
-const TAIL_MAX = 60_000;
+/** What is rendered at once, so that the page is never busy for long. */
+const PIECE_MAX = 12_000;
+/** A longer block is shown as plain text. */
+const BLOCK_MAX = 60_000;
+/** Of a longer text, the browser lays out only what is near the view. */
+const LONG = 50_000;
+/** What is shown before the first piece is rendered. */
+const SHOWN_AT_FIRST = 4_000;
 const BATCH_CHARACTERS = 64_000;
 const RETRY_AFTER = 2_000;
 
@@ -156,7 +163,8 @@ export class MarkdownText {
   }
 
   showPlain() {
-    const rest = this.text.slice(this.closed);
+    const end = this.isPlain ? this.text.length : this.closed + SHOWN_AT_FIRST;
+    const rest = this.text.slice(this.closed, end);
     this.openHtml = "";
     const node = this.open.firstChild;
     if (this.isPlain && node instanceof Text && rest.startsWith(node.data)) {
@@ -168,22 +176,25 @@ export class MarkdownText {
   async run() {
     if (this.isRendering || this.isPlain) return;
     this.isRendering = true;
+    let most = PIECE_MAX;
     for (let done = ""; done !== this.text + this.isFinal && !this.isPlain; ) {
       const pause = this.renderedAt + RENDER_EVERY - performance.now();
-      if (pause > 0) await new Promise((resolve) => setTimeout(resolve, pause));
+      if (pause > 0 && !this.isFinal) await new Promise((resolve) => setTimeout(resolve, pause));
       const { text, isFinal } = this;
       const from = this.closed;
       const tail = text.slice(from);
-      const cut = tail.length > TAIL_MAX ? tail.lastIndexOf("\n", TAIL_MAX) + 1 : tail.length;
-      if (cut === 0) {
-        this.becomePlain();
-        break;
-      }
-      const blocks = await renderer.render(tail.slice(0, cut));
-      if (from !== this.closed || !this.text.startsWith(text)) continue;
+      const cut = tail.length > most ? tail.lastIndexOf("\n", most) + 1 : tail.length;
       const isWhole = cut === tail.length;
-      if (!blocks.length || (!isWhole && blocks.length === 1)) this.becomePlain();
+      const blocks = cut ? await renderer.render(tail.slice(0, cut)) : [];
+      if (from !== this.closed || !this.text.startsWith(text)) continue;
+      const isOneBlock = !isWhole && blocks.length <= 1;
+      if (isOneBlock && most < BLOCK_MAX) {
+        most = BLOCK_MAX;
+        continue;
+      }
+      if (isOneBlock || !blocks.length) this.becomePlain();
       else this.apply(blocks, isFinal && isWhole);
+      most = PIECE_MAX;
       this.renderedAt = performance.now();
       if (isWhole) done = text + isFinal;
     }
@@ -204,6 +215,7 @@ export class MarkdownText {
       this.open.before(fragment(closed.map((block) => block.html).join("")));
       this.openHtml = "";
       this.open.replaceChildren();
+      if (this.closed > LONG) this.element.classList.add("long");
     }
     const last = isAll ? "" : blocks[blocks.length - 1].html;
     this.open.className = "open";

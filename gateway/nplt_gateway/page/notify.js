@@ -81,6 +81,8 @@ export class Notifier {
   }
 }
 
+/** A text without the end of a sentence is read out in parts of this length. */
+const PART_MAX = 1_000;
 const SENTENCE = /[\s\S]*[.!?:…。！？]["')\]]?(?=\s|$)/;
 
 /** Reads answers to screen readers, by whole sentences. */
@@ -101,12 +103,13 @@ export class Announcer {
       if (live.turnId !== this.turnId || live.call !== this.call) this.read = 0;
       this.turnId = live.turnId;
       this.call = live.call;
-      this.say(SENTENCE.exec(live.text.slice(this.read))?.[0] ?? "");
+      const part = live.text.slice(this.read, this.read + PART_MAX);
+      this.say(SENTENCE.exec(part)?.[0] ?? (part.length < PART_MAX ? "" : part));
     } else if (this.turnId) {
       const answer = messages.findLast(
         (each) => each.turn_id === this.turnId && each.role === "assistant",
       );
-      this.say(answer?.content.slice(this.read) ?? "");
+      this.say(answer?.content.slice(this.read, this.read + 4 * PART_MAX) ?? "");
       this.turnId = "";
       this.read = 0;
     }

@@ -37,7 +37,7 @@ export class Sidebar {
       autocomplete: "off",
       enterkeyhint: "search",
     });
-    this.lines = h("div.lines", { role: "list" });
+    this.lines = h("div.lines");
     this.more = h("button.button.small.more", { type: "button", hidden: true }, "Show more");
     this.more.addEventListener("click", () => client.loadList(true));
     this.empty = h("p.nothing", { hidden: true });
@@ -171,14 +171,14 @@ export class Sidebar {
       const row = this.client.list.rows.get(id);
       if (row) this.openMenu(/** @type {HTMLElement} */ (event.currentTarget), row);
     });
-    return h("div.line", { role: "listitem" }, link, dot, menu);
+    return h("div.line", {}, link, dot, menu);
   }
 
   /** @param {any} hit */
   makeHit(hit) {
     return h(
       "div.line.hit",
-      { role: "listitem" },
+      {},
       h(
         "a",
         {

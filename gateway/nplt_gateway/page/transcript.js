@@ -10,10 +10,12 @@ import { approvalCard } from "./approvals.js";
 import { h, icon, iconButton, keep, setText, show } from "./dom.js";
 import { attachmentChip } from "./files.js";
 import { MarkdownText } from "./markdown.js";
-import { compactJson, duration, longTime, modelName, shortTime, tokens } from "./text.js";
+import { compactJson, duration, longTime, modelName, shortTime, size, tokens } from "./text.js";
 
 const NEAR = 900;
 const AT_END = 60;
+const PROMPT_SHOWN = 4_000;
+const PROMPT_MAX = 6_000;
 
 /** @typedef {import("./client.js").Client} Client */
 /** @typedef {import("./conversation.js").Message} Message */
@@ -49,6 +51,8 @@ export class Transcript {
     this.editing = null;
     /** @type {{element: Element, top: number} | null} what the reader looks at */
     this.anchor = null;
+    /** @type {LiveView | null} the view of the running turn */
+    this.writing = null;
     this.element.addEventListener("scroll", () => this.scrolled(), { passive: true });
     new ResizeObserver(() => this.settle()).observe(this.column);
     new ResizeObserver(() => this.settle()).observe(this.element);
@@ -203,12 +207,36 @@ export function itemsOf(client) {
 /** @type {Record<string, "prompt" | "answer" | "fault">} */
 const KINDS = { user: "prompt", assistant: "answer", system: "fault" };
 
+/** A prompt's text; a long one is folded. */
+class Bubble {
+  constructor() {
+    this.text = h("span");
+    this.more = button("", () => {
+      this.isOpen = true;
+      this.set(this.content);
+    });
+    this.element = h("div.bubble", {}, this.text, this.more);
+    this.content = "";
+    this.isOpen = false;
+  }
+
+  /** @param {string} content */
+  set(content) {
+    this.content = content;
+    const isCut = content.length > PROMPT_MAX && !this.isOpen;
+    setText(this.text, isCut ? `${content.slice(0, PROMPT_SHOWN)} …` : content);
+    setText(this.more, `Show all (${size(content.length)})`);
+    show(this.more, isCut);
+  }
+}
+
 class PromptView {
   /** @param {Client} client @param {Transcript} transcript */
   constructor(client, transcript) {
     this.client = client;
     this.transcript = transcript;
-    this.text = h("div.bubble");
+    this.bubble = new Bubble();
+    this.text = this.bubble.element;
     this.files = h("div.chips");
     this.time = h("time");
     this.actions = h("div.actions");
@@ -224,7 +252,7 @@ class PromptView {
     if (state === this.shown) return;
     this.shown = state;
     this.element.classList.toggle("cleared", Boolean(message.cleared));
-    setText(this.text, message.redacted_at ? "(erased)" : message.content);
+    this.bubble.set(message.redacted_at ? "(erased)" : message.content);
     this.files.replaceChildren(
       ...(message.attachments ?? []).map((/** @type {any} */ each) =>
         attachmentChip(this.client, each),
@@ -287,9 +315,14 @@ class UnsentView {
   /** @param {Client} client */
   constructor(client) {
     this.client = client;
-    this.text = h("div.bubble");
+    this.bubble = new Bubble();
     this.state = h("div.state");
-    this.element = h("article.prompt.unsent", { "aria-label": "You" }, this.text, this.state);
+    this.element = h(
+      "article.prompt.unsent",
+      { "aria-label": "You" },
+      this.bubble.element,
+      this.state,
+    );
     this.shown = "";
   }
 
@@ -300,7 +333,7 @@ class UnsentView {
       : prompt.seq !== undefined || prompt.isSending
         ? ""
         : "Waits for the connection; it will be sent once.";
-    setText(this.text, prompt.text);
+    this.bubble.set(prompt.text);
     if (this.shown === state && this.state.firstChild) return;
     this.shown = state;
     const discard = () => {
@@ -317,9 +350,10 @@ class UnsentView {
 }
 
 class AnswerView {
-  /** @param {Client} client */
-  constructor(client) {
+  /** @param {Client} client @param {Transcript} transcript */
+  constructor(client, transcript) {
     this.client = client;
+    this.transcript = transcript;
     this.thinking = new Thinking();
     this.markdown = new MarkdownText();
     this.tools = h("div.tools");
@@ -348,6 +382,7 @@ class AnswerView {
     const state = [message.revision, message.cleared, isLast, isNewest, isRunning, isTimed].join();
     if (state === this.shown && message === this.message) return;
     this.shown = state;
+    if (!this.message) this.adopt(message);
     this.message = message;
     this.element.classList.toggle("cleared", Boolean(message.cleared));
     this.thinking.update(message.reasoning ?? "", false);
@@ -365,6 +400,17 @@ class AnswerView {
     setText(this.remark, remark);
     show(this.remark, remark !== "");
     this.actions.replaceChildren(...(isLast ? this.actionsOf(message, isNewest, isTimed) : []));
+  }
+
+  /**
+   * Takes over what was rendered while the answer was written, so that it does not flicker.
+   * @param {Message} message
+   */
+  adopt(message) {
+    const written = this.transcript.writing?.release(message);
+    if (!written) return;
+    this.markdown.element.replaceWith(written.element);
+    this.markdown = written;
   }
 
   /** @param {Message} message @param {boolean | undefined} isNewest @param {boolean} isTimed */
@@ -411,7 +457,10 @@ function remarkOf(message) {
 }
 
 class LiveView {
-  constructor() {
+  /** @param {Client} _client @param {Transcript} transcript */
+  constructor(_client, transcript) {
+    transcript.writing = this;
+    this.turnId = "";
     this.thinking = new Thinking();
     this.markdown = new MarkdownText();
     this.note = h("p.note", { role: "status" });
@@ -427,6 +476,7 @@ class LiveView {
 
   /** @param {Item} item */
   update({ value: live }) {
+    this.turnId = live.turnId;
     this.thinking.update(live.reasoning, !live.text);
     if (live.call !== this.call) {
       this.call = live.call;
@@ -438,6 +488,20 @@ class LiveView {
     setText(this.note, words);
     this.note.classList.toggle("dots", words === "…");
     show(this.note, words !== "");
+  }
+
+  /**
+   * Gives away the rendered text of a message that was written here.
+   * @param {Message} message
+   * @returns {MarkdownText | null}
+   */
+  release(message) {
+    const written = this.markdown;
+    const isIt = message.turn_id === this.turnId && message.content.startsWith(written.text);
+    if (!written.text || !isIt) return null;
+    this.markdown = new MarkdownText();
+    written.element.before(this.markdown.element);
+    return written;
   }
 }
 

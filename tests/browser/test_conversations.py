@@ -1,0 +1,279 @@
+"""What people do in the page: ask, correct, find, sort, allow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.browser.conftest import NewWindow, Window
+from tests.support.raw_client import RawClient
+from tests.support.server_process import ServerProcess
+
+Start = Callable[..., ServerProcess]
+SIZES = [(360, 740), (820, 1180), (1440, 900)]
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154"
+    "789c6360000002000001e221bc330000000049454e44ae426082"
+)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}")
+def test_a_prompt_is_answered_and_is_there_after_a_reload(
+    shared_server: ServerProcess, new_window: NewWindow, size: tuple[int, int]
+) -> None:
+    viewport = {"width": size[0], "height": size[1]}
+    window = new_window(shared_server, viewport=viewport).log_in()
+    window.ask("# Title\n\nsome **bold** text\n\n```python\nx = 1\n```")
+    assert window.texts(".answer h1") == ["Title"]
+    assert window.texts(".answer strong") == ["bold"]
+    assert window.page.locator(".answer pre .n").inner_text() == "x"
+    assert window.run("document.documentElement.scrollWidth <= innerWidth")
+    window.page.reload()
+    window.until_online()
+    window.wait("document.querySelector('.answer h1')")
+    assert window.texts(".bubble")[0].startswith("# Title")
+    assert window.errors == []
+
+
+def test_a_prompt_is_edited_asked_again_and_taken_back(window: Window) -> None:
+    window.ask("first")
+    window.ask("second")
+    window.page.locator(".prompt").last.hover()
+    window.click("Edit and ask again")
+    editor = window.page.locator(".editor textarea")
+    editor.fill("second, better")
+    editor.press("Enter")
+    window.wait("!document.querySelector('.editor')")
+    window.until_idle()
+    assert window.answers == ["first", "second, better"]
+    window.click("Ask again")
+    window.wait(
+        "nplt.client.conversation.messages.length === 4 && nplt.client.conversation.headSeq > 8"
+    )
+    window.until_idle()
+    assert window.answers == ["first", "second, better"]
+    window.click("Take this turn back")
+    window.wait("document.querySelectorAll('.answer').length === 1")
+    window.click("Undo")
+    window.wait("document.querySelectorAll('.answer').length === 2")
+    assert window.answers == ["first", "second, better"]
+
+
+def test_the_answer_continues_in_a_copy_from_the_middle(window: Window) -> None:
+    window.ask("one")
+    window.ask("two")
+    original = window.session_id
+    window.page.get_by_label("Continue in a copy from here").first.click()
+    window.wait(f"nplt.client.conversation.id !== {json.dumps(original)}")
+    window.wait("nplt.client.conversation.isLoaded && document.querySelectorAll('.answer').length")
+    assert window.answers == ["one"]
+
+
+def test_a_tool_runs_once_it_is_allowed(start_server: Start, new_window: NewWindow) -> None:
+    window = new_window(start_server(tools={"sys_monitor": "ask"})).log_in()
+    window.send("!tool sys_monitor {}")
+    window.page.get_by_role("alertdialog").wait_for()
+    window.wait("document.title.startsWith('❓')")
+    window.click("Allow")
+    window.until_idle()
+    assert "CPU usage" in window.answers[-1]
+    window.page.locator(".tool summary").click()
+    assert "CPU usage" in window.texts(".tool .folded")[0]
+    window.send("!tool sys_monitor {}")
+    window.page.get_by_role("alertdialog").wait_for()
+    window.page.reload()
+    window.until_online()
+    window.page.get_by_role("alertdialog").wait_for()
+    window.click("Deny")
+    window.until_idle()
+    assert window.texts(".tool .tool-state")[-1] != "waits"
+    assert window.errors == []
+
+
+def test_a_running_answer_is_stopped(window: Window) -> None:
+    window.send("!slow 60")
+    window.wait("nplt.client.conversation.live && nplt.client.conversation.live.text")
+    window.page.keyboard.press("Escape")
+    window.until_idle()
+    assert window.texts(".remark:not([hidden]), .fault p")
+
+
+def test_prompts_wait_their_turn(window: Window) -> None:
+    window.send("!slow 1 slowly")
+    window.send("second")
+    window.wait("nplt.client.conversation.queue.length === 1")
+    window.wait("document.querySelectorAll('.answer:not(.live)').length === 2")
+    window.until_idle()
+    assert window.texts(".bubble") == ["!slow 1 slowly", "second"]
+    assert window.answers == ["slowly", "second"]
+
+
+def test_a_failed_turn_says_why_and_is_asked_again(window: Window) -> None:
+    window.ask("!fail")
+    assert "fails, as it was asked to" in window.texts(".fault p")[0]
+    window.click("Ask again")
+    window.wait("nplt.client.conversation.headSeq > 4")
+    window.until_idle()
+    assert len(window.texts(".fault")) == 1
+
+
+def test_conversations_are_renamed_pinned_archived_deleted_and_restored(
+    server: ServerProcess, new_window: NewWindow
+) -> None:
+    window = new_window(server).log_in()
+    for name in ("one", "two"):
+        window.ask(name)
+        window.click("New conversation")
+    rows = window.page.locator(".line")
+
+    def choose(name: str, what: str) -> None:
+        line = rows.filter(has_text=name).first
+        line.hover()
+        line.get_by_label("What can be done").click()
+        window.click(what, "menuitem")
+
+    window.wait("document.querySelectorAll('.line').length === 2")
+    choose("one", "Rename")
+    window.page.get_by_label("Name", exact=True).fill("renamed")
+    window.page.keyboard.press("Enter")
+    window.wait_for_text("renamed", "nav")
+    choose("renamed", "Pin")
+    window.wait_for_text("Pinned", "nav")
+    choose("renamed", "Archive")
+    window.wait("document.querySelectorAll('.line').length === 1")
+    choose("two", "Move to the trash")
+    window.wait("document.querySelectorAll('.line').length === 0")
+    window.page.locator(".account").click()
+    window.click("Trash")
+    window.wait_for_text("two", "nav")
+    choose("two", "Restore")
+    window.wait("document.querySelectorAll('.line').length === 0")
+    window.page.locator(".shelf").click()
+    window.wait_for_text("two", "nav")
+    window.page.locator(".account").click()
+    window.click("Archive")
+    window.wait_for_text("renamed", "nav")
+    assert window.errors == []
+
+
+def test_a_message_is_found_by_its_words(window: Window) -> None:
+    window.ask("an unusual wombat")
+    for number in range(12):
+        window.ask(f"something else {number}\n\n" + "and more\n\n" * 5)
+    window.click("New conversation")
+    window.page.keyboard.press("Control+k")
+    window.page.keyboard.type("unusual wombat")
+    window.page.locator(".hit").first.wait_for()
+    window.page.locator(".hit").last.click()
+    window.wait("document.querySelector('.bubble')")
+    window.page.locator(".bubble", has_text="an unusual wombat").wait_for()
+
+
+def test_two_windows_and_a_terminal_see_the_same(
+    shared_server: ServerProcess, new_window: NewWindow
+) -> None:
+    first = new_window(shared_server).log_in()
+    first.ask("from the first")
+    second = new_window(shared_server).log_in()
+    second.open(f"#/c/{first.session_id}").until_online()
+    second.wait("document.querySelectorAll('.answer').length === 1")
+    second.ask("from the second")
+    with RawClient(shared_server.port) as terminal:
+        terminal.hello({"session_id": first.session_id})
+        terminal.ask("from a terminal")
+    for window in (first, second):
+        window.wait("document.querySelectorAll('.answer').length === 3")
+        window.until_idle()
+        assert window.answers == ["from the first", "from the second", "from a terminal"]
+        assert window.texts(".bubble") == window.answers
+
+
+def test_files_are_sent_shown_and_saved(window: Window, tmp_path: Path) -> None:
+    picture, page = tmp_path / "dot.png", tmp_path / "page.html"
+    picture.write_bytes(PNG)
+    page.write_text("<script>alert(1)</script>")
+    window.page.locator("input[type=file]").set_input_files([picture, page])
+    window.wait("[...document.querySelectorAll('.composer progress')].every((bar) => bar.hidden)")
+    window.ask("two files")
+    window.wait("document.querySelector('.prompt img')?.naturalWidth === 1")
+    with window.page.expect_download() as saving:
+        window.page.locator(".prompt .chip", has_text="page.html").click()
+    assert saving.value.suggested_filename == "page.html"
+    assert Path(saving.value.path()).read_text() == page.read_text()
+
+
+def test_drafts_are_kept_for_each_conversation(window: Window) -> None:
+    window.ask("one")
+    one = window.session_id
+    area = window.page.get_by_label("Prompt", exact=True).last
+    area.fill("a draft")
+    window.click("New conversation")
+    assert area.input_value() == ""
+    window.page.reload()
+    window.until_online()
+    window.open(f"#/c/{one}")
+    window.wait("document.querySelector('.composer textarea')?.value === 'a draft'")
+
+
+def test_the_model_is_chosen(window: Window) -> None:
+    window.page.locator(".model").click()
+    window.page.get_by_role("option").first.wait_for()
+    assert "echo" in window.texts(".model-option")[0]
+    window.page.get_by_role("option").first.click()
+    window.wait("!document.querySelector('dialog')")
+
+
+def test_an_old_page_of_a_long_conversation_is_loaded_while_scrolling(
+    shared_server: ServerProcess, new_window: NewWindow
+) -> None:
+    with RawClient(shared_server.port) as terminal:
+        session_id = terminal.hello()["session_id"]
+        for number in range(80):
+            terminal.ask(f"prompt {number}")
+    window = new_window(shared_server).log_in()
+    window.open(f"#/c/{session_id}").until_online()
+    window.wait_for_text("prompt 79", ".bubble")
+    assert len(window.texts(".bubble")) < 40
+    for _ in range(200):
+        if "prompt 0" in window.texts(".bubble"):
+            break
+        window.page.locator(".transcript").hover()
+        window.page.mouse.wheel(0, -3_000)
+        window.page.wait_for_timeout(50)
+    assert window.texts(".bubble")[0] == "prompt 0"
+    window.click("To the end")
+    window.wait_for_text("prompt 79", ".bubble")
+
+
+def test_a_conversation_is_exported(window: Window) -> None:
+    window.ask("to be exported")
+    window.page.get_by_label("What can be done").last.click()
+    with window.page.expect_download() as saving:
+        window.click("Export as Markdown", "menuitem")
+    text = Path(saving.value.path()).read_text()
+    assert text.count("to be exported") == 3
+
+
+def test_everything_is_reached_by_the_keyboard(window: Window) -> None:
+    keyboard = window.page.keyboard
+    keyboard.press("Control+Shift+O")
+    keyboard.type("by keyboard")
+    keyboard.press("Enter")
+    window.wait("document.querySelectorAll('.answer:not(.live)').length === 1")
+    window.until_idle()
+    keyboard.press("ArrowUp")
+    keyboard.press("Control+A")
+    keyboard.type("edited")
+    keyboard.press("Enter")
+    window.wait("nplt.client.conversation.messages.at(-1)?.content === 'edited'")
+    keyboard.press("Control+k")
+    keyboard.type("edited")
+    window.page.locator(".hit").first.wait_for()
+    keyboard.press("ArrowDown")
+    assert window.run("document.activeElement.closest('.hit') !== null")
+    keyboard.press("Enter")
+    window.wait("document.querySelector('.bubble')")
+    keyboard.press("Control+b")
+    assert not window.page.locator(".sidebar").is_visible()
