@@ -158,6 +158,19 @@ def test_conversations_are_renamed_pinned_archived_deleted_and_restored(
     assert window.errors == []
 
 
+def test_what_happens_elsewhere_is_marked_until_it_is_read(
+    shared_server: ServerProcess, window: Window
+) -> None:
+    window.ask("here")
+    with RawClient(shared_server.port) as terminal:
+        session_id = terminal.hello()["session_id"]
+        terminal.ask("news from a terminal")
+    unread = f"nplt.client.list.rows.get({json.dumps(session_id)})?.unread"
+    window.wait(f"{unread} > 0 && document.querySelector('.line.unread')")
+    window.page.locator(".line.unread", has_text="news from a terminal").first.click()
+    window.wait(f"{unread} === 0")
+
+
 def test_a_message_is_found_by_its_words(window: Window) -> None:
     window.ask("an unusual wombat")
     for number in range(12):
