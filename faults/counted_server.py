@@ -65,6 +65,7 @@ def _write_counts(path: Path, *, objects: bool) -> None:
         gc.collect()
         every = (type(each) for each in gc.get_objects())
         types.update(f"{each.__module__}.{each.__name__}" for each in every)
+        types["frozen"] = gc.get_freeze_count()  # modules and SDKs
     tasks = Counter(map(_place_of, asyncio.all_tasks()))
     allocations = _allocations() if objects and tracemalloc.is_tracing() else {}
     counts = {"tasks": tasks, "objects": types, "memory": _memory(), "allocations": allocations}

@@ -55,6 +55,7 @@ from tests.support.raw_client import (
     REPAIR,
     ROLLBACK,
     SEARCH,
+    SEEN,
     SESSION_DELETE,
     SESSION_FORK,
     SESSION_LIST,
@@ -66,6 +67,7 @@ from tests.support.raw_client import (
     TOOLS,
     TURN_FINISHED,
     USAGE,
+    WATCH,
     Closed,
     Frame,
     RawClient,
@@ -454,6 +456,9 @@ def _tour(visit: Visit) -> None:
     visit.request(USAGE)
     visit.request(SEARCH, {"query": "notes"}, may_fail=True)  # one per user at a time
     visit.request(SESSION_LIST, {"limit": 20})
+    visit.request(WATCH, {"limit": 5})
+    visit.request(SEEN, {"seq": 3})
+    visit.request(WATCH, {"watch": False})
     fork = visit.request(SESSION_FORK, {"name": f"{name}, forked"})["session_id"]
     visit.request(ROLLBACK, {"to_seq": 0})
     visit.request(ROLLBACK, {"redo": True})
