@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from nplt_gateway.access import Access
-from nplt_gateway.bodies import Body, read_json_and_digest
+from nplt_gateway.bodies import QUICK_BYTES_MAX, Body, read_json_and_digest
 from nplt_gateway.door import HttpConnection
 from nplt_gateway.retries import SentRequests
 from nplt_protocol import ErrorCode, JsonObject, RequestError
@@ -40,6 +40,13 @@ class ApiRequest:
     async def body(self, shape: type[Body]) -> tuple[Body, str]:
         """The body, checked, and its digest."""
         return await read_json_and_digest(self.request, self.server, self.user, shape)
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        """Computes something of the body: in a thread, unless the body is known to be small."""
+        length = self.header("content-length")
+        if length.isdecimal() and int(length) <= QUICK_BYTES_MAX:
+            return work()
+        return await self.server.services.heavy.run(self.user, work)
 
     async def unless_gone(self, work: Coroutine[object, object, T]) -> T:
         """Awaits the work, or cancels it and raises `ClientDisconnect` if the client goes away."""

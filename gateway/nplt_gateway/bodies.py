@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import sha256
 from typing import Final, TypeVar
 
@@ -16,6 +17,8 @@ from nplt_protocol import JsonObject
 from nplt_server.app import Server
 
 _MIB: Final = 1024 * 1024
+QUICK_BYTES_MAX: Final = 256 * 1024
+"""A larger body is parsed in a thread."""
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -43,6 +46,12 @@ async def read_json_and_digest(
         # A web page can send any other type to a foreign server without asking it first.
         raise ApiError(415, "the body must be JSON, sent as Content-Type: application/json")
     data = await read_body(request, server, user)
+    if len(data) <= QUICK_BYTES_MAX:
+        return _parsed(data, shape)
+    return await server.services.heavy.run(user, partial(_parsed, data, shape))
+
+
+def _parsed(data: bytes, shape: type[Body]) -> tuple[Body, str]:
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:

@@ -67,7 +67,7 @@ _PARAMS: Final = {
 async def create(call: ApiRequest) -> Response:
     body, digest = await call.body(ChatBody)
     body.check()
-    messages = body.client_messages
+    messages = await call.compute(lambda: body.client_messages)
     named = named_conversation(call) or foreign_chat(call, cache_key=body.prompt_cache_key)
     new = named or of_retries(call)
     try:

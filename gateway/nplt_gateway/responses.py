@@ -73,7 +73,7 @@ async def create(call: ApiRequest) -> Response:
 
 
 async def _create(call: ApiRequest, body: ResponseBody, digest: str) -> Response:
-    messages = body.client_messages
+    messages = await call.compute(lambda: body.client_messages)
     named = named_conversation(call, conversation=_session_id(body.conversation_id))
     previous = None if named is not None else _previous(body)
     if named is None and previous is None:
