@@ -55,6 +55,7 @@ from nplt_server.logs import transcript_for
 from nplt_server.masking import SecretMask, secrets_among
 from nplt_server.providers import ModelCatalog
 from nplt_server.providers.credentials import known_keys
+from nplt_server.providers.learned_forms import LearnedForms
 from nplt_server.providers.models import KnownModels
 from nplt_server.providers.router import ProviderRouter, build_router
 from nplt_server.quotas import Quotas
@@ -95,12 +96,17 @@ _HOW_TO_GET_MORE = (
 
 
 def build_parts(
-    settings: Settings, environ: Mapping[str, str] = os.environ
+    settings: Settings,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    mcp_servers: McpServers | None = None,
+    learned: LearnedForms | None = None,
 ) -> tuple[ProviderRouter, ContextServices, ToolExecutor, McpServers]:
-    """Raises `ConfigurationError` for mistakes in what the settings name."""
+    """A server that takes over new settings gives the MCP servers that go on, and what it has
+    `learned` of models. Raises `ConfigurationError` for mistakes in what the settings name."""
     known = KnownModels(settings)
     secrets = _known_secrets(settings, environ)
-    router = build_router(settings, environ, known=known, secrets=secrets)
+    router = build_router(settings, environ, known=known, secrets=secrets, learned=learned)
     own = load_extensions(settings.extensions)
     context = ContextServices(
         counting=TokenCounting(own.token_counter),
@@ -114,7 +120,7 @@ def build_parts(
     for name in settings.models:
         if not router.can_call(name):
             log.warning("models: %s is not among the models there are", name)
-    servers = _build_mcp_servers(settings, secrets)
+    servers = mcp_servers or _build_mcp_servers(settings, secrets)
 
     def make_own() -> tuple[Tool, ...]:
         builtin = builtin_tools(utc_now, settings.tool_roots, never=[settings.data_dir])
@@ -213,7 +219,7 @@ class Server(ServerState):
     _sweep_due: float | None = None
     _unnamed: int = 0
     """The connections from proxies that have not named their client yet."""
-    _tools: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    mcp_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _stopping: anyio.Event = field(default_factory=anyio.Event)
     _drain_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
@@ -228,7 +234,7 @@ class Server(ServerState):
         spawn = self.services.spawn
         spawn(self._resume)
         spawn(self.services.router.find_local_servers)
-        spawn(self._run_mcp_servers)
+        spawn(self.run_mcp_servers)
         async with anyio.create_task_group() as tasks:
             owned = "checking what this server owns"
             sweeping = "sweeping connections and conversations"
@@ -381,9 +387,9 @@ class Server(ServerState):
 
     # Background work
 
-    async def _run_mcp_servers(self) -> None:
+    async def run_mcp_servers(self) -> None:
         """Runs the MCP servers until the last turn is over."""
-        with self._tools:
+        with self.mcp_scope:
             await self.services.mcp_servers.run()
 
     async def end_copies(self) -> None:
@@ -467,7 +473,7 @@ class Server(ServerState):
             conversation.interrupt("the server is shutting down")
         with anyio.move_on_after(_INTERRUPT_SECONDS_MAX):
             await activity.quiet()
-        self._tools.cancel()
+        self.mcp_scope.cancel()
         async with anyio.create_task_group() as tasks:
             for conversation in self.session_manager:
                 tasks.start_soon(_note_shutdown, conversation)

@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections import Counter
@@ -115,7 +116,7 @@ def main(
         return
     _disable_plugins()
     from nplt_server.logs import configure_logging
-    from nplt_server.settings_loader import load_settings
+    from nplt_server.settings_loader import SettingsSource, load_settings
     from nplt_server.start import Workers, run, why_no_workers
 
     given = {name: value for name, value in flags.items() if value is not None}
@@ -125,7 +126,8 @@ def main(
     if listen := {name: given.pop(name) for name in listens if name in given}:
         given["listen"] = listen
     try:
-        settings = load_settings(given, config_file=config)
+        source = SettingsSource(partial(load_settings, given, config_file=config))
+        settings = source.loaded
         if workers is not None and (reason := why_no_workers(settings)) is not None:
             fail(reason, exit_code=EXIT_USAGE)
         if check:
@@ -151,8 +153,8 @@ def main(
         except OSError as error:
             fail(f"log_file: can't write {settings.log_file}: {error.strerror}")
         if workers is not None:
-            sys.exit(Workers(settings, workers).run(_announce, any_port=any_port))
-        run(settings, _announce, any_port=any_port)
+            sys.exit(Workers(source, workers).run(_announce, any_port=any_port))
+        run(settings, _announce, source=source, any_port=any_port)
     except ConfigurationError as error:
         fail(*error.mistakes, exit_code=EXIT_CONFIGURATION)
     except CannotServe as error:
@@ -310,6 +312,45 @@ class _DirectoryOrRedis(click.Path):
         if isinstance(value, str) and is_redis_url(value):
             return value
         return super().convert(value, param, ctx)
+
+
+_RELOAD_SECONDS_MAX = 30.0
+
+
+@_file_command(
+    "nplt-server reload", "nplt-server --config server.yaml --check && nplt-server reload"
+)
+def reload() -> None:
+    """Have the running server take over changed settings.
+
+    Users, certificates, providers, models and tools are replaced while turns go on. Settings that
+    need a restart are named. The server is the one that `nplt server status` shows; the
+    signal SIGHUP does the same to any server.
+    """
+    from nplt_server.start import RuntimeFile
+
+    running = RuntimeFile.read()
+    if running is None:
+        fail("no server of yours is running", exit_code=1)
+    before = _number_of_reloads(running)
+    os.kill(running["pid"], signal.SIGHUP)
+    deadline = time.monotonic() + _RELOAD_SECONDS_MAX
+    while (running := RuntimeFile.read() or {}) and _number_of_reloads(running) == before:
+        if time.monotonic() > deadline:
+            fail("the server has not taken over its settings yet; its log says more", exit_code=1)
+        time.sleep(0.05)
+    if not running:
+        fail("the server ended; its log says more", exit_code=1)
+    found = running["reload"]
+    if found["mistakes"]:
+        fail(*found["mistakes"], exit_code=EXIT_CONFIGURATION)
+    click.echo(f"changed: {', '.join(found['changed']) or 'nothing'}")
+    if found["need_restart"]:
+        click.echo(f"take effect at the next start: {', '.join(found['need_restart'])}")
+
+
+def _number_of_reloads(running: dict[str, Any]) -> int:
+    return int(running.get("reload", {}).get("number", 0))
 
 
 @_file_command(

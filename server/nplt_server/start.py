@@ -26,7 +26,6 @@ import resource
 import secrets
 import signal
 import socket
-import ssl
 import sys
 import threading
 import time
@@ -35,9 +34,10 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+import anyio.to_thread
 from msgspec import Struct
 
 from nplt_server import INSTANCE_ID, __version__
@@ -45,9 +45,11 @@ from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationErr
 from nplt_server.histories import open_histories, utc_now
 from nplt_server.settings import ExtensionSettings, PythonSettings, Settings, user_dir
 from nplt_server.systemd import inherited_sockets, keep_watchdog_quiet, notify
+from nplt_server.tls import tls_context
 
 if TYPE_CHECKING:  # slow to load: the server listens before it is imported
     from nplt_server.app import Server
+    from nplt_server.settings_loader import SettingsSource
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +91,7 @@ async def serve(
             "write every conversation, and spend your keys",
             settings.listen.host,
         )
-    tls = _load_tls(settings)
+    tls = tls_context(settings)
     if (
         settings.extensions != ExtensionSettings.model_construct()
         or settings.mcp_servers
@@ -103,14 +105,15 @@ async def serve(
     histories = await open_histories(settings, utc_now)
     try:
         with ExitStack() as left_over:
-            sockets = inherited_sockets(settings)
+            inherited = inherited_sockets(settings)
+            sockets = inherited.nplt
             if not sockets:
                 sockets = await bind(host, port, any_port=any_port, share_port=is_worker)
             sockets += as_worker.sockets if as_worker is not None else []
             for sock in sockets:
                 left_over.enter_context(sock)
             sockets += _bind_unix(settings, left_over)
-            http = await bind_http(settings, share_port=is_worker)
+            http = inherited.http or await bind_http(settings, share_port=is_worker)
             for sock in http:
                 left_over.enter_context(sock)
             scraped = await _bind_metrics(settings, share_port=is_worker)
@@ -138,65 +141,126 @@ def run(
     settings: Settings,
     announce: Announce,
     *,
+    source: SettingsSource | None = None,
     any_port: bool = False,
     as_worker: Worker | None = None,
 ) -> None:
-    """Serves until it is signalled, in an event loop of its own."""
-    serving = partial(_run_until_signalled, settings, announce, any_port, as_worker)
-    anyio.run(serving, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+    """Serves until it is signalled, in an event loop of its own. SIGHUP loads the settings again
+    from their source."""
+
+    async def serve_until_signalled() -> None:
+        served = _SignalledServer(settings, announce, source, as_worker)
+        await served.run(any_port=any_port)
+
+    uses_uvloop = find_spec("uvloop") is not None
+    anyio.run(serve_until_signalled, backend_options={"use_uvloop": uses_uvloop})
 
 
-async def _run_until_signalled(
-    settings: Settings, announce: Announce, any_port: bool, as_worker: Worker | None
-) -> None:
-    """Drains on SIGTERM or SIGINT, and interrupts the turns on a second one."""
-    runtime_file = RuntimeFile()
-    loop = asyncio.get_running_loop()
-    running: list[Server] = []
-    signals: list[int] = []
-    places: list[tuple[str, int]] = []
+class _SignalledServer:
+    """Serves until SIGTERM or SIGINT, then drains; a second one interrupts the turns. SIGHUP takes
+    over changed settings."""
 
-    def obey(number: int, _: object) -> None:
-        # The watchdog starts in the signal handler, because the event loop itself may hang.
-        if not signals:
-            seconds = settings.limits.drain_seconds_max + _LAST_RESORT_SECONDS
-            threading.Thread(target=_end_for_certain, args=(seconds,), daemon=True).start()
-        signals.append(number)
-        loop.call_soon_threadsafe(stop)
+    def __init__(
+        self,
+        settings: Settings,
+        announce: Announce,
+        source: SettingsSource | None,
+        as_worker: Worker | None,
+    ) -> None:
+        self._settings = settings
+        self._announce = announce
+        self._source = source
+        self._as_worker = as_worker
+        self._loop = asyncio.get_running_loop()
+        self._runtime_file = RuntimeFile()
+        self._server: Server | None = None
+        self._signals: list[int] = []
+        self._must_reload = False
+        """SIGHUP came before the server was ready for it."""
+        self._place = ""
 
-    def stop() -> None:
-        notify("STOPPING=1", "STATUS=stopping: running turns get time to finish")
-        for server in running:
-            server.stop()
+    async def run(self, *, any_port: bool) -> None:
+        for number in _STOPPING:
+            signal.signal(number, self._obey)
+        if self._source is not None:
+            self._loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
+        worker = self._as_worker
+        if worker is not None:
+            self._loop.add_reader(worker.parent, self._parent_has_gone, worker.parent)
+        try:
+            await serve(
+                self._settings, self._listening, self._ready, any_port=any_port, as_worker=worker
+            )
+        finally:
+            self._runtime_file.remove()
 
-    def ready(server: Server) -> None:
+    def _listening(self, host: str, port: int, http_url: str | None) -> None:
+        if self._as_worker is None:
+            self._runtime_file.write(self._settings, host, port, http_url)
+        self._announce(host, port, http_url)
+        self._place = place_of(host, port)
+
+    def _ready(self, server: Server) -> None:
         gc.freeze()  # the modules, which are all loaded by now
         gc.enable()
-        running.append(server)
-        notify("READY=1", f"STATUS=listening on {place_of(*places[0])}")
-        keep_watchdog_quiet(loop)
-        for _ in signals:
+        self._server = server
+        notify("READY=1", f"STATUS=listening on {self._place}")
+        keep_watchdog_quiet(self._loop)
+        for _ in self._signals:
             server.stop()
+        if self._must_reload:
+            self._reload_soon()
 
-    def listening(host: str, port: int, http_url: str | None) -> None:
-        if as_worker is None:
-            runtime_file.write(settings, host, port, http_url)
-        announce(host, port, http_url)
-        places.append((host, port))
+    def _obey(self, number: int, _: object) -> None:
+        # The watchdog starts in the signal handler, because the event loop itself may hang.
+        if not self._signals:
+            seconds = self._settings.limits.drain_seconds_max + _LAST_RESORT_SECONDS
+            threading.Thread(target=_end_for_certain, args=(seconds,), daemon=True).start()
+        self._signals.append(number)
+        self._loop.call_soon_threadsafe(self._stop)
 
-    def parent_has_gone(descriptor: int) -> None:
-        loop.remove_reader(descriptor)
+    def _stop(self) -> None:
+        notify("STOPPING=1", "STATUS=stopping: running turns get time to finish")
+        if self._server is not None:
+            self._server.stop()
+
+    def _parent_has_gone(self, descriptor: int) -> None:
+        self._loop.remove_reader(descriptor)
         log.warning("the process that started this worker is gone: shutting down")
-        obey(signal.SIGTERM, None)
+        self._obey(signal.SIGTERM, None)
 
-    for number in _STOPPING:
-        signal.signal(number, obey)
-    if as_worker is not None:
-        loop.add_reader(as_worker.parent, parent_has_gone, as_worker.parent)
+    def _reload_soon(self) -> None:
+        self._must_reload = self._server is None
+        if self._server is not None:
+            self._server.services.spawn(partial(self._reload, self._server))
+
+    async def _reload(self, server: Server) -> None:
+        assert self._source is not None
+        notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1_000}")
+        try:
+            self._runtime_file.note_reload(await _reload(server, self._source))
+        finally:
+            notify("READY=1")
+
+
+async def _reload(server: Server, source: SettingsSource) -> dict[str, list[str]]:
+    """Returns what changed, what needs a restart, and what is wrong; logs it too."""
+    from nplt_server.reload import reload
+
+    found: dict[str, list[str]] = {"changed": [], "need_restart": [], "mistakes": []}
     try:
-        await serve(settings, listening, ready, any_port=any_port, as_worker=as_worker)
-    finally:
-        runtime_file.remove()
+        settings = await anyio.to_thread.run_sync(source.load)
+        done = await reload(server, settings, started_with=source.loaded)
+    except ConfigurationError as error:
+        found["mistakes"] = list(error.mistakes)
+        for mistake in error.mistakes:
+            log.error("the settings stay as they were: %s", mistake)
+        return found
+    found |= {"changed": list(done.changed), "need_restart": list(done.need_restart)}
+    log.info("took over changed settings: %s", ", ".join(done.changed) or "none")
+    if done.need_restart:
+        log.warning("these settings need a restart: %s", ", ".join(done.need_restart))
+    return found
 
 
 def _end_for_certain(seconds: float) -> None:
@@ -218,6 +282,20 @@ class RuntimeFile:
     def __init__(self) -> None:
         self._path = user_dir("state") / "server.json"
         self._descriptor: int | None = None
+        self._described: dict[str, Any] = {}
+
+    @staticmethod
+    def read() -> dict[str, Any] | None:
+        """What the file of a server that runs says; `None` if none of this user does."""
+        try:
+            with (user_dir("state") / "server.json").open("rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return dict(json.load(file))
+        except (OSError, ValueError):
+            pass
+        return None  # left behind by a server that was killed, or just being written
 
     def write(self, settings: Settings, host: str, port: int, http_url: str | None) -> None:
         """Writes the file. A failure is only logged: clients can still name the server's
@@ -250,8 +328,22 @@ class RuntimeFile:
             "data_dir": str(settings.data_dir),
         }
         os.fchmod(descriptor, 0o600)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(described).encode() + b"\n", 0)
+        self._described = described
+        self._put(descriptor)
+
+    def note_reload(self, found: dict[str, list[str]]) -> None:
+        """Adds what came of the last reload, for `nplt-server reload`."""
+        if self._descriptor is not None:
+            found = {name: [each[:200] for each in found[name][:10]] for name in found}
+            before = self._described.get("reload")
+            number = before["number"] + 1 if isinstance(before, dict) else 1
+            self._described["reload"] = {"number": number, **found}
+            self._put(self._descriptor)
+
+    def _put(self, descriptor: int) -> None:
+        content = json.dumps(self._described).encode() + b"\n"
+        os.pwrite(descriptor, content, 0)
+        os.ftruncate(descriptor, len(content))
 
     def remove(self) -> None:
         if self._descriptor is not None:
@@ -372,19 +464,6 @@ def _bind_unix(settings: Settings, left_over: ExitStack) -> list[socket.socket]:
     return [sock]
 
 
-def _load_tls(settings: Settings) -> ssl.SSLContext | None:
-    tls = settings.listen.tls
-    if tls is None:
-        return None
-    try:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(str(tls.cert), str(tls.key))
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError([f"listen.tls: can't load the certificate: {error}"]) from None
-    return context
-
-
 # Several servers behind one port: each worker binds the port itself (SO_REUSEPORT), and the
 # kernel distributes connections over them. Each also listens at an address of its own, which it
 # advertises to the others so that they can relay to it: a port of the loopback interface, or, if
@@ -410,8 +489,9 @@ class Worker(Struct, frozen=True, kw_only=True):
 class Workers:
     """Starts `count` servers and restarts those that die."""
 
-    def __init__(self, settings: Settings, count: int) -> None:
-        self._settings = settings
+    def __init__(self, source: SettingsSource, count: int) -> None:
+        self._source = source
+        self._settings = source.loaded
         self._count = count
         self._running: dict[int, tuple[int, float]] = {}
         """The number of each worker and when it was started, by process id."""
@@ -430,7 +510,7 @@ class Workers:
 
             runtime_file = RuntimeFile()
             left_over.callback(runtime_file.remove)
-            for each in _STOPPING:
+            for each in (*_STOPPING, signal.SIGHUP):
                 signal.signal(each, self._obey)
             for number in range(self._count):
                 if code := self._start(number):
@@ -500,7 +580,7 @@ class Workers:
     def _live(self, number: int, ready_write: int) -> None:
         code = 1
         try:
-            for each in _STOPPING:
+            for each in (*_STOPPING, signal.SIGHUP):
                 signal.signal(each, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
             os.setpgid(0, 0)  # signals of the terminal reach workers through the parent
@@ -514,7 +594,7 @@ class Workers:
                 os.close(ready_write)
 
             worker, settings = self._worker(number)
-            run(settings, notify_parent, as_worker=worker)
+            run(settings, notify_parent, source=self._source, as_worker=worker)
             code = 0
         except ConfigurationError as error:
             for mistake in error.mistakes:
@@ -562,10 +642,12 @@ class Workers:
                 time.sleep(_AGAIN_SECONDS)
 
     def _obey(self, number: int, _: object) -> None:
-        self._signals.append(number)
+        reloads = number == signal.SIGHUP
+        if not reloads:
+            self._signals.append(number)
         for pid in list(self._running):
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGHUP if reloads else signal.SIGTERM)
 
 
 def why_no_workers(settings: Settings) -> str | None:

@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 from collections.abc import MutableMapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from nplt_server.errors import CannotServe
 from nplt_server.settings import Settings, is_loopback
@@ -21,25 +21,34 @@ from nplt_server.settings import Settings, is_loopback
 log = logging.getLogger(__name__)
 
 _FIRST_DESCRIPTOR: Final = 3
+_HTTP_NAME: Final = "http"
+
+
+class InheritedSockets(NamedTuple):
+    nplt: list[socket.socket]
+    http: list[socket.socket]
+    """Those of a socket unit with FileDescriptorName=http."""
 
 
 def inherited_sockets(
     settings: Settings, environ: MutableMapping[str, str] = os.environ
-) -> list[socket.socket]:
+) -> InheritedSockets:
     """The listening sockets that systemd passed to this process. They are removed from the
     environment, because children must not take them for theirs."""
     pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
-    environ.pop("LISTEN_FDNAMES", None)
+    names = environ.pop("LISTEN_FDNAMES", "").split(":")
+    inherited = InheritedSockets([], [])
     if pid != str(os.getpid()) or not count.isdecimal():
-        return []
-    sockets = []
-    for descriptor in range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + int(count)):
+        return inherited
+    for number in range(int(count)):
+        descriptor = _FIRST_DESCRIPTOR + number
         os.set_inheritable(descriptor, False)
         sock = socket.socket(fileno=descriptor)
         sock.setblocking(False)
         _check(sock, settings)
-        sockets.append(sock)
-    return sockets
+        is_http = number < len(names) and names[number] == _HTTP_NAME
+        (inherited.http if is_http else inherited.nplt).append(sock)
+    return inherited
 
 
 def _check(sock: socket.socket, settings: Settings) -> None:

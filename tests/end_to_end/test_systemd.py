@@ -9,17 +9,21 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.client.nplt_process import NPLT, private_environment
+from tests.gateway.http_client import request
+from tests.support.ports import free_port
 
 SECONDS_MAX = 30.0
+UNITS = ("nplt-http.socket", "nplt.service", "nplt.socket")
 AS_FIRST_DESCRIPTOR = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.set_inheritable(3, True); "
-    "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1'); "
+    "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1', LISTEN_FDNAMES='nplt'); "
     "os.execv(sys.executable, [sys.executable, '-m', 'nplt_server', *sys.argv[2:]])"
 )
 
@@ -71,6 +75,41 @@ def test_a_restart_with_a_passed_socket_refuses_no_connection(tmp_path: Path) ->
             server_on(listening, tmp_path),
         ):
             assert b"nplt" in between.recv(100)
+
+
+@pytest.mark.skipif(
+    shutil.which("systemd-socket-activate") is None, reason="systemd is not installed"
+)
+def test_systemd_passes_the_sockets_of_both_ports(tmp_path: Path) -> None:
+    nplt, http = free_port(), free_port()
+    process = subprocess.Popen(
+        [
+            *("systemd-socket-activate", "--fdname=nplt:http"),
+            *(f"--listen=127.0.0.1:{nplt}", f"--listen=127.0.0.1:{http}"),
+            *("--setenv=HOME", "--setenv=PATH", sys.executable, "-m", "nplt_server"),
+        ],
+        env=private_environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with until_connected(nplt) as first:
+            assert b"nplt" in first.recv(100)
+        assert request(f"http://127.0.0.1:{http}/livez").body == b"ok\n"
+    finally:
+        process.terminate()
+        process.communicate(timeout=SECONDS_MAX)
+
+
+def until_connected(port: int) -> socket.socket:
+    deadline = time.monotonic() + SECONDS_MAX
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=SECONDS_MAX)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline, "nothing listens"
+            time.sleep(0.02)
 
 
 def test_systemd_receives_ready_status_watchdog_and_stopping(tmp_path: Path) -> None:
@@ -126,7 +165,7 @@ def units_in(home: Path) -> Path:
         timeout=SECONDS_MAX,
     )
     assert done.returncode == 0, done.stderr
-    assert "systemctl --user enable --now nplt.socket\n" in done.stdout
+    assert "systemctl --user enable --now nplt.socket nplt-http.socket\n" in done.stdout
     return home / ".config" / "systemd" / "user"
 
 
@@ -135,7 +174,7 @@ def test_the_units_of_a_user_are_valid_and_can_be_removed(
 ) -> None:
     folder = units_in(tmp_path)
     files = sorted(folder.iterdir())
-    assert [file.name for file in files] == ["nplt.service", "nplt.socket"]
+    assert [file.name for file in files] == [*UNITS]
     done = subprocess.run(
         [systemd_analyze, "--user", "verify", *files],
         env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
@@ -157,11 +196,11 @@ def test_the_service_of_the_system_is_hardened(systemd_analyze: str, tmp_path: P
 
     for path, text in unit_files(for_system=True).items():
         (tmp_path / path.name).write_text(text)
-    files = [str(tmp_path / name) for name in ("nplt.service", "nplt.socket")]
+    files = [str(tmp_path / name) for name in UNITS]
     verified = subprocess.run([systemd_analyze, "verify", *files], capture_output=True, text=True)
     assert (verified.returncode, verified.stderr) == (0, "")
     done = subprocess.run(
-        [systemd_analyze, "security", "--offline=true", files[0]], capture_output=True, text=True
+        [systemd_analyze, "security", "--offline=true", files[1]], capture_output=True, text=True
     )
     overall = re.search(r"exposure level for nplt\.service: ([\d.]+)", done.stdout)
     assert overall is not None

@@ -17,12 +17,16 @@ from nplt_client.settings import DEFAULT_HOST, default_address
 
 NAME = "nplt"
 
+_HTTP_PORT = 9998
+_SOCKETS = f"{NAME}.socket {NAME}-http.socket"
 _SOCKET = Template("""\
 [Unit]
-Description=Port of nplt, which keeps conversations with language models
+Description=Port of nplt$what, which keeps conversations with language models
 
 [Socket]
 ListenStream=$address
+FileDescriptorName=$descriptor
+Service=$name.service
 Backlog=1024
 NoDelay=true
 
@@ -34,11 +38,13 @@ _SERVICE = Template("""\
 [Unit]
 Description=nplt keeps conversations with language models
 Requires=$name.socket
-After=network.target $name.socket
+Wants=$name-http.socket
+After=network.target $name.socket $name-http.socket
 
 [Service]
 Type=notify
 ExecStart=$python -P -m nplt_server
+ExecReload=kill -HUP $$MAINPID
 Restart=on-failure
 RestartSec=1
 WatchdogSec=60
@@ -116,7 +122,12 @@ def unit_files(*, for_system: bool) -> dict[Path, str]:
     folder = unit_folder(for_system=for_system)
     address = default_address()
     return {
-        folder / f"{NAME}.socket": _SOCKET.substitute(address=f"{DEFAULT_HOST}:{address.port}"),
+        folder / f"{NAME}.socket": _SOCKET.substitute(
+            name=NAME, what="", descriptor=NAME, address=f"{DEFAULT_HOST}:{address.port}"
+        ),
+        folder / f"{NAME}-http.socket": _SOCKET.substitute(
+            name=NAME, what=" for HTTP", descriptor="http", address=f"{DEFAULT_HOST}:{_HTTP_PORT}"
+        ),
         folder / f"{NAME}.service": _SERVICE.substitute(
             name=NAME,
             python=sys.executable,
@@ -135,7 +146,7 @@ def install(*, for_system: bool) -> list[str]:
         except OSError as error:
             raise ConfigurationError(_refusal("write", path, error, for_system)) from None
     systemctl = "systemctl" if for_system else "systemctl --user"
-    commands = [f"{systemctl} daemon-reload", f"{systemctl} enable --now {NAME}.socket"]
+    commands = [f"{systemctl} daemon-reload", f"{systemctl} enable --now {_SOCKETS}"]
     if not for_system:
         commands.append("loginctl enable-linger  # it also runs while you are logged out")
     return commands
@@ -149,7 +160,7 @@ def uninstall(*, for_system: bool) -> list[str]:
         except OSError as error:
             raise ConfigurationError(_refusal("remove", path, error, for_system)) from None
     systemctl = "systemctl" if for_system else "systemctl --user"
-    return [f"{systemctl} stop {NAME}.socket {NAME}.service", f"{systemctl} daemon-reload"]
+    return [f"{systemctl} stop {_SOCKETS} {NAME}.service", f"{systemctl} daemon-reload"]
 
 
 def _refusal(what: str, path: Path, error: OSError, for_system: bool) -> str:

@@ -20,6 +20,7 @@ import os
 import pwd
 import secrets
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -33,7 +34,7 @@ from nplt_protocol.peer_user import GONE, can_look_up, find_user
 from nplt_server.connections.proxies import Accepted, Proxies
 from nplt_server.conversations.services import Services
 from nplt_server.logs import RepeatedWarnings
-from nplt_server.settings import Settings, user_dir
+from nplt_server.settings import Settings, UserSettings, user_dir
 from nplt_server.tasks import Activity
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.files.format import LOCAL_USER
@@ -141,8 +142,9 @@ class Admission:
     def __init__(self, settings: Settings, greeting: str) -> None:
         self.limits = limits = settings.limits
         self.greeting = greeting
-        self._token_sums = {user.name: user.token_sha256 for user in settings.users}
-        self._operators = {user.name for user in settings.users if user.operator}
+        self._token_sums: dict[str, str] = {}
+        self._operators: set[str] = set()
+        self.replace_users(settings.users)
         self._may_all = settings.local_users == "any" or not can_look_up()
         """Whether all users of this machine may connect, not only `_local_users`."""
         named = () if isinstance(settings.local_users, str) else settings.local_users
@@ -229,6 +231,11 @@ class Admission:
             if hmac.compare_digest(given, expected.lower()):
                 found = name
         return found
+
+    def replace_users(self, users: Sequence[UserSettings]) -> None:
+        """Replaces the users, on a server that has some, by others."""
+        self._token_sums = {user.name: user.token_sha256 for user in users}
+        self._operators = {user.name for user in users if user.operator}
 
     def token_mark(self, user: str) -> str | None:
         """Returns a text that changes when the user's token does; `None` for an unknown user."""

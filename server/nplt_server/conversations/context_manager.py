@@ -22,7 +22,12 @@ from nplt_server.context.steps import Measure
 from nplt_server.conversations.agent_state import AgentState
 from nplt_server.conversations.attachments_shown import AttachmentReader
 from nplt_server.conversations.record import QUICK_ENTRIES_MAX, ConversationRecord
-from nplt_server.conversations.services import Compressible, OverThreshold, Services
+from nplt_server.conversations.services import (
+    Compressible,
+    ContextServices,
+    OverThreshold,
+    Services,
+)
 from nplt_server.providers import CallRoom
 from nplt_server.tools import ToolOffer
 from nplt_server.tools.client_tools import offer_for
@@ -57,8 +62,7 @@ class ContextManager:
         self.record = record
         self.state = state
         self._files = services.files
-        self._tools = services.tools
-        self.services = services.context
+        self._services = services
         self._ceilings: dict[str, CallRoom] = {}
         self._corrections_loaded: set[str] = set()
         """Models whose token correction was searched for in the record."""
@@ -71,6 +75,10 @@ class ContextManager:
         """The history used in the last computation, and its `head_seq` then."""
         self._is_computing = False
         """Whether a thread is using the projection."""
+
+    @property
+    def services(self) -> ContextServices:
+        return self._services.context
 
     @property
     def projection(self) -> Projection:
@@ -153,7 +161,7 @@ class ContextManager:
     ) -> CallBudget:
         """`prompt`: the one that is answered, because it may bring tools of its own."""
         services = self.services
-        offer = self._tools.offer
+        offer = self._services.tools.offer
         if prompt is not None and (prompt.tools or prompt.offer):
             offer = self._offer_for(prompt, offer)
         facts = services.models.facts(model)
@@ -311,7 +319,9 @@ class ContextManager:
     def begins_without_tools(self, model: str) -> bool:
         """Whether a call without tools is the first one to this model, since the conversation was
         opened, for which there are tools but no room."""
-        is_first = bool(self._tools.offer.descriptions) and model not in self._without_tools
+        is_first = (
+            bool(self._services.tools.offer.descriptions) and model not in self._without_tools
+        )
         self._without_tools.add(model)
         return is_first
 

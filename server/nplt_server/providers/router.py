@@ -252,16 +252,18 @@ def build_router(
     *,
     known: KnownModels | None = None,
     secrets: SecretMask = NO_SECRETS,
+    learned: LearnedForms | None = None,
 ) -> ProviderRouter:
     """The router of these settings. `known` learns what providers say of their models; `secrets`
-    are masked in what they send. Raises `ConfigurationError`."""
+    are masked in what they send; `learned` is read from its file if it is not given. Raises
+    `ConfigurationError`."""
     limits = settings.limits
     patience = Patience(
         connect_seconds=limits.connect_seconds_max,
         first_token_seconds=limits.first_token_seconds_max,
         gap_seconds=limits.gap_seconds_max,
     )
-    learned = LearnedForms(settings.data_dir / "forms.json")
+    learned = learned or LearnedForms(settings.data_dir / "forms.json")
     if known is not None:
         known.use(learned)
     builder = ProviderBuilder(
