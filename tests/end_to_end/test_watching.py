@@ -264,7 +264,7 @@ def test_answers_that_were_rolled_back_are_not_unread(
 
 def test_changes_of_every_kind_are_sent(watcher: RawClient, writer: RawClient) -> None:
     session_id = writer.request(SESSION_NEW, {"name": "notes"}).json["session_id"]
-    assert until(watcher, session_id)["name"] == "notes"
+    until(watcher, session_id, name="notes")
     writer.request(SESSION_UPDATE, {"session_id": session_id, "name": "ideas", "pinned": True})
     assert until(watcher, session_id, name="ideas", pinned=True)
     writer.request(MODEL_SWITCH, {"model": "offline/echo"})
