@@ -195,7 +195,8 @@ async def test_the_chat_shows_the_model_after_new_switch_and_fork(url: str) -> N
         session_id = session.client.session_id
         assert session.model == SECOND
         await run_command(face, "/new")
-        assert session.model == FIRST
+        assert session.model == SECOND, "a new conversation keeps the model"
+        await run_command(face, f"/model {FIRST}")
         await face.says("hello")
         newest = await session.client.history(1, roles=("assistant",))
         assert newest.messages[-1]["model"] == FIRST
