@@ -179,7 +179,7 @@ def _litellm(plan: Plan) -> list[Verdict]:
     question = Question(number="B19", what="CPU of a LiteLLM proxy, one call of 2 words")
     python = PEERS / "python"
     if not python.exists():
-        return [question.skipped("there is no .venv-peers")]
+        return [question.skipped("there is no .venv-peers: make peers")]
     turns = plan.sized(PEER_TURNS, smoke=2)
     script = ROOT / "benchmarks" / "peers" / "other_turns.py"
     command = [str(python), str(script), "litellm", str(turns), str(plan.new_path("litellm"))]

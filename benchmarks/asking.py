@@ -55,7 +55,7 @@ def asking(plan: Plan) -> list[Verdict]:
             details=f"{_summary(found, 'ask')}; {_summary(found, 'llm')}",
         )
         if "llm" in things
-        else llm.skipped("there is no llm in .venv-peers"),
+        else llm.skipped("there is no llm in .venv-peers: make peers"),
         floor.without_goal(wall.median("curl") * 1e3, unit="ms", details=_summary(found, "curl"))
         if "curl" in things
         else floor.skipped("there is no curl"),

@@ -110,7 +110,7 @@ def _peers(plan: Plan, our_milliseconds: float) -> list[Verdict]:
     for module, name in OTHERS.items():
         question = Question(number="B15", what=f"CPU of {name}, one call of 2 words")
         if not python.exists():
-            verdicts.append(question.skipped("there is no .venv-peers"))
+            verdicts.append(question.skipped("there is no .venv-peers: make peers"))
             continue
         turns = plan.sized(PEER_TURNS, smoke=2)
         script = ROOT / "benchmarks" / "peers" / "other_turns.py"

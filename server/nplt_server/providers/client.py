@@ -357,6 +357,8 @@ class VendorProvider:
         self._form = form
         self._model_forms = model_forms or {}
         self._learned = learned or LearnedForms()
+        self._apis_in_forms: dict[tuple[RequestForm, str], VendorApi] = {}
+        """The APIs of models, by the form of their requests. Each call asks more than once."""
         self._answered: set[str] = set()
         """The models that have answered through the API they are called through."""
         self._refused_schemas: set[tuple[str, int]] = set()
@@ -387,6 +389,14 @@ class VendorProvider:
         return form.changed(self._learned.at(f"{self.id}/{model}", self.address))
 
     def _api_in(self, form: RequestForm, model: str) -> VendorApi:
+        known = self._apis_in_forms.get((form, model))
+        if known is None:
+            if len(self._apis_in_forms) >= _APIS_IN_FORMS_MAX:
+                self._apis_in_forms.clear()
+            known = self._apis_in_forms[form, model] = self._find_api(form, model)
+        return known
+
+    def _find_api(self, form: RequestForm, model: str) -> VendorApi:
         named = (api for api in self._apis if api.specification == form.specification)
         needed = (api for api in self._apis if api.is_needed_by(model))
         return next(chain(named, needed), self._apis[0]).in_form(form)
@@ -477,6 +487,7 @@ class VendorProvider:
 
 
 _REFUSED_SCHEMAS_MAX = 1_000
+_APIS_IN_FORMS_MAX = 1_000
 
 
 _QUICK_CHARACTERS_MAX = 128 * 1024
