@@ -194,21 +194,21 @@ def test_a_long_sentence_is_cut_and_its_lines_joined() -> None:
             [{"error": {"code": 400, "message": "API key not valid. Please pass a valid API key.",
                         "status": "INVALID_ARGUMENT"}}],
             ProviderUnauthorized,
-            "api_key_env",
+            "does not accept the API key",
         ),
         # xAI: "code" and "error" as texts
         (
             {"code": "Client specified an invalid argument",
              "error": "Incorrect API key provided: xa***yz. You can obtain an API key at x.ai."},
             ProviderUnauthorized,
-            "api_key_env",
+            "does not accept the API key",
         ),
         # LiteLLM proxy
         (
             {"error": {"message": "Authentication Error, Invalid proxy server token passed.",
                        "type": "auth_error", "param": "None", "code": "400"}},
             ProviderUnauthorized,
-            "api_key_env",
+            "does not accept the API key",
         ),
         (
             {"error": {"message": "Budget has been exceeded! Current cost: 3, Max budget: 2",

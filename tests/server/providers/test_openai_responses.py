@@ -18,6 +18,7 @@ from tests.server.providers.openai_stage import (
 from tests.support.vendor_models import rendered_in
 from tests.vendors.answers import Refusal, Text, Thinking, ToolCall, UnknownItem
 
+from nplt_protocol import JsonObject
 from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
 from nplt_server.providers import OpaquePiece, Patience, Stopped, TextPiece, UsageReport
@@ -246,13 +247,14 @@ def test_reasons_to_stop(event: dict[str, Any], reason: str) -> None:
 
 
 def test_usage_counts_cached_tokens_too() -> None:
-    usage = {
+    usage: JsonObject = {
         "input_tokens": 9,
         "output_tokens": 2,
         "input_tokens_details": {"cached_tokens": 4},
     }
     reported = parsed(RESPONSES, {"type": "response.completed", "response": {"usage": usage}})
-    assert reported[0] == UsageReport(input_tokens=9, output_tokens=2, cached_tokens=4)
+    counted = UsageReport(input_tokens=9, output_tokens=2, cached_tokens=4, raw=usage)
+    assert reported[0] == counted
 
 
 @pytest.mark.parametrize(

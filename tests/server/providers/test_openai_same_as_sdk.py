@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.server.providers.openai_stage import (
     CHAT,
     RESPONSES,
@@ -69,7 +70,8 @@ async def test_an_answer_is_the_same_as_through_the_sdks_objects(
             body: Any = rendered_in(vendor_api, asked).body
             theirs = await (_chat if vendor_api is CHAT else _response)(sdk, body)
             assert ours.usage is not None
-            assert (ours.text, calls_of(ours), ours.stop_reason, ours.usage) == theirs, name
+            usage = structs.replace(ours.usage, raw=None)
+            assert (ours.text, calls_of(ours), ours.stop_reason, usage) == theirs, name
 
 
 def _say_always(answer: Answer, _: Call) -> Answer:
