@@ -91,6 +91,9 @@ _SECONDS_VARIABLE = "SOAK_SECONDS"
 """Names other times, such as `15,45`, which show a slope without waiting for half an hour."""
 _VISIT_SECONDS = float(os.environ.get("SOAK_VISIT_SECONDS", "4"))
 """From the start of one visit of a client to that of its next."""
+_ROOM_VISITS = 120
+"""After so many visits the shared room is a new conversation. A long one takes more memory each
+time that it is opened, which is no leak."""
 _IDLE_SECONDS = 2
 _CALM_SECONDS = 12.0
 _SAMPLES = 120
@@ -321,9 +324,7 @@ class Crowd:
 
     @contextmanager
     def visiting(self) -> Iterator[None]:
-        with RawClient(self.port, timeout=PATIENCE_SECONDS) as host:
-            host.hello()
-            self._room = host.request(SESSION_NEW).json["session_id"]
+        self._room = self._new_room()
         is_over = threading.Event()
         threads = [
             threading.Thread(target=self._visit_until, args=(is_over, number))
@@ -337,6 +338,11 @@ class Crowd:
             is_over.set()
             for thread in threads:
                 thread.join()
+
+    def _new_room(self) -> str:
+        with RawClient(self.port, timeout=PATIENCE_SECONDS) as host:
+            host.hello()
+            return str(host.request(SESSION_NEW).json["session_id"])
 
     def _visit_until(self, is_over: threading.Event, number: int) -> None:
         chance = self._plan.chance("soak", number, self.visits)
@@ -358,6 +364,9 @@ class Crowd:
                 self.visits += 1
                 self.sent += visit.sent
                 self.refused += visit.refused
+                room_is_full = self.visits % _ROOM_VISITS == 0
+            if room_is_full:
+                self._room = self._new_room()
             is_over.wait(max(0.0, begun + _VISIT_SECONDS - time.monotonic()))
 
 
