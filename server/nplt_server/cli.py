@@ -354,7 +354,6 @@ def _number_of_reloads(running: dict[str, Any]) -> int:
 
 
 @_file_command(
-    "nplt-server doctor",
     "nplt-server doctor /srv/nplt --json",
     "nplt-server doctor redis://127.0.0.1:6379/0",
 )
