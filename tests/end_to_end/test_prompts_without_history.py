@@ -1,4 +1,4 @@
-"""Cleared messages, prompts that are answered without the history, and a session's history."""
+"""What of the history a model is shown, and what people are told of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from tests.support.raw_client import RawClient
 from tests.support.server_process import ServerProcess
 from tests.support.server_thread import serving_here
 
-from nplt_client import RequestRefused, sync
+from nplt_client import AgentThought, RequestRefused, sync
 from nplt_client.render.text import number_in
+from nplt_protocol.json_text import JsonObject
 
 
 def test_a_prompt_can_be_answered_without_the_history(shared_server: ServerProcess) -> None:
@@ -70,3 +71,32 @@ def test_metadata_keys_that_are_not_snake_case_are_refused_by_their_field(
         with pytest.raises(RequestRefused, match="'camelCase' is not snake_case") as refused:
             client.ask_text("hi", metadata={"camelCase": 1})
         assert (refused.value.code, refused.value.field) == ("malformed", "metadata")
+
+
+def test_people_are_told_when_older_turns_are_shortened_for_the_first_time(tmp_path: Path) -> None:
+    def ask(client: sync.Client, prompt: str) -> tuple[JsonObject | None, list[str]]:
+        turn = client.ask(prompt)
+        thoughts = [event for event in turn if isinstance(event, AgentThought)]
+        assert turn.finished is not None
+        return turn.finished.cut, [one.content or "" for one in thoughts if one.type == "cut"]
+
+    settings = {"models": {"offline/echo": {"context_tokens": 4_000}}}
+    with (
+        serving_here(tmp_path, settings) as (port, _),
+        sync.connect(f"nplt://127.0.0.1:{port}") as client,
+    ):
+        cut: JsonObject | None = None
+        told: list[str] = []
+        for number in range(30):
+            cut, told = ask(client, f"!slow 0.01 {number} {'words and more words ' * 40}")
+            if cut:
+                break
+        assert cut is not None
+        counts = number_in(cut, "shortened_turns"), number_in(cut, "omitted_turns")
+        assert sum(counts) > 0
+        assert told == [
+            "to make room, offline/echo is shown older turns in less detail from now on: "
+            f"{counts[0]} shortened, {counts[1]} left out (nplt context lists them)"
+        ]
+        assert "tokens" not in cut, "the prompt itself was not cut"
+        assert ask(client, "short") == (None, [])

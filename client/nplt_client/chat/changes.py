@@ -289,7 +289,7 @@ def _is_last(message: JsonObject) -> bool:
 
 
 def cut_words(cut: JsonObject | None) -> str:
-    if not cut:
+    if not cut or "tokens" not in cut:  # of older turns a notice tells when it happens
         return ""
     shown, tokens = number_in(cut, "shown_tokens"), number_in(cut, "tokens")
     return f"✂ your prompt was cut in the middle: {shown:,} of {tokens:,} tokens were sent"

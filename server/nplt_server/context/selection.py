@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct, field, structs
 
+from nplt_protocol.json_text import JsonObject
 from nplt_server.context.messages import (
     MESSAGE_TOKENS,
     ContextMessage,
@@ -541,6 +542,8 @@ class ContextView(Struct, frozen=True, kw_only=True):
     """Shortened for this call only; the next context need not begin with this one."""
     head_seq: int = 0
     """The newest entry when this context was made."""
+    shortened: JsonObject | None = None
+    """The numbers of older turns that are shortened or omitted in it for the first time."""
     renderings: KeptRenderings = field(default_factory=KeptRenderings)
 
     @property

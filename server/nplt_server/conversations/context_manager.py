@@ -14,6 +14,9 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final, TypeVar
 
+from msgspec.structs import replace
+
+from nplt_protocol.json_text import JsonObject
 from nplt_server import logs
 from nplt_server.context.epochs import RequestedReason
 from nplt_server.context.projection import Projection
@@ -211,13 +214,8 @@ class ContextManager:
         await self.ready()
         call_budget = self.call_budget(model, prompt=prompt, tokens_max=tokens_max)
         view = await self._view_or_epoch(turn_id, call_budget)
-        while isinstance(view, EpochEntry):
-            await self._begin_due_epoch(view, turn_id, compressible)
-            head_seq = self.record.history.head_seq
-            await self.ready()  # which images are shown depends on the epoch
-            view = await self.view(turn_id, call_budget)
-            if view.head_seq != head_seq:  # an entry was written meanwhile
-                view = await self._view_or_epoch(turn_id, call_budget)
+        if isinstance(view, EpochEntry):
+            view = await self._view_after_epoch(view, turn_id, call_budget, compressible)
         if logs.context.on:
             logs.context(
                 "context of a call",
@@ -230,6 +228,25 @@ class ContextManager:
                 trimmed=view.is_trimmed,
             )
         return view
+
+    async def _view_after_epoch(
+        self,
+        due: EpochEntry,
+        turn_id: str,
+        call_budget: CallBudget,
+        compressible: Compressible,
+    ) -> ContextView:
+        """Begins the epoch, and makes the context in it, which says what it shortens."""
+        earlier = self.record.history.epoch
+        view: ContextView | EpochEntry = due
+        while isinstance(view, EpochEntry):
+            await self._begin_due_epoch(view, turn_id, compressible)
+            head_seq = self.record.history.head_seq
+            await self.ready()  # which images are shown depends on the epoch
+            view = await self.view(turn_id, call_budget)
+            if view.head_seq != head_seq:  # an entry was written meanwhile
+                view = await self._view_or_epoch(turn_id, call_budget)
+        return replace(view, shortened=_newly_shortened(self.record.history, earlier))
 
     async def _view_or_epoch(
         self, turn_id: str, call_budget: CallBudget
@@ -358,6 +375,22 @@ class ContextManager:
             return self.projection.epoch_for(reason, call_budget, screen=screen)
 
         return await self.compute(draft)
+
+
+def _newly_shortened(history: ConversationHistory, earlier: EpochEntry | None) -> JsonObject | None:
+    """The numbers of turns that the present epoch shortens or omits and the earlier one did not."""
+    epoch = history.epoch
+    if epoch is None or epoch is earlier:
+        return None
+    through = 0 if earlier is None else earlier.summary_through
+    omitted = epoch.omitted_turns - (0 if earlier is None else earlier.omitted_turns)
+    shortened = sum(
+        max(through, epoch.omitted_through) < turn.number <= epoch.summary_through
+        for turn in history.shown_turns
+    )
+    if omitted <= 0 and not shortened:
+        return None
+    return {"shortened_turns": shortened, "omitted_turns": max(0, omitted)}
 
 
 def _characters_of(entry: Entry) -> int:

@@ -293,6 +293,8 @@ class ModelCaller:
         )
         if view.is_trimmed:
             self._note_cut(view)
+        if view.shortened is not None:
+            self._note_shortened(view.shortened)
         invocation = self.route.invocation
         output = ModelOutputAccumulator(answer_bytes_max=limits.answer_bytes_max)
         made = CallOutcome(
@@ -317,12 +319,22 @@ class ModelCaller:
             self._router.lists.refresh(self.model)
         return made
 
+    def _note_shortened(self, shortened: JsonObject) -> None:
+        self.cut = {**(self.cut or {"model": self.model}), **shortened}
+        counts = (shortened["shortened_turns"], shortened["omitted_turns"])
+        self._events.send_status(
+            "cut",
+            f"to make room, {self.model} is shown older turns in less detail from now on: "
+            f"{counts[0]} shortened, {counts[1]} left out (nplt context lists them)",
+        )
+
     def _note_cut(self, view: ContextView) -> None:
         shown = cut_prompt(view, self._prompt.seq)
-        if shown is None or self.cut is not None:
+        if shown is None or "tokens" in (self.cut or {}):
             return
         tokens = self._context.state.measure.text(self._prompt.content)
-        self.cut = {"tokens": tokens, "shown_tokens": shown, "model": self.model}
+        cut: JsonObject = {"tokens": tokens, "shown_tokens": shown, "model": self.model}
+        self.cut = {**(self.cut or {}), **cut}
         self._events.send_status(
             "cut",
             f"the prompt was cut in the middle: {self.model} is shown about {shown:,} "
