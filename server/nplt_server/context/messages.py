@@ -201,21 +201,12 @@ _SCHEMA_REQUEST: Final = (
 )
 
 
-class SourceEntry:
+class SourceEntry(tuple[()]):
     """Refers to the entry that a message shows, without copying it. It is not part of the message's
-    value: messages that would be sent alike are equal."""
+    value: messages that would be sent alike are equal. So it is an empty tuple, which equals any
+    other; an `__eq__` of its own would be called for each message that is compared."""
 
-    __slots__ = ("entry",)
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, entry: ContextEntry | None = None) -> None:
-        self.entry = entry
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SourceEntry)
-
-    def __repr__(self) -> str:
-        return "SourceEntry()" if self.entry is None else f"SourceEntry({self.entry.seq})"
+    entry: ContextEntry | None = None
 
 
 _NO_SOURCE: Final = SourceEntry()

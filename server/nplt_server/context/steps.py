@@ -153,7 +153,8 @@ def message_of(
     files = contents.shown_with(
         entry, is_live=is_live, takes_images=takes_images, takes_pdfs=takes_pdfs
     )
-    source = SourceEntry(entry)
+    source = SourceEntry()
+    source.entry = entry
     match entry:
         case ModelInputEntry():
             schema = entry.options.get("schema") if is_live else None
