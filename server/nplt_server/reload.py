@@ -1,8 +1,9 @@
-"""Takes over changed settings while the server runs, without a dropped turn.
+"""Applies changed settings while the server runs, without dropping a turn.
 
-Users, certificates, providers, models, tools and MCP servers are replaced. A turn that runs goes on
-with the providers and tools it began with; these are closed once no such turn is left. Whatever
-needs a restart (addresses, histories, limits, …) stays as it was and is named.
+Users, certificates, providers, models, tools and MCP servers are replaced. A running turn keeps its
+providers. Tools that it has started are finished, and its next call is offered the new ones. The
+old providers and MCP servers are closed once no such turn is left. Settings that need a restart
+(addresses, histories, limits, …) keep their values and are listed in the result.
 
 The files of a certificate are read again even if their paths are the same.
 """
@@ -33,12 +34,12 @@ _LIVE: Final = frozenset(
         *("approvals", "on_too_long", "log_level"),
     )
 )
-"""The settings that are taken over; those that are replaced at the next start are all others."""
+"""The settings that are applied at once. All others are applied at the next start."""
 
 
 class Reloaded(Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...]
-    """The settings that were taken over."""
+    """The settings that were applied."""
     need_restart: tuple[str, ...]
     """Those that changed and take effect at the next start."""
 
@@ -84,7 +85,7 @@ def _replace_parts(server: Server, settings: Settings, changed: list[str]) -> No
     for name, route in old_router.routes.items():
         if (new := router.routes.get(name)) is not None:
             new.metrics = route.metrics
-    # Extensions are loaded once; what was learned of tokens stays.
+    # Extensions are loaded once; what was learned about tokens stays.
     services.context = replace(
         services.context,
         models=context.models,
@@ -112,7 +113,7 @@ async def _when_running_turns_are_over(server: Server, work: Callable[[], object
 
 
 def _replace_users(server: Server, settings: Settings) -> None:
-    """Closes the connections of users whose token is gone or another one."""
+    """Closes the connections of users whose token was removed or changed."""
     admission = server.admission
     users = {session.user for session in server.sessions if session.is_authenticated}
     marks = {user: admission.token_mark(user) for user in users}
