@@ -63,7 +63,8 @@ class SentRequests:
         default_factory=lambda: defaultdict(set)
     )
     _newest: dict[str, str] = field(default_factory=dict)
-    """The newest turn of each conversation."""
+    """The newest turn of each conversation among the requests. The caller of `to_join` checks that
+    no turn has come another way since."""
 
     def add(self, user: str, body_sha256: str, receipt: Receipt, message_id: str) -> SentRequest:
         """Notes a request when it has its receipt. One that joined a turn takes the place of the
@@ -92,11 +93,6 @@ class SentRequests:
         request = self._requests[next(iter(turns))]
         is_newest = self._newest.get(request.session_id) == request.turn_id
         return request if request.state == "lost" and is_newest else None
-
-    def note_turn(self, session_id: str, turn_id: str) -> None:
-        """Another turn has begun in a conversation, by whichever way it came."""
-        if session_id in self._newest:
-            self._newest[session_id] = turn_id
 
     def _forget_old(self) -> None:
         since = self.clock() - JOIN_SECONDS_MAX

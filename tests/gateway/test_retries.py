@@ -56,10 +56,6 @@ def test_a_turn_that_is_not_the_newest_of_its_conversation_is_not_joined() -> No
     sender.send().lose()
     sender.send("another body")
     assert sender.sent.to_join("ada", "body") is None
-    sender = Sender()
-    sender.send().lose()
-    sender.sent.note_turn("s1", "typed in a terminal")
-    assert sender.sent.to_join("ada", "body") is None
 
 
 def test_another_users_request_is_not_joined() -> None:
