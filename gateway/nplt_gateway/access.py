@@ -1,10 +1,10 @@
 """Checks who may call: the name of the host, the web page that calls, and the token.
 
-A browser runs as the same user as the terminal, so the kernel's answer does not stop a hostile web
-page. A page can make a browser call this server in two ways: from its own origin, which the
-browser names in `Origin` or `Sec-Fetch-Site`, or under a name of its own that it lets point here
-(DNS rebinding), which the browser names in `Host`. Both are refused. An address in `Host` is
-always good, because only names can be made to point elsewhere.
+A browser runs as the same user as the terminal, so checking the user at the other end of the
+connection does not stop a hostile web page. A page can make a browser call this server in two ways:
+from its own origin, which the browser names in `Origin` or `Sec-Fetch-Site`, or under a name of its
+own that it lets point here (DNS rebinding), which the browser names in `Host`. Both are refused. An
+address in `Host` is always good, because only names can be made to point elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pieces in which an answer reaches the endpoints, and the interface of what makes it.
+"""The pieces in which an answer reaches the endpoints, and the interface of answers.
 
 `unrecorded` makes them of a provider's deltas, `recorded` of the events of a conversation.
 """

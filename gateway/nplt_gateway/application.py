@@ -1,6 +1,6 @@
 """The application behind the door for HTTP: checks each request and passes it to its route.
 
-Each part of the surface brings its own routes. A route answers with a Starlette response, or
+Each module of the API has its own routes. A route answers with a Starlette response, or
 raises `ApiError`.
 """
 

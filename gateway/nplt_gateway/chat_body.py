@@ -118,7 +118,7 @@ class ChatBody(Shape):
     seed: int | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    # What is refused unless it says what is done anyway.
+    # Refused, except for values that ask for what is done anyway.
     n: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None

@@ -64,7 +64,7 @@ def _import_metrics() -> Callable[[Server], Awaitable[Response]]:
 
 
 async def _trouble_with(profile: HistoryProfile) -> str | None:
-    """Why the history can't be read or written now: its index or its Redis is asked."""
+    """Queries the index or Redis. Returns why the history can't be read or written now."""
     if (reason := profile.read_only_reason) is not None:
         return reason
     counted: int | None = None

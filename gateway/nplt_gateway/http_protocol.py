@@ -1,8 +1,8 @@
 """HTTP/1.1 and WebSockets on one connection: uvicorn's protocol classes, with stricter rules.
 
 uvicorn parses requests and runs the application. Added here are the limits that it lacks: a
-deadline for the head of a request, one for a peer that does not read its response, and one for a
-body that nobody wants any more. Lines of a header that continue on the next line (obs-fold, RFC
+deadline for the head of a request, one for a peer that does not read its response, and one for the
+rest of a refused body. Lines of a header that continue on the next line (obs-fold, RFC
 9112, 5.2) are refused, because two parsers may read them differently.
 """
 

@@ -29,7 +29,7 @@ _CODES_MAX: Final = 100
 _LOGINS_MAX: Final = 1_000
 _IDLE_SECONDS_MAX: Final = 60 * 24 * 3_600
 _USED_SECONDS: Final = 60
-"""How exactly the last use of a login is known."""
+"""A login's last use is stored at most this often."""
 _ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS codes (hash TEXT PRIMARY KEY, user TEXT, token TEXT, ends_at REAL);

@@ -71,7 +71,7 @@ class NewPrompt(Struct, frozen=True, kw_only=True):
     """The part of a request that concerns the conversation."""
 
     messages: Sequence[ClientMessage]
-    """All that the client sent; what is new of them becomes the prompt."""
+    """All messages that the client sent. The new ones become the prompt."""
     model: str | None
     options: JsonObject
     metadata: JsonObject
@@ -81,7 +81,7 @@ class NewPrompt(Struct, frozen=True, kw_only=True):
 
 def offer_of(call: ApiRequest) -> ToolOffering:
     """Returns whose tools to offer. The server's are offered only if the client asks for it,
-    because it does not expect calls that it has no part in."""
+    because it does not expect calls that others run."""
     match call.header(_TOOLS_HEADER).lower():
         case "" | "client":
             return "client"
@@ -123,8 +123,9 @@ class PromptedTurn:
         return self._pipe
 
     async def find_repeated(self, named: Named | None, body_sha256: str) -> bool:
-        """Whether OpenAI's library sends the request again, its first turn is there and the newest
-        of its conversation, and the client did not get all of it. Then this turn is that one."""
+        """Returns True if the request repeats an earlier one, whose turn it then joins. OpenAI's
+        library must mark it as repeated, the client must not have received the whole answer, and
+        the turn must be the newest of its conversation."""
         self._body_key = sha256(f"{named}\n{body_sha256}".encode()).hexdigest()
         if self._message_id is not None or not self._call.is_repeated:
             return False

@@ -96,7 +96,7 @@ class ResponseBody(Shape):
     top_p: float | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    # What is refused unless it says what is done anyway.
+    # Refused, except for values that ask for what is done anyway.
     top_logprobs: int | None = None
     max_tool_calls: int | None = None
     prompt: dict[str, Any] | None = None

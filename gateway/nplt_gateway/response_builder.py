@@ -1,4 +1,4 @@
-"""Builds a response and the events of its stream from the parts of a turn. Pure.
+"""Builds a response and the events of its stream from the parts of a turn, without I/O.
 
 The same parts give the same response, whether they are live or read from the record, and each event
 has the same number (`response_ids`). A call of a model gives up to three kinds of items: its
@@ -61,7 +61,7 @@ class _Item(Struct):
         return self.texts[0]
 
     def as_json(self, *, is_new: bool = False) -> JsonObject:
-        """`is_new`: without the contents, which events of their own bring."""
+        """`is_new`: the item is sent without its contents, which have events of their own."""
         shown: JsonObject = {"id": self.item_id, "type": self.kind, "status": self.status}
         if self.kind == "reasoning":
             text: list[JsonValue] = [{"type": "summary_text", "text": self.text}]
@@ -312,8 +312,8 @@ class ResponseBuilder:
             reason = {"reason": _INCOMPLETE.get(ended.stop_reason or "", "interrupted")}
         error: JsonValue = None
         if ended is not None and status == "failed":
-            said = ended.error or {}
-            error = {"code": said.get("code"), "message": said.get("message")}
+            fault = ended.error or {}
+            error = {"code": fault.get("code"), "message": fault.get("message")}
         return {
             "id": str(self._id),
             "object": "response",
@@ -406,8 +406,9 @@ def _seconds(timestamp: JsonValue) -> int | None:
 
 
 def after_number(event: JsonObject, last: int) -> JsonObject | None:
-    """The new part of an event for a client that has all up to that number. A delta may be new in
-    part, because it need not end where the one that the client has ended."""
+    """Returns the part of an event that is new to a client which has all events up to the number
+    `last`, or `None`. A delta may be only partly new, because the deltas of a stream that is read
+    again may end elsewhere."""
     number = event["sequence_number"]
     assert isinstance(number, int)
     if number <= last:

@@ -1,7 +1,7 @@
 """`/v1/responses`: a response is a turn of a conversation.
 
-Every response that is stored can be read and resumed, at any event, live or years later, not only
-those that ran in the background. A request that names no conversation begins a new one.
+Every stored response can be read and resumed at any event, while it runs or later, not only those
+that ran in the background. A request that names no conversation begins a new one.
 """
 
 from __future__ import annotations
@@ -217,8 +217,8 @@ async def _events(
                 return
             parts = await turn.next_parts()
     except (ApiError, RequestError) as error:  # the head is sent
-        said = as_api_error(error, _PARAMS).as_json()
-        yield named_event("error", {"type": "error", "sequence_number": after + 1, **said})
+        report = as_api_error(error, _PARAMS).as_json()
+        yield named_event("error", {"type": "error", "sequence_number": after + 1, **report})
     finally:
         with anyio.CancelScope(shield=True):
             await turn.close()
@@ -239,7 +239,7 @@ async def _whole(turn: _Turn, builder: ResponseBuilder, parts: Sequence[TurnPart
 async def _as_it_is(
     turn: PromptedTurn | StoredTurn, builder: ResponseBuilder, head: dict[str, str]
 ) -> Response:
-    """The response as far as it is made."""
+    """Returns the response as it is now, without waiting for more."""
     try:
         for part in await turn.parts_so_far():
             for _ in builder.apply(part):

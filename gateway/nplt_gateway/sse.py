@@ -1,7 +1,7 @@
 """Server-sent events: a response that goes on while an answer is made.
 
 A comment is sent when nothing else was for a while, so that no proxy takes the connection for
-dead. A client that goes away ends the response; what becomes of its turn, the caller decides.
+dead. A client that goes away ends the response; the caller decides what becomes of its turn.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Which conversation a request belongs to, and whether it is recorded at all.
 
 A client names it by its base URL (`/c/NAME/v1`) or by `X-Nplt-Conversation`, which take an id or a
-name and create what is not there; by `conversation` or `previous_response_id` of the API; or by the
-id of its own chat, which some clients send in a header. The first of these counts. Texts are never
-compared to find a conversation, because two people may begin with the same words.
+name and create the conversation if it does not exist; by `conversation` or `previous_response_id`
+of the API; or by the id of its own chat, which some clients send in a header. The first of these
+counts. Texts are never compared to find a conversation, because two people may begin with the same
+words.
 
 The id of a foreign chat belongs to the header that it came in. It is never looked up as an id or a
 name of this server, so a client can't reach a conversation by naming its own chat after it.
@@ -108,7 +109,7 @@ def _of_chat(namespace: str, chat_id: str) -> Named:
 
 
 def is_task(call: ApiRequest, system: str, *, has_tools: bool) -> bool:
-    """Whether the client asks for something beside its conversation, such as a title."""
+    """Whether the client asks for something outside its conversation, such as a title."""
     if call.header(_TASK_HEADER):
         return True
     is_opencode = "opencode" in call.header("user-agent").lower()
