@@ -1,4 +1,4 @@
-"""An HTTP client that bounds what it reads of a response, whoever sends it.
+"""An HTTP client that bounds what it reads of a response, from any server.
 
     part                                 limit
     -----------------------------------  ------------------------------------------------------
@@ -132,7 +132,9 @@ class _CountingStream(httpcore2.AsyncNetworkStream):
         if self._read_bytes > _OVERHEAD_BYTES_MAX:
             body_bytes = 0 if self.response is None else self.response.num_bytes_downloaded
             if self._read_bytes > _OVERHEAD_BYTES_MAX + _OVERHEAD_SHARE * body_bytes:
-                raise httpcore2.RemoteProtocolError("much was sent, and little of it was body")
+                raise httpcore2.RemoteProtocolError(
+                    "the response has too many bytes besides its body"
+                )
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:

@@ -233,7 +233,7 @@ async def test_an_approval_that_can_not_be_written_is_not_asked_and_the_tool_is_
         assert (await here.ended()).state == "completed"
         last = here.received(ToolFinished)[-1]
         assert (last.status, here.workshop.done) == ("skipped", ["look"])
-        assert "nothing can be written down now" in last.result
+        assert "nothing can be stored now" in last.result
 
 
 async def test_an_approval_decision_that_can_not_be_written_is_refused_and_can_be_repeated() -> (

@@ -306,14 +306,14 @@ class Session:
         cursor = self.relay.cursor
         return None if cursor is None else cursor.session_id
 
-    # Requests
-
     @property
     def conversation_history(self) -> ConversationHistory | None:
         """The history of the conversation it is attached to; `None` if nothing is stored there, or
         if another server of the cluster has it."""
         held = self.conversation
         return held.history if isinstance(held, Conversation) else None
+
+    # Requests
 
     async def run(self) -> None:
         self.greet()
@@ -407,8 +407,8 @@ class Session:
             self.refuse(pending, error)
 
     async def _with_own_id(self, request: Request, named: str) -> Request:
-        """The request with the id of this server instead of the same id as the API writes it. A
-        conversation that is really called so comes first."""
+        """Replaces an id as the API over HTTP writes it (`conv_…`) by this server's own. A
+        conversation whose own id or name is the same text takes precedence."""
         if await self.server.session_manager.lookup(named, self.user) is not None:
             return request
         with_own: Any = request  # each request that got here has a session_id

@@ -58,7 +58,7 @@ def remembered_decisions(
     }
 
 
-def last_words_of_step(history: ConversationHistory, turn_id: str) -> dict[str, ApprovalEntry]:
+def last_approvals_of_step(history: ConversationHistory, turn_id: str) -> dict[str, ApprovalEntry]:
     """The last approval entry of each tool call that has no result yet, by the call's id."""
     turn = history.turn(turn_id)
     if turn is None or turn.awaiting_results is None:
@@ -211,7 +211,7 @@ class Approvals:
         people and for nothing else; says whether it does."""
         if any(each.is_being_decided for each in self._open.values()):
             return False
-        last = last_words_of_step(self._record.history, turn_id)
+        last = last_approvals_of_step(self._record.history, turn_id)
         tool_calls = self._record.history.open_tool_calls(turn_id)
         words = [last.get(each.tool_call_id) for each in tool_calls if not each.by_client]
         never_begun = all(word is not None and word.state != "allowed" for word in words)
@@ -229,7 +229,7 @@ class Approvals:
         return why_denied(remembered or await self._decision_on(turn_id, tool_call))
 
     async def _decision_on(self, turn_id: str, tool_call: ToolCallRequest) -> ApprovalEntry:
-        before = last_words_of_step(self._record.history, turn_id).get(tool_call.tool_call_id)
+        before = last_approvals_of_step(self._record.history, turn_id).get(tool_call.tool_call_id)
         if before is not None and before.state != "asked":
             return before  # asked before a restart, decided since
         question = None
@@ -282,7 +282,7 @@ class Approvals:
     def reopen(self, turn_id: str, decided: Container[str]) -> None:
         """Opens the questions that were asked before a restart; not those of tool calls that
         are decided."""
-        last = last_words_of_step(self._record.history, turn_id)
+        last = last_approvals_of_step(self._record.history, turn_id)
         for tool_call in self._record.history.open_tool_calls(turn_id):
             asked = last.get(tool_call.tool_call_id)
             if asked is not None and tool_call.tool_call_id not in decided:

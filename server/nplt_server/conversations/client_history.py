@@ -12,11 +12,11 @@ in such a list, and where the list leaves the record:
     differs otherwise                                 the rest is new in a fork
 
 A turn that came from elsewhere (a terminal, another client) may be missing in the list, because the
-client never received it. Of an answer that is not whole the list may have as much as it likes.
-Texts are compared without the white space around them. Files are not compared.
+client never received it. If an answer in the record is not whole, the list may have any beginning
+of it. Texts are compared without the white space around them. Files are not compared.
 
-These are functions over the entries; `Conversation` acts on what they return, in the section in
-which they were called.
+These are functions over the entries; `Conversation` acts on what they return, before it gives up
+the write lock under which it called them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from nplt_storage.entries import (
 )
 
 _NO_TEXT: Final = "(no text)"
-"""The content of a prompt without words, which has only files, or only an answer after it."""
+"""The content stored for a prompt without text: it has only files, or was not in the list before
+its answer."""
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -53,9 +54,9 @@ class Difference(Struct, frozen=True, kw_only=True):
     replace_from: int | None = None
     """The prompt from which on the record is rolled back."""
     fork_at: int | None = None
-    """The last entry that list and record share, if the rest belongs into a fork; 0: none."""
+    """The last entry that list and record share, if the rest belongs in a fork; 0: none."""
     results_seq: int | None = None
-    """The stored results that are answered once more, if nothing is new but that."""
+    """The stored results to answer again, if the list has nothing new."""
 
 
 class _KnownTurn(Struct, kw_only=True):
@@ -93,7 +94,7 @@ def compared(
         if after is not None:
             at, last = after, (place, began)
             known = _after_results(turn, given, at)
-            if known is None:  # the record has it that these calls were not run
+            if known is None:  # the record says that these calls were not run
                 return Difference(new=given[at:], fork_at=turn.output_seq)
             at = known
         elif _is_from(turn, client):
@@ -141,7 +142,7 @@ def _after_turn(turn: _KnownTurn, given: Sequence[GivenMessage], at: int) -> int
 
 
 def _after_results(turn: _KnownTurn, given: Sequence[GivenMessage], at: int) -> int | None:
-    """The place after the results that the record has; `None` if it has it that the client did not
+    """The place after the results that the record has; `None` if it says that the client did not
     run them."""
     while at < len(given) and given[at].role == "tool":
         status = turn.statuses.get(given[at].tool_call_id or "", "pending")

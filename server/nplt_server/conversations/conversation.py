@@ -114,8 +114,8 @@ class FreshConversation:
         return {}
 
 
-def _in_words(prompt: Prompt) -> Prompt:
-    """The prompt with a text, also if it only asks the model to go on; without one if it only
+def _with_text(prompt: Prompt) -> Prompt:
+    """Adds the text that a prompt without one means: the request to go on, or nothing if it only
     brings tool results."""
     if prompt.text.strip():
         return prompt
@@ -124,7 +124,8 @@ def _in_words(prompt: Prompt) -> Prompt:
 
 class ForkNeeded(Exception):
     """A client's list of messages leaves the record where it may not be rolled back. The rest of
-    the list, `new`, belongs into a fork after entry `at_seq`; 0: into a new conversation."""
+    the list, `new`, belongs in a fork after entry `at_seq`, or in a new
+    conversation if that is 0."""
 
     def __init__(self, at_seq: int, new: Sequence[GivenMessage]) -> None:
         super().__init__(at_seq)
@@ -259,7 +260,7 @@ class Conversation:
         is rolled back. A prompt whose `message_id` was sent before gets its receipt again.
         """
         model = self.services.router.wished(model=prompt.model, role=prompt.role)
-        prompt = _in_words(prompt)
+        prompt = _with_text(prompt)
         self.check_open()
         draft = self._draft(prompt, model)
         if self.queue.has_unwritten_ends:
@@ -476,7 +477,7 @@ class Conversation:
                         return entry
                     break
                 case ModelInputEntry(continues=int()):
-                    pass  # it was asked before, and failed without a word
+                    pass  # it was asked before, and failed before any text
                 case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry() | ClearEntry():
                     break
                 case _:
@@ -675,9 +676,9 @@ class Conversation:
 async def drafted_rollback(
     record: ConversationRecord, draft: Callable[[ConversationHistory, bool], _DraftT]
 ) -> _DraftT:
-    """`draft` is given a history, and whether to say all of it (`in_full`). An open
-    conversation has only its newest entries in memory; for a rollback that concerns others
-    the whole record is read."""
+    """Drafts a rollback. `draft` gets a history, and whether the rollback must name all hidden
+    entries (`in_full`), because the history is read from the whole record. That is done only if
+    the rollback concerns entries that are not in memory."""
     history = record.history
     try:
         return await record.compute(partial(draft, history, False))

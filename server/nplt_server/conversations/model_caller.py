@@ -16,7 +16,7 @@ If none applies the error ends the turn.
     the request is too large            shorten      three times in a turn with one model
     the model's sealed reasoning is     new epoch    once in a turn
     refused
-    it is refused, and nobody can tell  repeat       once in a call, unchanged
+    it is refused, and it is unclear    repeat       once in a call, unchanged
     whether for its content
     content is refused                  quarantine   three times in a turn
 
@@ -75,7 +75,7 @@ from nplt_storage.entries import (
 log = logging.getLogger(__name__)
 
 _SHORTENED: Final = (0.6, 0.3, 0.2)
-"""Fractions by which a request is shortened when the provider does not say how much fits.
+"""Fractions to which a request is shortened when the provider does not say how much fits.
 All three leave about a thirtieth; a provider that refuses that has another reason."""
 _PAUSES_MAX: Final = 5
 """A provider that pauses an answer more often leaves it unfinished."""
@@ -148,11 +148,11 @@ def _why_empty(output: ModelOutputAccumulator) -> str:
         case "length":
             spent = "on thinking " if output.reasoning else ""
             return (
-                f"the model used up the length of its answer {spent}before it said a word; allow "
+                f"the model used up the length of its answer {spent}before it answered; allow "
                 "a longer one (--output-tokens, or output_tokens of the model) or less effort"
             )
         case "window":
-            return "the model's window was full before it said a word; compact the conversation"
+            return "the model's window was full before it answered; compact the conversation"
         case "filter":
             return "the provider's content filter held the answer back; ask in other words"
         case "refusal":
@@ -244,7 +244,7 @@ class ModelCaller:
                 self._learn_from(self.so_far)
 
     def forget(self) -> CallOutcome | None:
-        """Gives what there is of the last call and forgets it, because it is written now."""
+        """Returns the outcome of the last call, and forgets it, because it is stored now."""
         made, self.so_far = self.so_far, None
         self._events.end_output()
         return made
@@ -383,8 +383,8 @@ class ModelCaller:
             raise AnswerCut
 
     def _announce_left_out(self, view: ContextView) -> None:
-        """Tells the person, before the model is called, which of the prompt's files it is not
-        shown. Each sentence is sent once in a turn."""
+        """Announces, before the model is called, which of the prompt's files it is not shown.
+        Each notice is sent once in a turn."""
         if not self._prompt.attachments:
             return
         # A long context is not searched: the prompt is near its end.
@@ -591,7 +591,8 @@ class ModelCaller:
             await self._refusals.release_guesses()
 
     def _announce_form(self, refusal: ProviderRefused) -> None:
-        """Says what the model is not shown from now on. Of other forms nobody need know."""
+        """Announces what the model is not shown from now on. Other forms make no difference to
+        people."""
         change = refusal.change
         if change is not None and change.without_tools:
             self._say_without_tools(str(refusal.vendor or ""))

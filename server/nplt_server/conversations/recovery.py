@@ -1,6 +1,6 @@
 """Decides what becomes of turns that a stopped server left unfinished.
 
-The record tells how far each turn came:
+The record shows how far each turn came:
 
     the record holds                             the prompt
     -------------------------------------------  -------------------------------------------
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from nplt_server.conversations.approvals import is_open_question, last_words_of_step, why_denied
+from nplt_server.conversations.approvals import is_open_question, last_approvals_of_step, why_denied
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.turn import InterruptedStep
 from nplt_server.tools.executor import ToolExecutor
@@ -95,7 +95,7 @@ async def end_turn(record: ConversationRecord, tools: ToolExecutor, fault: Fault
         )
         return
     if tool_calls := history.open_tool_calls(turn_id):
-        last = last_words_of_step(history, turn_id)
+        last = last_approvals_of_step(history, turn_id)
         results = tuple(_result_by_record(each, last, why, tools) for each in tool_calls)
         await record.append(ToolResultsEntry(turn_id=turn_id, results=results, execute_error=why))
     await record.append(fault)
@@ -136,7 +136,7 @@ def _interrupted_step(
     turn = history.turn(turn_id)
     if turn is None or turn.awaiting_results is None or turn.is_over:
         return None
-    last = last_words_of_step(history, turn_id)
+    last = last_approvals_of_step(history, turn_id)
     own_calls = [each for each in turn.open_tool_calls if not each.by_client]
     results = {
         tool_call.tool_call_id: _result_by_record(tool_call, last, _STOPPED, tools)

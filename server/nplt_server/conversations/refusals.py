@@ -1,8 +1,8 @@
 """Quarantines entries that a provider refuses, so that the conversation can go on.
 
 Only a refusal of content quarantines anything. One about the shape of the request, a parameter,
-its size, tools or kinds of content is for `providers.refusal_rules`. If nobody can tell what a
-refusal is about, the same request was refused twice before anything is quarantined.
+its size, tools or kinds of content is for `providers.refusal_rules`. If it is
+unclear what a refusal is about, nothing is quarantined before the same request was refused twice.
 
 Models are not shown a quarantined entry. A prompt or an answer is left out whole. Tool
 calls and their results keep their structure but lose their text. The state of the notebook
@@ -49,7 +49,7 @@ async def quarantine(
 ) -> bool:
     """Writes a quarantine entry, which a rollback can undo like any other entry.
 
-    False: that is so already, or it is of a kind that can't be quarantined.
+    Returns False if it is quarantined already, or is of a kind that can't be.
     """
     async with record.exclusive():
         hidden = record.history.hidden_from(provider)
@@ -72,8 +72,8 @@ async def quarantine(
 async def release(
     record: ConversationRecord, seq: int, code: str, reason: str, *, provider: str = ""
 ) -> bool:
-    """Shows the entry to models again: to those of the provider, or to all. False: nothing hides
-    it from them."""
+    """Shows the entry to models again: to those of the provider, or to all. Returns
+    False if nothing hides it from them."""
     async with record.exclusive():
         known = record.history.quarantines.get(seq, ())
         if not any(not provider or each.provider == provider for each in known):
@@ -87,12 +87,12 @@ async def release(
 
 
 def _announce(record: ConversationRecord, event: str, entry: QuarantineEntry) -> None:
-    told: JsonObject = {"seq": entry.target_seq, "code": entry.code, "reason": entry.content}
+    details: JsonObject = {"seq": entry.target_seq, "code": entry.code, "reason": entry.content}
     if entry.provider:
-        told["provider"] = entry.provider
+        details["provider"] = entry.provider
     if entry.part:
-        told["part"] = entry.part
-    record.broadcast.announce(event, told)
+        details["part"] = entry.part
+    record.broadcast.announce(event, details)
 
 
 def _can_quarantine(history: ConversationHistory, seq: int) -> bool:
@@ -172,8 +172,8 @@ class Refusals:
         return ()
 
     async def release_guesses(self) -> None:
-        """Releases entries that were quarantined on a guess: without an answer nobody knows
-        whether they were the cause."""
+        """Releases entries that were quarantined on a guess: without an answer it is not
+        known whether they were the cause."""
         if not self._named:
             await self._release_all()
 

@@ -1,8 +1,8 @@
-"""Gives a client that attaches the events it missed.
+"""Finds the events that an attaching client missed.
 
 A cursor (ATTACH) names the last entry that a client has received, and how much of the running
 call's text. The client is sent the entries after that one and the rest of the text. A client that
-missed too much is told to `resync`: it reads the history itself.
+missed too much gets `resync` instead, and has to read the history itself.
 """
 
 from __future__ import annotations

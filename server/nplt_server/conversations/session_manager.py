@@ -13,6 +13,9 @@ is stored as `<chosen>-<sixteen hex digits>`; computing the digits needs the ser
                                   └──────deleted──────▶ trash
 
 Opening, closing, deleting and copying one conversation never overlap: a lock per id.
+
+In a cluster a conversation leaves this server in two ways: `check_owned` gives it to a server that
+has asked for it (`_give_away`), and `hand_over` releases it when this server shuts down.
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ _NEWEST_DELETED = 50
 _ROWS_LOOKED_AT = 50
 
 LAST = "@last"
-"""Means the conversation that was changed last."""
+"""The name by which a request names the conversation that was changed last."""
 
 
 class _Reservation(NamedTuple):

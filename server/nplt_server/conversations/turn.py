@@ -491,8 +491,10 @@ class TurnRun:
             try:
                 return await self.until_stored(lambda: self.approvals.ask(self.turn_id, tool_call))
             except StorageError as error:
-                log.warning("%s: nobody could be asked: %s", self.record.session_id, error)
-                return "not run: nobody could be asked, for nothing can be written down now"
+                log.warning(
+                    "%s: an approval could not be requested: %s", self.record.session_id, error
+                )
+                return "not run: no one could be asked, because nothing can be stored now"
 
     def why_denied(self, tool_name: str) -> str | None:
         denied = self.prompt.options.get("deny_tools")

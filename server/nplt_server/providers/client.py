@@ -6,8 +6,8 @@ answer; `VendorClient` sends it. Errors become the server's own (`failures`).
 Servers differ in what they take: tools or none, content as a list or as a string, a schema or
 none, one of two APIs, a model's reasoning or not (`RequestForm`). A request that is refused for
 such a reason, before any piece of an answer, raises `ProviderRefused` with `instead`: what is to
-be different. The caller sends the same request again at once, with that as its `form`, and goes on
-so until there is an answer or a refusal without `instead`; each form is offered once. If that last
+be different. The caller sends the same request again at once, with that as its `form`, and repeats
+this until there is an answer or a refusal without `instead`; each form is offered once. If the last
 refusal is about the API or the reasoning too, the first one says more and is the one to raise.
 `retries.RequestForms` does this bookkeeping. `refusal_rules` reads the refusals, `learned_forms`
 remembers the form in which a model has answered; `ModelRoute` does not count a refusal with

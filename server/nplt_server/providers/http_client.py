@@ -7,8 +7,8 @@
     all that is not the body: interim    `_OVERHEAD_BYTES_MAX`, and `_OVERHEAD_SHARE` bytes for
     heads (1xx), extensions, framing     each byte of the body
     compression                          once; decompressed in pieces of `_PIECE_BYTES_MAX`
-    what has come and was not read yet   `_UNREAD_BYTES_MAX`, then the socket is not read
-    a body that is read whole            as long as the caller says
+    received bytes that were not read    `_UNREAD_BYTES_MAX`, then the socket is not read
+    a body that is read whole            chosen by the caller
 
 A server may close an idle connection at the very moment a request is sent on it (llama.cpp's
 does so after each streamed answer). A request that fails on a kept connection before a byte of
@@ -57,7 +57,7 @@ _IDLE_SECONDS_MAX: Final = 15.0
 _DRAIN_SECONDS_MAX: Final = 1.0
 _DRAIN_BYTES_MAX: Final = 64 * 1024
 _SECOND_ADDRESS_SECONDS: Final = 0.25
-"""The wait before the next address of a host is tried beside the one before it (RFC 8305)."""
+"""How long one address of a host is tried before the next is tried at the same time (RFC 8305)."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -74,11 +74,11 @@ class NoConnection(HttpFailure):
 
 
 class ConnectionBroke(HttpFailure):
-    """The connection ended early, or what came is not HTTP."""
+    """The connection ended early, or the response is not HTTP."""
 
 
 class BodyTooLarge(HttpFailure):
-    """The body is longer than is read of it, or compressed more than once."""
+    """The body is longer than the caller reads, or was compressed more than once."""
 
 
 class RefusedStatus(HttpFailure):
@@ -125,7 +125,7 @@ class HttpClient:
     """Keeps connections to one server and uses them again."""
 
     def __init__(self, base_url: str, *, connect_seconds: float) -> None:
-        """Reads certificates from the disk, so it takes a while."""
+        """Reads certificates from the disk, which is slow."""
         self.origin = urlsplit(base_url)
         host = self.origin.hostname
         if self.origin.scheme not in _PORTS or not host:
@@ -226,7 +226,7 @@ class HttpClient:
         try:
             response = await connection.ask(request, b"", deadline)
         except HttpFailure as failure:
-            raise NoConnection(f"the proxy {failure}") from failure
+            raise NoConnection(f"the proxy gave no answer: {failure}") from failure
         if not response.is_success:
             raise NoConnection(f"the proxy refuses ({response.status})")
         await connection.start_tls(tls, self._host)
@@ -269,7 +269,8 @@ def _proxy_of(origin: SplitResult) -> SplitResult | None:
 
 
 def _plain(error: Exception) -> Exception:
-    """asyncio joins the errors of several addresses into one without a number."""
+    """Restores the number of a refused connection: asyncio joins the errors of several addresses
+    into one without a number."""
     if isinstance(error, OSError) and error.errno is None:
         refused = re.compile(rf"\[Errno {errno.ECONNREFUSED}\]")
         if refused.search(str(error)):
@@ -278,7 +279,7 @@ def _plain(error: Exception) -> Exception:
 
 
 class HttpResponse:
-    """A response whose head has come. Whoever has it calls `close` at the end."""
+    """A response whose head was received. Its caller must call `close`."""
 
     def __init__(self, connection: _Connection, head: h11.Response) -> None:
         self._connection = connection
@@ -444,7 +445,7 @@ class _Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # What the transport says
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -458,7 +459,7 @@ class _Connection(asyncio.Protocol):
         self._take(data)
         most = _OVERHEAD_BYTES_MAX + _OVERHEAD_SHARE * self._body_bytes
         if self._read_bytes > most:
-            self._fail(ConnectionBroke("much was sent, and little of it was body"))
+            self._fail(ConnectionBroke("the response has too many bytes besides its body"))
 
     def eof_received(self) -> None:
         if self._is_asked:
@@ -485,7 +486,7 @@ class _Connection(asyncio.Protocol):
                 elif not isinstance(event, h11.InformationalResponse):
                     break
         except h11.RemoteProtocolError as error:
-            self._fail(ConnectionBroke(f"what came is not HTTP: {error}"))
+            self._fail(ConnectionBroke(f"the response is not HTTP: {error}"))
         if self._is_draining:
             self._go_on_draining()
         else:

@@ -5,7 +5,7 @@ not time out. A retry time that the provider gives is obeyed; if it is longer th
 `patience_seconds`, there is no retry. The policy decides; the caller knows whether any text was
 shown, waits, and announces it.
 
-A request that was refused in one form is repeated in another without a wait and without a word.
+A request that was refused in one form is repeated in another at once, without an event.
 `call_quietly` is a whole call outside of any turn.
 """
 
@@ -64,7 +64,7 @@ FORMS_MAX: Final = 3
 
 class RequestForms:
     """The forms in which one request was tried, from its first attempt to an answer or to an
-    error that another form does not mend."""
+    error that no other form avoids."""
 
     def __init__(self) -> None:
         self.form: RequestForm | None = None

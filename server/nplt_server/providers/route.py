@@ -222,7 +222,7 @@ class ModelRoute:
         return replace(error, vendor=VendorWords(**words))
 
     def _refusal_for_bug(self, error: BaseException) -> ProviderRefused | None:
-        """`None`: a cancellation by this server, or by whoever stops it."""
+        """Returns `None` for a cancellation by this server, or by a signal that stops it."""
         match error:
             case asyncio.CancelledError():
                 task = asyncio.current_task()
@@ -281,7 +281,7 @@ class _CallObserver:
             self._of_model.succeeded()
             self._of_provider.succeeded()
         else:
-            # The caller sees that `Stopped` is missing; the breaker and the metrics are told.
+            # The caller sees that `Stopped` is missing; here it is only counted.
             self.failed(AnswerCut())
 
     def failed(self, error: ProviderError) -> None:

@@ -55,8 +55,8 @@ async def prompt(session: Session, request: messages.Prompt, pending: PendingRep
 
 
 async def _fork(session: Session, conversation: Conversation, at_seq: int) -> Conversation:
-    """The conversation to which a client's list of messages belongs that differs from the record
-    after entry `at_seq`."""
+    """Returns a conversation for a list of messages that differs from the record after entry
+    `at_seq`: a fork that ends there, or a new one if nothing is shared."""
     services, session_manager = session.server.services, session.server.session_manager
     row = conversation.row
     if row is None or at_seq < row.first_seq:
