@@ -17,8 +17,8 @@ if TYPE_CHECKING:
         "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
     )
 else:
-    # No import, but two views of one type: msgspec reads annotations and knows no type
-    # that holds itself.
+    # Type checkers see the recursive type above. msgspec reads annotations at run time and
+    # can't handle a type that contains itself, so it sees this one.
     JsonValue = Any
 JsonObject: TypeAlias = dict[str, JsonValue]
 
@@ -78,4 +78,4 @@ def check_number(value: object, where: str) -> None:
     if isinstance(value, int):
         check_integer(value, where)
     elif not math.isfinite(value):
-        raise BadEntry(f"{where} holds {value}, which JSON can't say")
+        raise BadEntry(f"{where} holds {value}, which JSON can't represent")

@@ -257,7 +257,7 @@ def searched_text(entry: Entry) -> str:
     return ""
 
 
-def stands(row: ConversationRow, seq: int) -> bool:
+def is_visible(row: ConversationRow, seq: int) -> bool:
     return not any(first <= seq <= last for first, last in row.hidden)
 
 
@@ -338,7 +338,7 @@ def search_entries(
             continue
         if len(newest) > query.limit and place <= newest[0][0]:
             continue
-        if stands(row, entry.seq) and matches(wanted, text):
+        if is_visible(row, entry.seq) and matches(wanted, text):
             hit = hit_without_snippet(row, entry.seq, entry.role, entry.timestamp)
             heapq.heappush(newest, (place, hit, text))
             if len(newest) > query.limit + 1:
@@ -356,7 +356,7 @@ def _ranked(
         if monotonic() > until:
             raise took_too_long(query)
         text = searched_text(entry)
-        if not text or not stands(row, entry.seq):
+        if not text or not is_visible(row, entry.seq):
             continue
         joined = _joined(words(text))
         score = float(sum(one in joined for one in wanted))

@@ -1,4 +1,4 @@
-"""Recognizes a prompt that is sent again, by the record of the first."""
+"""Recognizes a prompt that is sent again, by the stored entries of the first one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nplt_storage.turns import TurnState
 
 
 class SentBefore(Struct, frozen=True, kw_only=True):
-    """A prompt that is sent again. It runs once, however long ago the first was, also if it was
-    taken back. The sender gets the state of its turn, which is found by reading on from the prompt
-    until the turn ends."""
+    """The stored prompt that is sent again. A prompt runs only once, however long ago that was,
+    and even if it was rolled back. The sender gets the state of its turn, which is found by reading
+    from the prompt to the end of the turn."""
 
     seq: int
     turn_id: str
@@ -45,7 +45,7 @@ def sent_before(
                 break
         state = turn.state
         if turn.end and is_in(hidden, turn.end.seq) and not is_in(hidden, prompt.seq):
-            state = "interrupted"  # someone went back to where it had not ended
+            state = "interrupted"  # a rollback hides the end of the turn, but not its prompt
     turn_id = prompt.turn_id or ""
     return SentBefore(
         seq=prompt.seq,

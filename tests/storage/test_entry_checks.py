@@ -90,8 +90,8 @@ def _sections(name: str, text: str) -> LevelOfDetailSections:
         (ModelInputEntry(content="x", options={HALF: 1}), "a name in model_input.options"),
         (ModelInputEntry(content="x", options={"a": 2**64}), "beyond 64 bits"),
         (ModelInputEntry(content="x", options={"a": [-(2**63) - 1]}), "beyond 64 bits"),
-        (ModelInputEntry(content="x", options={"a": float("nan")}), "JSON can't say"),
-        (ModelInputEntry(content="x", options={"a": float("inf")}), "JSON can't say"),
+        (ModelInputEntry(content="x", options={"a": float("nan")}), "JSON can't represent"),
+        (ModelInputEntry(content="x", options={"a": float("inf")}), "JSON can't represent"),
         (ModelInputEntry(content="x", options={"a": (1,)}), "tuple, which is not a JSON value"),  # type: ignore[dict-item]
         (ModelInputEntry(content="x", options={"a": START}), "datetime, which is not"),  # type: ignore[dict-item]
         (ModelInputEntry(content="x", options=_nested(DEPTH_MAX + 1)), "nested deeper"),

@@ -1,9 +1,9 @@
 """The prompts that were typed: the file that stores them, and moving through them.
 
-The history is a file of JSON objects, one per line, mode 0600, shared by all chats. Beside each
-prompt stands its message id, by which the server names prompts that were redacted. Commands are
-not stored. The file is bounded: it is rewritten atomically when it has twice the lines that it
-may have. A chat that can't write it continues without a history.
+The history is a file of JSON objects, one per line, mode 0600, shared by all chats. Each prompt
+is stored with its message id, by which the server names prompts that were redacted. Commands are
+not stored. The file is bounded: it is rewritten atomically when it has twice as many lines as are
+kept. A chat that can't write it continues without a history.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _parsed(line: object) -> TypedPrompt | None:
 def _write(path: Path, flags: int, prompts: Iterable[TypedPrompt]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        # As ASCII: a prompt may hold half of a surrogate pair, which is no UTF-8.
+        # As ASCII: a prompt may hold half of a surrogate pair, which is not UTF-8.
         lines = (json.dumps({"text": one.text, "message_id": one.message_id}) for one in prompts)
         file.writelines(line.encode() + b"\n" for line in lines)
 

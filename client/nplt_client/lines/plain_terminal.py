@@ -2,7 +2,7 @@
 
 The chat reads a line, prints its answer and reads the next line. Only answers to its own
 lines go to stdout, piece by piece; everything else goes to stderr. A pipe gets no colours and
-no cursor movement, answers are exact, and the exit code is the worst error.
+no cursor movement, answers are written unchanged, and the exit code is that of the worst error.
 
 `LineReader` works in the main thread, which receives Ctrl+C; the chat's event loop runs in
 another. So neither a line that is being typed nor a full pipe blocks the connection. While a

@@ -1,4 +1,4 @@
-"""The windows over the chat: lists to choose from."""
+"""The windows that open over the chat: lists to choose from."""
 
 from __future__ import annotations
 
@@ -448,7 +448,7 @@ class SessionPicker(PickerScreen):
         try:
             page = await self._client.history(_PREVIEW_MESSAGES, session_id=key, around=seq or None)
         except NpltError:
-            return  # the row shows what is known of it
+            return  # the row still shows its name and first words
         # Messages that only call tools are left out.
         shown_messages = [
             message for message in page.messages if word_in(message, "content").strip()

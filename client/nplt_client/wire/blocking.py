@@ -1,4 +1,4 @@
-"""Runs a `WireSession` over a blocking socket, for commands that ask and end.
+"""Runs a `WireSession` over a blocking socket, for commands that send a request and exit.
 
 There is no event loop and no thread: `nplt ask` must start quickly, so nothing here imports
 asyncio. Waiting is done by `select`, and nothing waits forever: replies have a deadline,
@@ -278,7 +278,7 @@ class BlockingConnection:
         if session.end is not None:
             return  # the session is closed; nothing more will come
         if due is not None and due <= now:
-            return  # what is late now may be what the caller waits for
+            return  # the caller may wait for what has just timed out
         if session.wants_connection:
             self._connect()
         elif self._socket is None:

@@ -1,8 +1,8 @@
-"""Decides when to reconnect, when to ping, and when to give up. Pure; the caller has the clock.
+"""Decides when to reconnect, when to ping, and when to give up. No I/O: the caller passes the time.
 
 `Patience` is the caller's policy, `Backoff` computes its delays, `Liveness` checks a silent
 connection; `Online`, `Reconnecting` and `Offline` are the states shown to people.
-`wire.wire_session` does the reconnecting itself.
+`wire.wire_session` uses them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The index of all conversations: rows, prompts and words, in SQLite beside the files.
+"""The index of all conversations: rows, prompts and words, in SQLite next to the files.
 
-Updates return at once and never fail; questions see all updates made before them. No
-append waits for anything here: a thread owns the database. Its tables are
+Updates return at once and never fail; queries see all updates made before them. No
+append waits for the database, which belongs to a thread. Its tables are
 
     conversations   a row for each, and the stamp of the file it was made from
-    users           numbers for their names
+    users           a number for each user's name
     messages        the texts, numbered by time so that the newest come first
     said            the words of the messages; FTS5 without a copy of the text
     prompts         the number of each prompt, by its message_id

@@ -34,10 +34,10 @@ from nplt_storage.search import (
     Wanted,
     from_microseconds,
     hit_without_snippet,
+    is_visible,
     microseconds,
     moment,
     searched_text,
-    stands,
     took_too_long,
     words,
 )
@@ -79,7 +79,7 @@ class TextIndex:
             number = self._free_number(moment(entry.timestamp))
             packed = zlib.compress(text.encode(), 1) if len(text) >= _PACKED_FROM else text
             values = (number, conversation, entry.seq, microseconds(entry.timestamp), entry.role)
-            # It may be here already: noted when it was said, and met again by a survey.
+            # It may be here already: added when it was stored, and found again by a survey.
             added = self._connection.execute(
                 "INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?, ?)", (*values, packed)
             ).rowcount
@@ -147,15 +147,15 @@ class TextIndex:
         query: SearchQuery,
         row_of: RowOf,
     ) -> list[FoundMessage]:
-        """The messages that fit best, by SQLite's bm25, those of the conversation `first` before
-        all others. Raises as `search` does."""
+        """The best matches by SQLite's bm25, those of the conversation `first` before all others.
+        Raises as `search` does."""
         found: list[_Numbered] = []
         row_of = cache(row_of)
         parameters = (_expression(user, wanted, any_word=query.any_word), first)
         with self._in_time(query), closing(self._connection.execute(_BEST, parameters)) as rows:
             for number, conversation, seq, at, role, rank in rows:
                 row = row_of(conversation)
-                if row is not None and stands(row, seq):
+                if row is not None and is_visible(row, seq):
                     hit = hit_without_snippet(row, seq, role, from_microseconds(at))
                     place = (number >> _SLOT_BITS, row.session_id, seq)
                     found.append((place, number, replace(hit, score=-rank)))
@@ -189,7 +189,7 @@ class TextIndex:
         before = self._connection.total_changes
         amount = -pages if begin else pages
         self._connection.execute("INSERT INTO said (said, rank) VALUES ('merge', ?)", (amount,))
-        # As SQLite's manual has it: one change is the command itself.
+        # As SQLite's manual says, one change is the command itself.
         return self._connection.total_changes - before >= 2
 
 
@@ -203,7 +203,7 @@ def _in_order(
         messages: list[tuple[SearchPlace, int, SearchHit]] = []
         for number, conversation, seq, sent_at, role in of_one_moment:
             row = row_of(conversation)
-            if row is not None and stands(row, seq):
+            if row is not None and is_visible(row, seq):
                 hit = hit_without_snippet(row, seq, role, from_microseconds(sent_at))
                 messages.append(((at, row.session_id, seq), number, hit))
         yield from sorted(messages, reverse=True)

@@ -1,4 +1,4 @@
-"""The updates that the index is told, and the stamps of the files it has read.
+"""The updates that the index receives, and the stamps of the files it has read.
 
 A file with the same inode, size and time need not be read again. One that has only
 grown is read from where its closing line began; any other is read whole. A replaced
@@ -35,12 +35,12 @@ class Freshness(Struct, frozen=True, kw_only=True):
     """Conversations whose files have changed, by the action needed."""
 
     grown: list[str] = field(default_factory=list)
-    """Read from `end_offset` on. If the lines there do not follow, another program has changed the
-    file, and it is read whole."""
+    """To be read from `end_offset` on. If the lines there do not follow, another program changed
+    the file, and it is read whole."""
     unknown: list[str] = field(default_factory=list)
-    """Read whole: the file is new, or another one than before."""
+    """To be read whole: the file is new, or was replaced."""
     gone: list[str]
-    """Forget."""
+    """To be forgotten: the file is gone."""
 
 
 def compare_files(found: Mapping[str, FoundFile], known: Mapping[str, FileStamp]) -> Freshness:
@@ -53,7 +53,7 @@ def compare_files(found: Mapping[str, FoundFile], known: Mapping[str, FileStamp]
         if before is None or (before.name, before.inode) != (now.name, now.inode):
             freshness.unknown.append(session_id)
         # The same size at another time is a file that was written to, but not by appending:
-        # unless the time was not known (see `part_of`), it is read anew.
+        # unless the time was not known (see `part_of`), it is read again.
         elif now.size > before.size or (now.size == before.size and not before.mtime_ns):
             freshness.grown.append(session_id)
         else:
