@@ -62,6 +62,7 @@ def families_of(server: Server) -> Iterator[Metric]:
     yield from _turns(server)
     yield from _models(server)
     yield from _tools(server)
+    yield _hooks(server)
     yield from _storage(server)
     yield from _cluster(server)
     yield _histogram(
@@ -192,6 +193,16 @@ def _tools(server: Server) -> Iterator[Metric]:
     for name, one in server.services.mcp_servers.by_name.items():
         connected.add_metric((name,), float(one.state == "connected"))
     yield connected
+
+
+def _hooks(server: Server) -> Metric:
+    runs = CounterMetricFamily(
+        "nplt_hooks", "Commands of `hooks`, by what came of them.", labels=("event", "outcome")
+    )
+    if server.services.hooks is not None:
+        for labels, number in server.services.hooks.outcomes.items():
+            runs.add_metric(labels, number)
+    return runs
 
 
 def _storage(server: Server) -> Iterator[Metric]:

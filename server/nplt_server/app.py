@@ -51,6 +51,7 @@ from nplt_server.conversations.watchers import Watchers
 from nplt_server.errors import ConfigurationError
 from nplt_server.extensions import check_tool_names, load_extensions
 from nplt_server.histories import Histories, HistoryFiles, utc_now
+from nplt_server.hooks import Hooks
 from nplt_server.logs import transcript_for
 from nplt_server.masking import SecretMask, secrets_among
 from nplt_server.providers import ModelCatalog
@@ -573,6 +574,7 @@ async def serve(
                     need_tokens=admission.need_tokens,
                     free_bytes_min=FREE_BYTES_MIN if reserve is None else reserve,
                 ),
+                hooks=Hooks(settings.hooks, histories=histories, spawn=tasks.spawn),
                 redacted_prompts=RedactedPrompts(
                     settings.data_dir / "redacted.json", shared=histories.shared
                 ),

@@ -418,6 +418,22 @@ class McpServerSettings(Part):
         return self
 
 
+HookCommand: TypeAlias = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class HookSettings(Part):
+    """Commands to run when something happens in a conversation."""
+
+    content: bool = False
+    """Whether they are sent the texts of messages and the arguments of tools."""
+    at_once: Annotated[int, Field(ge=1, le=64)] = 4
+    timeout: PositiveFloat = 10.0
+    turn_finished: tuple[HookCommand, ...] = ()
+    asking: tuple[HookCommand, ...] = ()
+    failed: tuple[HookCommand, ...] = ()
+    message: tuple[HookCommand, ...] = ()
+
+
 class ExtensionSettings(Part):
     """The operator's own Python; `nplt_server.extensions` loads and checks it."""
 
@@ -602,6 +618,7 @@ class Settings(Part):
     files: FileSettings = FileSettings.model_construct()
     http: HttpSettings = HttpSettings.model_construct()
     metrics: MetricsSettings = MetricsSettings()
+    hooks: HookSettings = HookSettings()
     users: tuple[UserSettings, ...] = ()
     limits: Limits = Limits.model_construct()
     insecure: bool = False

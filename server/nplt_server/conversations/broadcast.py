@@ -88,13 +88,22 @@ class Subscriber(Protocol):
         ...
 
 
-class Broadcast:
-    __slots__ = ("_pending", "_subscribers", "bytes_max", "session_id")
+class Listener(Protocol):
+    """Gets what happens in a conversation, also while it has no subscribers. Must not raise."""
 
-    def __init__(self, session_id: str, bytes_max: int) -> None:
+    def emitted(self, event: Event) -> None: ...
+
+    def stored(self, session_id: str, entry: Entry) -> None: ...
+
+
+class Broadcast:
+    __slots__ = ("_listener", "_pending", "_subscribers", "bytes_max", "session_id")
+
+    def __init__(self, session_id: str, bytes_max: int, listener: Listener | None = None) -> None:
         """`bytes_max`: the largest message that a client accepts."""
         self.session_id = session_id
         self.bytes_max = bytes_max
+        self._listener = listener
         # A dict keeps the order of arrival: events are delivered in that order.
         self._subscribers: dict[Subscriber, ConnectedClient] = {}
         self._pending: list[BroadcastEvent] | None = None
@@ -139,10 +148,14 @@ class Broadcast:
             self.emit(SessionEvent(session_id=self.session_id, event=what, details=details or {}))
 
     def emit_entry(self, entry: Entry) -> None:
+        if self._listener is not None:
+            self._listener.stored(self.session_id, entry)
         if self._subscribers:
             self.emit(entry_event(self.session_id, entry, self.bytes_max))
 
     def emit(self, event: Event) -> None:
+        if self._listener is not None:
+            self._listener.emitted(event)
         if not self._subscribers:
             return
         try:

@@ -99,7 +99,9 @@ class FreshConversation:
     ) -> None:
         """`chosen_model`: the model that was chosen before the first entry."""
         self.session_id = session_id
-        self.broadcast = Broadcast(session_id, services.limits.message_bytes_max)
+        self.broadcast = Broadcast(
+            session_id, services.limits.message_bytes_max, services.hooks or None
+        )
         self.profile = profile
         self.services = services
         self.user = user

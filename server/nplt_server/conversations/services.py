@@ -17,6 +17,7 @@ import anyio
 
 from nplt_server.counters import Counters
 from nplt_server.histories import Histories, HistoryFiles
+from nplt_server.hooks import Hooks
 from nplt_server.providers import ModelCatalog
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
@@ -105,6 +106,7 @@ class Services:
     spawn: Spawn
     slots: TurnSlots
     quotas: Quotas
+    hooks: Hooks | None = None
     redacted_prompts: RedactedPrompts = field(default_factory=RedactedPrompts)
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
     sessions: SessionSettings = field(default_factory=SessionSettings)
