@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 from nplt_gateway.errors import SERVER, ApiError
+from nplt_protocol import ErrorCode
 from nplt_server.app import Server
 from nplt_server.connections.proxies import Accepted
 from nplt_server.connections.session import Session
@@ -61,9 +62,9 @@ class HttpConnection:
     def is_undecided(self) -> bool:
         return not self.user if self.session is None else self.session.is_undecided
 
-    def send_away(self, reason: str) -> None:
+    def send_away(self, reason: str, code: ErrorCode = ErrorCode.UNAVAILABLE) -> None:
         if self.session is not None:
-            self.session.send_away(reason)
+            self.session.send_away(reason, code)
         elif self.protocol is not None:
             self.protocol.transport.abort()
         self.lost()

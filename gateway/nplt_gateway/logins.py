@@ -47,6 +47,8 @@ class Login(Struct, frozen=True):
     device: str
     created_at: float
     used_at: float
+    token_mark: str | None
+    """The mark of the token that the user had at the beginning of the login."""
 
 
 class Logins:
@@ -59,29 +61,35 @@ class Logins:
 
     async def make_code(self, user: str) -> str:
         """Returns a code that logs a browser in as the user, once."""
-        code = "-".join(_letters(4) for _ in range(3))
-        await self._in_thread(lambda: self._add_code(user, code))
+        code, mark = "-".join(_letters(4) for _ in range(3)), self._token_of(user)
+        await self._in_thread(lambda: self._add_code(user, mark, code))
         return code
 
     async def redeem(self, code: str, device: str) -> tuple[str, str] | None:
         """Returns the user and the secret of a new login, or `None` if the code is wrong, was used
         or is too old."""
-        user = await self._in_thread(lambda: self._take_code(code.strip().upper()))
-        return None if user is None else (user, await self.begin(user, device))
+        taken = await self._in_thread(lambda: self._take_code(code.strip().upper()))
+        if taken is None or not self._is_valid(*taken):
+            return None
+        return taken[0], await self.begin(taken[0], device)
 
     async def begin(self, user: str, device: str) -> str:
         """Returns the secret of a new login."""
-        secret = secrets.token_urlsafe(32)
-        await self._in_thread(lambda: self._add_login(user, secret, device))
+        secret, mark = secrets.token_urlsafe(32), self._token_of(user)
+        await self._in_thread(lambda: self._add_login(user, mark, secret, device))
         return secret
 
     async def find(self, secret: str) -> Login | None:
         """Returns the login, and notes that it was used."""
-        return await self._in_thread(lambda: self._use(secret)) if secret else None
+        login = await self._in_thread(lambda: self._use(secret)) if secret else None
+        if login is None or not self._is_valid(login.user, login.token_mark):
+            return None
+        return login
 
     async def of_user(self, user: str) -> list[Login]:
         """Returns the user's logins, the last used first."""
-        return await self._in_thread(lambda: self._list(user))
+        mark = self._token_of(user)
+        return await self._in_thread(lambda: self._list(user, mark))
 
     async def end(self, user: str, login_id: str) -> bool:
         """Revokes a login of the user. Returns False if there is none with that id."""
@@ -90,53 +98,53 @@ class Logins:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work)
 
-    def _add_code(self, user: str, code: str) -> None:
+    def _add_code(self, user: str, mark: str | None, code: str) -> None:
         with self._database() as database:
             database.execute("DELETE FROM codes WHERE ends_at < ?", (self._clock(),))
             _keep_newest(database, "codes", "ends_at", _CODES_MAX)
             ends_at = self._clock() + CODE_SECONDS_MAX
-            row = (_hash(code), user, self._token_of(user), ends_at)
+            row = (_hash(code), user, mark, ends_at)
             database.execute("INSERT INTO codes VALUES (?, ?, ?, ?)", row)
 
-    def _take_code(self, code: str) -> str | None:
+    def _take_code(self, code: str) -> tuple[str, str | None] | None:
         with self._database() as database:
             taken = database.execute(
                 "DELETE FROM codes WHERE hash = ? RETURNING user, token, ends_at", (_hash(code),)
             ).fetchone()
-        if taken is None or taken[2] < self._clock() or taken[1] != self._token_of(taken[0]):
+        if taken is None or taken[2] < self._clock():
             return None
-        return str(taken[0])
+        return taken[0], taken[1]
 
-    def _add_login(self, user: str, secret: str, device: str) -> None:
+    def _add_login(self, user: str, mark: str | None, secret: str, device: str) -> None:
         now = self._clock()
         with self._database() as database:
             database.execute("DELETE FROM logins WHERE used_at < ?", (now - _IDLE_SECONDS_MAX,))
             _keep_newest(database, "logins", "used_at", _LOGINS_MAX)
-            row = (_letters(8), _hash(secret), user, self._token_of(user), device[:100], now, now)
+            row = (_letters(8), _hash(secret), user, mark, device[:100], now, now)
             database.execute("INSERT INTO logins VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def _use(self, secret: str) -> Login | None:
         now = self._clock()
         with self._database() as database:
             found = database.execute(
-                "SELECT token, id, user, device, created_at, used_at FROM logins WHERE hash = ?",
+                "SELECT id, user, device, created_at, used_at, token FROM logins WHERE hash = ?",
                 (_hash(secret),),
             ).fetchone()
             if found is None:
                 return None
-            token, login = found[0], Login(*found[1:])
-            if token != self._token_of(login.user) or login.used_at < now - _IDLE_SECONDS_MAX:
+            login = Login(*found)
+            if login.used_at < now - _IDLE_SECONDS_MAX:
                 return None
             if login.used_at < now - _USED_SECONDS:
                 database.execute("UPDATE logins SET used_at = ? WHERE id = ?", (now, login.id))
         return login
 
-    def _list(self, user: str) -> list[Login]:
+    def _list(self, user: str, mark: str | None) -> list[Login]:
         with self._database() as database:
             found = database.execute(
-                "SELECT id, user, device, created_at, used_at FROM logins "
+                "SELECT id, user, device, created_at, used_at, token FROM logins "
                 "WHERE user = ? AND token = ? AND used_at >= ? ORDER BY used_at DESC",
-                (user, self._token_of(user), self._clock() - _IDLE_SECONDS_MAX),
+                (user, mark, self._clock() - _IDLE_SECONDS_MAX),
             ).fetchall()
         return [Login(*row) for row in found]
 
@@ -147,9 +155,15 @@ class Logins:
             )
             return ended.rowcount > 0
 
-    def _token_of(self, user: str) -> str:
-        """Identifies the user's present token, so that a new one ends the logins of the old."""
-        return self._admission.token_mark(user) or "unknown user"
+    def _is_valid(self, user: str, mark: str | None) -> bool:
+        """Whether the user still has the token of this mark. It is asked after the database has
+        answered, because the users may have changed in the meantime."""
+        return mark is not None and mark == self._token_of(user)
+
+    def _token_of(self, user: str) -> str | None:
+        """Identifies the user's present token, so that a new one ends the logins of the old.
+        `None`, which no login matches: there is no such user."""
+        return self._admission.token_mark(user)
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:

@@ -41,7 +41,10 @@ class WebSocketSession(Session):
 
     def authenticate(self, token: str | None) -> str | None:
         if token is None:
-            return None if self.login is None else self.login.user
+            login = self.login
+            if login is None or self.server.admission.token_mark(login.user) != login.token_mark:
+                return None
+            return login.user
         return Session.authenticate(self, token)
 
 
@@ -49,11 +52,11 @@ async def serve(websocket: WebSocket) -> None:
     access: Access = websocket.scope["app"].access
     server: Server = websocket.scope["app"].server
     connection: HttpConnection = websocket.scope["state"]["connection"]
-    login = await access.find_login(websocket)
     await websocket.accept()
     first = await _first_message(websocket, server.services.limits.hello_seconds_max)
     if first is None:
         return
+    login = await access.find_login(websocket)
     wire = ServerConnection(server.wire_limits)
     wire.count_fragments_in(server.admission.unfinished)
     stream: FrameStream[Received] = FrameStream(wire, limits=server.wire_limits)

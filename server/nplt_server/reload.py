@@ -57,8 +57,9 @@ async def reload(server: Server, settings: Settings, *, started_with: Settings) 
     merged = before.model_copy(update={name: getattr(settings, name) for name in live})
     if server.tls is not None:
         await anyio.to_thread.run_sync(tls_context, merged)  # whether it can be used at all
-        load_certificate(server.tls, merged)
     _replace_parts(server, merged, live)
+    if server.tls is not None:
+        load_certificate(server.tls, merged)
     server.settings = merged
     if "users" in live:
         _replace_users(server, merged)
@@ -113,13 +114,12 @@ async def _when_running_turns_are_over(server: Server, work: Callable[[], object
 
 
 def _replace_users(server: Server, settings: Settings) -> None:
-    """Closes the connections of users whose token was removed or changed."""
-    admission = server.admission
-    users = {session.user for session in server.sessions if session.is_authenticated}
-    marks = {user: admission.token_mark(user) for user in users}
-    admission.replace_users(settings.users)
-    for session in tuple(server.sessions):
-        user = session.user
-        if session.is_authenticated and admission.token_mark(user) != marks.get(user):
-            reason = "This token is no longer valid: the settings of the server have changed."
-            session.send_away(reason, ErrorCode.UNAUTHORIZED)
+    """Closes the connections of users whose token was removed or changed, also those that have
+    given it but are not admitted yet."""
+    gone = server.admission.replace_users(settings.users)
+    sessions = [each for each in server.sessions if each.user in gone]
+    # An HTTP connection may have no session: while its request is read, or while a model answers it
+    # without a conversation.
+    for each in dict.fromkeys((*sessions, *server.admission.connections_of(gone))):
+        reason = "This token is no longer valid: the settings of the server have changed."
+        each.send_away(reason, ErrorCode.UNAUTHORIZED)

@@ -176,7 +176,8 @@ class _SignalledServer:
         self._server: Server | None = None
         self._signals: list[int] = []
         self._must_reload = False
-        """SIGHUP came before the server was ready for it."""
+        """SIGHUP came, and no reload has begun since."""
+        self._is_reloading = False
         self._place = ""
 
     async def run(self, *, any_port: bool) -> None:
@@ -230,16 +231,22 @@ class _SignalledServer:
         self._obey(signal.SIGTERM, None)
 
     def _reload_soon(self) -> None:
-        self._must_reload = self._server is None
-        if self._server is not None:
+        self._must_reload = True
+        if self._server is not None and not self._is_reloading:
+            self._is_reloading = True
             self._server.services.spawn(partial(self._reload, self._server))
 
     async def _reload(self, server: Server) -> None:
+        """Reloads once after the last signal. Two reloads at the same time could end with the older
+        settings, and a token that was removed would be valid again."""
         assert self._source is not None
-        notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1_000}")
         try:
-            self._runtime_file.note_reload(await _reload(server, self._source))
+            while self._must_reload:
+                self._must_reload = False
+                notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1_000}")
+                self._runtime_file.note_reload(await _reload(server, self._source))
         finally:
+            self._is_reloading = False
             notify("READY=1")
 
 

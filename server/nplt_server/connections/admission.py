@@ -20,7 +20,7 @@ import os
 import pwd
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -106,7 +106,7 @@ class Connection(Protocol):
         """Whether it may be closed to make room for others."""
         ...
 
-    def send_away(self, reason: str) -> None:
+    def send_away(self, reason: str, code: ErrorCode = ErrorCode.UNAVAILABLE) -> None:
         """Closes the connection, after sending the reason if possible."""
         ...
 
@@ -124,7 +124,7 @@ class Arrival:
         self.address = address
         self.scope = anyio.CancelScope()
 
-    def send_away(self, reason: str) -> None:
+    def send_away(self, reason: str, code: ErrorCode = ErrorCode.UNAVAILABLE) -> None:
         self.scope.cancel()  # the reason can't be sent before the TLS handshake
 
 
@@ -228,21 +228,24 @@ class Admission:
         given = token_digest(token or "")
         found = None
         for name, expected in self._token_sums.items():
-            if hmac.compare_digest(given, expected.lower()):
+            if hmac.compare_digest(given, expected):
                 found = name
         return found
 
-    def replace_users(self, users: Sequence[UserSettings]) -> None:
-        """Replaces the users, on a server that has some, by others."""
-        self._token_sums = {user.name: user.token_sha256 for user in users}
+    def replace_users(self, users: Sequence[UserSettings]) -> set[str]:
+        """Replaces the users, on a server that has some, by others. Returns those whose token was
+        removed or changed."""
+        before = self._token_sums
+        self._token_sums = {user.name: user.token_sha256.lower() for user in users}
         self._operators = {user.name for user in users if user.operator}
+        return {name for name, digest in before.items() if self._token_sums.get(name) != digest}
 
     def token_mark(self, user: str) -> str | None:
         """Returns a text that changes when the user's token does; `None` for an unknown user."""
         if not self.need_tokens:
             return LOCAL_USER if user == LOCAL_USER else None
         digest = self._token_sums.get(user)
-        return None if digest is None else token_digest(digest.lower())[:16]
+        return None if digest is None else token_digest(digest)[:16]
 
     def has_room_for(self, user: str) -> bool:
         if not self.need_tokens:
@@ -272,6 +275,9 @@ class Admission:
             self._by_address[connection.address] -= 1
             if not self._by_address[connection.address]:
                 del self._by_address[connection.address]
+
+    def connections_of(self, users: Container[str]) -> list[Connection]:
+        return [each for each in self._connections.values() if each.user in users]
 
     def log_refusal(self, address: str, reason: str) -> None:
         """Logs at most one line per address and minute, so that an attacker can't fill the disk."""

@@ -89,6 +89,7 @@ async def hello(session: Session, request: Hello, pending: PendingReply) -> None
         )
         session.stream.close_soon()
         return
+    session.user = user  # from here on a reload that removes the token closes the session
     await _welcome(session, request, pending, user)
 
 
@@ -97,7 +98,6 @@ async def _welcome(session: Session, request: Hello, pending: PendingReply, user
     redacted: Sequence[str] = ()
     if REDACTED in request.features:
         redacted = await session.server.services.redacted_prompts.of(user)
-    session.user = user
     session.client_name = (request.client or "")[:200]
 
     def admit(session_id: str, model: str) -> None:
