@@ -193,6 +193,8 @@ class ModelCaller:
         self._call = 0
         self.fallback_from: JsonObject | None = None
         """The model that was to answer, and why another one was asked instead."""
+        self.usage: dict[str, int] = {}
+        """The tokens that the calls of the turn have used so far."""
         self.cut: JsonObject | None = None
         """How much of the prompt was shown, if not all of it."""
         self._use(model)
@@ -241,7 +243,7 @@ class ModelCaller:
             if self.so_far is not None:
                 if self.so_far.output.has_begun:
                     self._estimate_usage()
-                self._learn_from(self.so_far)
+                self._count_usage(self.so_far)
 
     def forget(self) -> CallOutcome | None:
         """Returns the outcome of the last call, and forgets it, because it is stored now."""
@@ -265,10 +267,19 @@ class ModelCaller:
         elif written > output.usage.output_tokens:
             output.usage = replace(output.usage, output_tokens=written, estimated=True)
 
-    def _learn_from(self, made: CallOutcome) -> None:
-        """Corrects our count of tokens by what the provider reports."""
+    def add_usage(self, counts: Mapping[str, int]) -> None:
+        for name, tokens in counts.items():
+            self.usage[name] = self.usage.get(name, 0) + tokens
+
+    def _count_usage(self, made: CallOutcome) -> None:
+        """Adds the usage of a call, even of one that failed, and corrects our count of tokens by
+        what the provider reports."""
         usage, counted = made.output.usage, made.view.tokens
-        if usage is None or usage.estimated:
+        if usage is None:
+            return
+        self.add_usage(usage.as_json())
+        if usage.estimated:
+            self.usage["estimated"] = True
             return
         services = self._services.context
         if services.models.facts(self.model).counts_tokens:

@@ -186,7 +186,6 @@ class TurnRun:
     tool_host: TurnToolHost = field(init=False)
     _results: dict[str, ToolCallResult] = field(init=False, default_factory=dict)
     """The results of the last output's tool calls so far, by the id of the call."""
-    _usage: dict[str, int] = field(init=False, default_factory=dict)
     _asks_people: bool = field(init=False, default=False)
     _has_slot: bool = field(init=False, default=False)
     _scope: anyio.CancelScope | None = field(init=False, default=None)
@@ -199,7 +198,6 @@ class TurnRun:
             self.call = self.resumed.call
             self._asks_people = True
             self._results.update(self.resumed.results)
-            self._usage.update(self.resumed.usage)
 
     @property
     def model(self) -> str | None:
@@ -208,6 +206,13 @@ class TurnRun:
         if self.caller is not None:
             return self.caller.model
         return None if self.resumed is None else self.resumed.model
+
+    @property
+    def usage(self) -> Mapping[str, int]:
+        """The tokens that this turn has used, also before a restart."""
+        if self.caller is not None:
+            return self.caller.usage
+        return {} if self.resumed is None else self.resumed.usage
 
     def begin(self, model: str) -> None:
         """Chooses the model, which is fixed once there is output."""
@@ -221,6 +226,8 @@ class TurnRun:
             events=self.events,
             services=self.services,
         )
+        if self.resumed is not None:
+            self.caller.add_usage(self.resumed.usage)
 
     @property
     def is_at_work(self) -> bool:
@@ -392,10 +399,7 @@ class TurnRun:
         if not self._take_slot_now():  # it was given back during the wait for an approval
             with self._paused():
                 await self._take_slot()
-        try:
-            made = await self.until_stored(self._make_call)
-        finally:
-            self._update_token_usage()
+        made = await self.until_stored(self._make_call)
         if self.events.held:
             await self._wait_until_sent()
         draft = made.entry(self.turn_id, self.call, self.services.new_entry_id)
@@ -426,16 +430,6 @@ class TurnRun:
             return
         with self._paused():
             await self.events.wait_until_sent()
-
-    def _update_token_usage(self) -> None:
-        """Adds the usage of the last call, even if the call failed."""
-        made = None if self.caller is None else self.caller.so_far
-        if made is None or made.output.usage is None:
-            return
-        for name, tokens in made.output.usage.as_json().items():
-            self._usage[name] = self._usage.get(name, 0) + tokens
-        if made.output.usage.estimated:
-            self._usage["estimated"] = True
 
     @property
     def _has_rejected(self) -> bool:
@@ -623,7 +617,7 @@ class TurnRun:
             turn_id=self.turn_id,
             state=state,
             seq=seq,
-            usage={**self._usage} if with_usage else {},
+            usage={**self.usage} if with_usage else {},
             error=error,
             model=self.model or None,
             stop_reason=CANCELLED if state == "interrupted" else stop_reason,
