@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -24,10 +25,8 @@ class Durations(Struct):
     count: int = 0
     seconds: float = 0.0
     longest: float = 0.0
-    buckets: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.buckets = [0] * (len(self.bounds) + 1)
+    buckets: Counter[int] = field(default_factory=Counter[int])
+    """The number of durations in each bucket that has any, by the bucket's place."""
 
     def add(self, seconds: float) -> None:
         self.count += 1
@@ -40,14 +39,12 @@ class Durations(Struct):
         self.count += other.count
         self.seconds += other.seconds
         self.longest = max(self.longest, other.longest)
-        self.buckets = [mine + its for mine, its in zip(self.buckets, other.buckets, strict=True)]
+        self.buckets.update(other.buckets)
 
     def as_json(self) -> JsonObject:
         """`buckets`: durations per bucket, by upper bound; not cumulative."""
         edges = [*(f"{edge:g}" for edge in self.bounds), "more"]
-        buckets: JsonObject = {
-            edge: number for edge, number in zip(edges, self.buckets, strict=True) if number
-        }
+        buckets: JsonObject = {edges[place]: self.buckets[place] for place in sorted(self.buckets)}
         return {
             "count": self.count,
             "sum": round(self.seconds, 3),

@@ -534,8 +534,8 @@ class ConversationHistory:
             self.changed_seq = entry.seq
         if not isinstance(entry, RollbackEntry):
             self._held.append(entry)
-            self._active.add(entry)
             self._take_setting(entry)
+            self._active.add(entry)
         elif (active := after or self.active_after(entry)) is not None:
             self._held.append(entry)
             self.hidden = hidden_after(self.hidden, entry)

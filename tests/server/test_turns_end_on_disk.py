@@ -173,14 +173,14 @@ async def test_jobs_after_a_full_disk_are_busy_until_the_turns_end_can_be_writte
 async def test_an_unwritten_end_is_written_as_soon_as_there_is_room_without_a_request() -> None:
     async with playing() as play:
         await a_turn_that_could_not_end(play)
-        assert play.conversation.queue.has_unwritten_ends
+        assert play.conversation.queue.unwritten_ends
         assert play.faults == []
         play.store.full_for = ()
         with anyio.fail_after(60):
             while not play.faults:
                 await anyio.sleep(0.01)
         await play.conversation.activity.quiet()
-        assert not play.conversation.queue.has_unwritten_ends
+        assert not play.conversation.queue.unwritten_ends
 
 
 async def test_nothing_tries_to_write_an_end_to_a_record_that_was_closed() -> None:

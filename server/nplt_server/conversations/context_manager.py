@@ -307,8 +307,9 @@ class ContextManager:
 
     def answer_tokens_max(self, model: str, context_tokens: int) -> int:
         """How many tokens are left for the answer after a context of that many tokens."""
-        corrected = self.services.counting.correction.corrected(model, context_tokens)
-        most = self.services.models.facts(model).room_for_answer(corrected)
+        services = self.services
+        corrected = services.counting.correction.corrected(model, context_tokens)
+        most = services.models.facts(model).room_for_answer(corrected)
         ceiling = self._ceilings.get(model)
         return most if ceiling is None else min(most, ceiling.answer_tokens)
 

@@ -221,7 +221,7 @@ class Conversation:
     @property
     def is_busy(self) -> bool:
         # An unwritten end does not count if the record is stale: it can't be written there.
-        has_ends = self.queue.has_unwritten_ends and not self.record.is_stale
+        has_ends = bool(self.queue.unwritten_ends) and not self.record.is_stale
         summarizes = self.summarizer.is_running or self.namer.is_running
         return bool(len(self.queue)) or has_ends or summarizes or not self.activity.is_quiet
 
@@ -261,11 +261,10 @@ class Conversation:
         and itself, with no other in between; if the prompt can't be written, the rollback
         is rolled back. A prompt whose `message_id` was sent before gets its receipt again.
         """
-        model = self.services.router.wished(model=prompt.model, role=prompt.role)
         prompt = _with_text(prompt)
         self.check_open()
-        draft = self._draft(prompt, model)
-        if self.queue.has_unwritten_ends:
+        draft = self._draft(prompt)
+        if self.queue.unwritten_ends:
             await self.queue.write_ends()
         if len(prompt.text) > SHORT_CHARACTERS_MAX or prompt.attachments:
             await self._check_fits(prompt, draft)
@@ -451,9 +450,10 @@ class Conversation:
             body_sha256=prompt.body_sha256,
         )
 
-    def _draft(self, prompt: Prompt, model: str | None) -> ModelInputEntry:
-        """`model`: the model that the prompt names, or the one for its role. It is written into
-        the entry, so that the same model answers after a restart."""
+    def _draft(self, prompt: Prompt) -> ModelInputEntry:
+        """The model that the prompt names, or the one for its role, is written into the entry, so
+        that the same model answers after a restart."""
+        model = self.services.router.wished(model=prompt.model, role=prompt.role)
         role: JsonObject = {} if prompt.role is None else {"role": prompt.role}
         return ModelInputEntry(
             turn_id=self.services.new_entry_id(),

@@ -107,7 +107,7 @@ class TurnQueue:
     _waiting: list[QueueItem] = field(init=False, default_factory=list)
     _working_on: QueueItem | None = field(init=False, default=None)
     """The running turn, until its end has been sent, or the running job."""
-    _unwritten_ends: list[FaultEntry] = field(init=False, default_factory=list)
+    unwritten_ends: list[FaultEntry] = field(init=False, default_factory=list)
     """Ends of turns that have been sent but could not be written."""
     _ending: Activity = field(init=False, default_factory=Activity)
     """Counts the ends being written while another turn or job may run: of prompts cancelled while
@@ -279,7 +279,7 @@ class TurnQueue:
         if not stale.done():
             stale.add_done_callback(self._cancel_stale)
         try:
-            if self._unwritten_ends:
+            if self.unwritten_ends:
                 await self._write_ends_first()
             await turn.start()
             counters.turns_started += 1
@@ -350,24 +350,19 @@ class TurnQueue:
             "failed", head_seq, {"code": code, "message": reason}, with_usage=False
         )
 
-    @property
-    def has_unwritten_ends(self) -> bool:
-        """Whether there are ends that were sent and are not written."""
-        return bool(self._unwritten_ends)
-
     async def write_ends(self) -> None:
         """Writes the ends that were sent but could not be written. This comes before any other
         write, because a turn that is over must never be resumed."""
         if not self._ending.is_quiet:
             await self._ending.quiet()  # so that no end is written twice
-        while self._unwritten_ends:
-            fault = self._unwritten_ends[0]
+        while self.unwritten_ends:
+            fault = self.unwritten_ends[0]
             self._ending.begin()
             try:
                 await recovery.end_turn(self.record, self.services.tools, fault)
             finally:
                 self._ending.end()
-            self._unwritten_ends.remove(fault)
+            self.unwritten_ends.remove(fault)
 
     async def _write_ends_first(self) -> None:
         """Writes the missing ends before a turn begins, however long that takes: what was sent
@@ -385,7 +380,7 @@ class TurnQueue:
     async def settle(self) -> None:
         """Writes the missing ends of turns, for an operation that needs them; raises `busy` if
         that is not possible."""
-        if not self._unwritten_ends and self._ending.is_quiet:
+        if not self.unwritten_ends and self._ending.is_quiet:
             return
         try:
             with anyio.fail_after(_SETTLE_SECONDS_MAX):
@@ -399,7 +394,7 @@ class TurnQueue:
             ) from error
 
     def _write_later(self, fault: FaultEntry) -> None:
-        self._unwritten_ends.append(fault)
+        self.unwritten_ends.append(fault)
         if not self._is_retrying:
             self._is_retrying = True
             self.services.spawn(self._retry_ends)
@@ -408,7 +403,7 @@ class TurnQueue:
         """Tries to write the missing ends, with growing pauses, until the record is closed."""
         pause, longest = _RETRY_SECONDS
         try:
-            while self._unwritten_ends and not (self.record.is_closed or self.record.is_stale):
+            while self.unwritten_ends and not (self.record.is_closed or self.record.is_stale):
                 await anyio.sleep(pause)
                 pause = min(pause * 2, longest)
                 with suppress(StorageError, RequestError):
