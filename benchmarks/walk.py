@@ -39,8 +39,9 @@ from benchmarks.wire import ERROR, PROMPT, TURN_FINISHED, Caller, Refused, encod
 
 CONVERSATIONS = f"{os.sep}conversations{os.sep}"
 PACKAGES = ("nplt_protocol", "nplt_storage", "nplt_server")
-QUIET_SECONDS = 0.5
-"""After HELLO: whatever the server still does for it is over by then."""
+QUIET_SECONDS = 1.0
+"""After HELLO: whatever the server still does for it is over by then. So is the first of the
+sweeps that it makes every second, and the next one comes after the prompt's answer."""
 
 
 class Walk:

@@ -272,15 +272,18 @@ class ModelCaller:
             self.usage[name] = self.usage.get(name, 0) + tokens
 
     def _count_usage(self, made: CallOutcome) -> None:
-        """Adds the usage of a call, even of one that failed, and corrects our count of tokens by
-        what the provider reports."""
-        usage, counted = made.output.usage, made.view.tokens
+        """Adds the usage of a call, even of one that failed."""
+        usage = made.output.usage
         if usage is None:
             return
-        self.add_usage(usage.as_json())
         if usage.estimated:
             self.usage["estimated"] = True
-            return
+        else:
+            self._learn_from(usage, counted=made.view.tokens)
+        self.add_usage(usage.as_json())
+
+    def _learn_from(self, usage: UsageReport, *, counted: int) -> None:
+        """Corrects our count of tokens by what the provider reports."""
         services = self._services.context
         if services.models.facts(self.model).counts_tokens:
             services.counting.learn(self.model, counted=counted, real=usage.input_tokens)
