@@ -27,7 +27,14 @@ from nplt_server.conversations.broadcast import ConnectedClient
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import Services
 from nplt_server.conversations.session_manager import SessionManager
-from nplt_server.providers import LlmRequest, ModelOutputDelta, Stopped, TextPiece, ToolCallPiece
+from nplt_server.providers import (
+    LlmRequest,
+    ModelOutputDelta,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+    UsageReport,
+)
 from nplt_server.settings import ApprovalSettings, Limits
 from nplt_server.tools import Tool, ToolClass, ToolDescription, ToolHost
 from nplt_storage.entries import ApprovalEntry, ToolCallResult, ToolResultsEntry
@@ -37,6 +44,8 @@ from nplt_storage.store import ConversationStore
 _Event = TypeVar("_Event", bound=Event)
 
 SOMEONE = ConnectedClient(client_id="c1", user="ada", client="test", can_decide=True)
+USAGE = UsageReport(input_tokens=30, output_tokens=2)
+"""The usage of each call."""
 
 
 async def obedient(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
@@ -44,11 +53,13 @@ async def obedient(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None
     last = request.context[-1]
     if isinstance(last, ToolResultsMessage):
         yield TextPiece(text=" | ".join(result.result for result in last.results))
+        yield USAGE
         yield Stopped(reason="end")
         return
     assert isinstance(last, ModelInputMessage)
     for number, name in enumerate(last.content.split()):
         yield ToolCallPiece(index=number, tool_name=name, arguments="{}")
+    yield USAGE
     yield Stopped(reason="tool_calls")
 
 

@@ -31,6 +31,22 @@ async def test_a_pending_approval_keeps_its_id_across_a_restart() -> None:
         assert len(here.received(TurnFinished)) == 1
 
 
+async def test_the_usage_of_a_resumed_turn_includes_the_call_before_the_restart() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("write")
+        await here.restart()
+        await here.answer(question.approval_id, "allow")
+        assert (await here.ended()).usage == {"input_tokens": 60, "output_tokens": 4}
+
+
+async def test_the_usage_of_a_turn_cancelled_after_a_restart_includes_its_calls() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("write")
+        await here.restart()
+        assert here.conversation.cancel(question.turn_id)
+        assert (await here.ended()).usage == {"input_tokens": 30, "output_tokens": 2}
+
+
 async def test_a_pending_approval_can_be_decided_as_soon_as_the_conversation_is_reopened() -> None:
     async with asking() as here:
         (question,) = await here.ask("send")
