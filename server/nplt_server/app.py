@@ -496,7 +496,7 @@ class Server(ServerState):
                 log.exception("%s could not be handed over", conversation.session_id)
         for session in (*self.sessions, *self.peers.sessions):
             if session.is_in(conversation):
-                session.hand_over()
+                session.reattach_elsewhere()
 
 
 async def _every_second(work: Callable[[], Awaitable[None]], what: str) -> None:

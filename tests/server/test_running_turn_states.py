@@ -12,7 +12,7 @@ from tests.server.approvals import obedient, until
 from tests.server.conversations import Stage, staged
 
 from nplt_protocol.messages import Approval
-from nplt_server.conversations.turn import RUN_STATES, RunState, RunStep, TurnRun
+from nplt_server.conversations.turn import RUN_STATES, RunState, RunTransition, TurnRun
 from nplt_server.settings import ApprovalSettings
 from nplt_storage.entries import (
     ApprovalEntry,
@@ -25,12 +25,12 @@ from nplt_storage.entries import (
 MODEL = ModelInvocationDescriptor(provider="test", specification="test", model="model")
 CALL = ToolCallRequest(tool_call_id="c1", tool_name="write", raw_arguments="{}", arguments={})
 
-WAYS: dict[RunState, tuple[RunStep, ...]] = {
+WAYS: dict[RunState, tuple[RunTransition, ...]] = {
     RunState.WAITING: (),
-    RunState.RUNNING: (RunStep.BEGIN,),
-    RunState.PAUSED: (RunStep.BEGIN, RunStep.PAUSE),
-    RunState.SUSPENDED: (RunStep.BEGIN, RunStep.PAUSE, RunStep.SUSPEND),
-    RunState.OVER: (RunStep.BEGIN, RunStep.END),
+    RunState.RUNNING: (RunTransition.BEGIN,),
+    RunState.PAUSED: (RunTransition.BEGIN, RunTransition.PAUSE),
+    RunState.SUSPENDED: (RunTransition.BEGIN, RunTransition.PAUSE, RunTransition.SUSPEND),
+    RunState.OVER: (RunTransition.BEGIN, RunTransition.END),
 }
 """How each state is reached."""
 
@@ -43,23 +43,23 @@ class Run:
         self._approvals = stage.conversation.approvals
         self._tasks = tasks
 
-    async def take(self, step: RunStep) -> None:
+    async def take(self, step: RunTransition) -> None:
         match step:
-            case RunStep.BEGIN:
+            case RunTransition.BEGIN:
                 self.turn.begin("test/model")
-            case RunStep.CANCEL:
+            case RunTransition.CANCEL:
                 self.turn.cancel("cancelled")
-            case RunStep.PAUSE:
+            case RunTransition.PAUSE:
                 self._tasks.start_soon(self.turn.ask, CALL)
                 await anyio.wait_all_tasks_blocked()
-            case RunStep.GO_ON:
+            case RunTransition.GO_ON:
                 for question in self._approvals.pending:
                     decision = Approval(approval_id=question.approval_id, decision="allow")
                     await self._approvals.decide(decision, by="ada")
                 await anyio.wait_all_tasks_blocked()
-            case RunStep.SUSPEND:
+            case RunTransition.SUSPEND:
                 self.turn.suspend("the server stops")
-            case RunStep.END:
+            case RunTransition.END:
                 self.turn.close()
 
 
@@ -87,10 +87,10 @@ async def running() -> AsyncIterator[Run]:
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("step", list(RunStep), ids=lambda step: step.name)
+@pytest.mark.parametrize("step", list(RunTransition), ids=lambda step: step.name)
 @pytest.mark.parametrize("state", list(WAYS), ids=lambda state: state.name)
 async def test_a_running_turn_takes_the_steps_that_its_state_lists_and_no_others(
-    state: RunState, step: RunStep
+    state: RunState, step: RunTransition
 ) -> None:
     async with running() as run:
         for earlier in WAYS[state]:

@@ -291,7 +291,7 @@ class Session:
 
     @property
     def is_present(self) -> bool:
-        """Whether other clients are told that this one is attached."""
+        """Whether other clients see that this one is attached."""
         return True
 
     @property
@@ -639,7 +639,7 @@ class Session:
                 self.stream.send(self.connection.send_text(reason))
         self.stream.close_soon()
 
-    def hand_over(self) -> None:
+    def reattach_elsewhere(self) -> None:
         """Disconnects the client, which reconnects and finds the conversation at another server."""
         self.send_away("The server is shutting down.", ErrorCode.SHUTTING_DOWN)
 

@@ -91,7 +91,7 @@ class RunState(Enum):
     __hash__ = object.__hash__  # Enum's own is written in Python, and slow
 
 
-class RunStep(Enum):
+class RunTransition(Enum):
     BEGIN = "its turn comes"
     CANCEL = "it is cancelled in the queue"
     PAUSE = "it asks for an approval, or waits for a slot after one or for the store"
@@ -102,14 +102,17 @@ class RunStep(Enum):
     __hash__ = object.__hash__
 
 
-RUN_STATES: Final[Mapping[RunState, Mapping[RunStep, RunState]]] = {
-    RunState.WAITING: {RunStep.BEGIN: RunState.RUNNING, RunStep.CANCEL: RunState.OVER},
+RUN_STATES: Final[Mapping[RunState, Mapping[RunTransition, RunState]]] = {
+    RunState.WAITING: {RunTransition.BEGIN: RunState.RUNNING, RunTransition.CANCEL: RunState.OVER},
     RunState.RUNNING: {
-        RunStep.PAUSE: RunState.PAUSED,
-        RunStep.SUSPEND: RunState.SUSPENDED,  # resumed, and about to wait again
-        RunStep.END: RunState.OVER,
+        RunTransition.PAUSE: RunState.PAUSED,
+        RunTransition.SUSPEND: RunState.SUSPENDED,  # resumed, and about to wait again
+        RunTransition.END: RunState.OVER,
     },
-    RunState.PAUSED: {RunStep.GO_ON: RunState.RUNNING, RunStep.SUSPEND: RunState.SUSPENDED},
+    RunState.PAUSED: {
+        RunTransition.GO_ON: RunState.RUNNING,
+        RunTransition.SUSPEND: RunState.SUSPENDED,
+    },
     RunState.SUSPENDED: {},
     RunState.OVER: {},
 }
@@ -216,7 +219,7 @@ class TurnRun:
 
     def begin(self, model: str) -> None:
         """Chooses the model, which is fixed once there is output."""
-        self._take(RunStep.BEGIN)
+        self._take(RunTransition.BEGIN)
         self.tool_host = TurnToolHost(self)
         self.caller = ModelCaller(
             self.prompt,
@@ -234,8 +237,8 @@ class TurnRun:
         """Whether it runs and waits for nothing but models and tools."""
         return self.state is RunState.RUNNING and self._has_slot
 
-    def _take(self, step: RunStep) -> None:
-        self.state = RUN_STATES[self.state][step]
+    def _take(self, transition: RunTransition) -> None:
+        self.state = RUN_STATES[self.state][transition]
         if self.record.user in self.record.changes.watched:
             self.record.note_state()
 
@@ -244,14 +247,14 @@ class TurnRun:
         """Stops the clock. Pauses may overlap: the clock continues after the last one."""
         self._pauses += 1
         if self._pauses == 1 and self.state is RunState.RUNNING:
-            self._take(RunStep.PAUSE)
+            self._take(RunTransition.PAUSE)
             self._clock.stop()
         try:
             yield
         finally:
             self._pauses -= 1
             if not self._pauses and self.state is RunState.PAUSED:
-                self._take(RunStep.GO_ON)
+                self._take(RunTransition.GO_ON)
                 self._clock.go_on()
 
     async def until_stored(self, write: Callable[[], Awaitable[_Written]]) -> _Written:
@@ -280,7 +283,7 @@ class TurnRun:
 
     def cancel(self, reason: str) -> None:
         if self.state is RunState.WAITING:
-            self._take(RunStep.CANCEL)
+            self._take(RunTransition.CANCEL)
         self.cancel_called = True
         self.cancel_reason = reason
         if self._scope is not None:
@@ -290,7 +293,7 @@ class TurnRun:
         """Stops the turn without an entry or event, if it waits for approvals and for nothing else.
         It is resumed after a restart."""
         if self.state is not RunState.SUSPENDED and self.approvals.suspend(self.turn_id):
-            self._take(RunStep.SUSPEND)
+            self._take(RunTransition.SUSPEND)
             self.cancel(reason)
 
     def _cancellable(self, scope: anyio.CancelScope) -> anyio.CancelScope:
@@ -628,7 +631,7 @@ class TurnRun:
     def close(self) -> None:
         """Called when the turn is over or suspended. Releases the slot and the approvals."""
         if self.state is not RunState.SUSPENDED:
-            self._take(RunStep.END)
+            self._take(RunTransition.END)
         self._give_back_slot()
         self.tool_host.is_over = True
         if self._asks_people:

@@ -119,7 +119,8 @@ class ChannelSession(Session):
         """Leaves the conversation; the edge creates the fresh one itself."""
         self.depart()
 
-    def hand_over(self) -> None:
+    def reattach_elsewhere(self) -> None:
+        """Sends `lagged`, at which the client, or the edge on its behalf, attaches again."""
         if (here := self.conversation) is not None:
             details: JsonObject = {"head_seq": here.head_seq}
             lagged = SessionEvent(session_id=here.session_id, event="lagged", details=details)
