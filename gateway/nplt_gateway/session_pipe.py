@@ -59,8 +59,8 @@ class PipeClosed(Exception):
 
 @dataclass(slots=True, eq=False, repr=False)
 class PipeSession(Session):
-    """The session of a client of HTTP. It can't be asked for approvals, and other clients are not
-    told that it comes and goes with each of its requests."""
+    """The session of a client of HTTP. It can't be asked for approvals, and other clients do
+    not see it come and go with each of its requests."""
 
     door: Door = "http"
 

@@ -112,7 +112,7 @@ async def _receive(
 
 class _WebSocketTransport(asyncio.Transport):
     """Lets a stream of frames write to a WebSocket. What the peer has not taken waits here; above a
-    limit the stream is told to wait, and it drops a peer that takes nothing for too long."""
+    limit the stream is paused, and it drops a peer that takes nothing for too long."""
 
     def __init__(
         self,

@@ -480,10 +480,10 @@ def backup(target: Path, data_dir: Path | None) -> None:
 def repair(wanted: str, data_dir: Path | None, user: str | None, dry_run: bool) -> None:
     """Make a damaged conversation usable again.
 
-    Every line whose checksum holds is kept as it is; in the place of each other one
-    stands a note that it is lost. The original stays beside it as
-    FILE.before-repair-N, with all that was in it. If the first line is lost, the index
-    knows whose it is; if that does not, --user has to say it. ID may be the beginning
+    Every line whose checksum is right is kept as it is; each other one is replaced by
+    a note that it is lost. The original stays in the same folder, complete, as
+    FILE.before-repair-N. If the first line is lost, the index knows the user; if it
+    doesn't, give --user. ID may be the beginning
     of an id, if only one begins so. Not while a server uses the directory: then nplt
     repair does the same.
     """

@@ -28,7 +28,7 @@ class RequestForm(Struct, frozen=True, kw_only=True, omit_defaults=True):
     plain_content: bool = False
     """The content of a message is a string, never a list of parts: pictures are only named."""
     without_system_role: bool = False
-    """The instruction stands at the beginning of the first prompt."""
+    """The instruction is sent at the beginning of the first prompt."""
     call_ids: CallIds | None = None
     tokens_field: TokensField | None = None
     """The field of the chat API that limits the answer; `None` for `max_completion_tokens`."""

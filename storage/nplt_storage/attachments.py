@@ -3,7 +3,7 @@
     files/<session_id>/<file_id>
 
 Bytes are written to a temporary file first and get their name only when all of
-them are on disk, so a name never stands for half a file. The name is generated
+them are on disk, so no name ever refers to half a file. The name is generated
 here; the sender's file name is kept in the conversation and never becomes part of
 a path. An upload that ends without `finish` leaves nothing behind.
 """

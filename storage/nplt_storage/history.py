@@ -504,7 +504,7 @@ class ConversationHistory:
         return self._checked(RollbackEntry(to_seq=self.head_seq, turns=tuple(turns)), in_full)
 
     def redo(self, *, in_full: bool = False) -> RollbackEntry:
-        """Drafts a rollback of the last rollback, if nothing was said since. Several rollbacks can
+        """Drafts a rollback of the last rollback, if no message came since. Several rollbacks can
         be taken back one after the other, the last one first."""
         return self._checked(RollbackEntry(to_seq=self._before_last_rollback(), redo=True), in_full)
 

@@ -460,7 +460,7 @@ def outdates(entry: Entry, turn_id: str, call: int) -> bool:
 def not_yet_an_entry(
     partial: PartialAnswer | None, row: ConversationRow, entries: Iterable[Entry]
 ) -> PartialAnswer | None:
-    """`said`, or `None` if that call has an entry or its turn has ended."""
+    """`partial`, or `None` if its call has an entry or its turn has ended."""
     if partial is None or partial.turn_id not in dict(row.unfinished):
         return None
     if any(outdates(entry, partial.turn_id, partial.call) for entry in entries):

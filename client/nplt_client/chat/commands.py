@@ -86,7 +86,7 @@ def parse_command(line: str) -> tuple[str, str]:
 
 
 async def take_line(chat: ChatDisplay, line: str, not_typed: Sequence[str] = ()) -> None:
-    """Runs a command, or sends a prompt. `not_typed`: texts in it that nobody typed."""
+    """Runs a command, or sends a prompt. `not_typed`: texts in it that were not typed."""
     prompt = parse_prompt(line)
     if prompt is None:
         await run_command(chat, line)

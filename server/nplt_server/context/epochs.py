@@ -283,11 +283,11 @@ def recent_budget(at: HistoryAtCall) -> int:
 def draft_epoch(
     reason: str, at: HistoryAtCall, call_budget: CallBudget, measure: Measure, *, screen: str = ""
 ) -> EpochEntry:
-    """Plans all turns in memory anew: turns that an earlier epoch left out are shown again if
+    """Plans all turns in memory again: those that an earlier epoch left out are shown again if
     there is room. `omitted_through` is the entry right before the first turn that is shown, so
     that opening the conversation reads no further back. Unfinished turns will be shown live."""
     budget = call_budget.budget_tokens or 0
-    if reason != "asked":  # somebody who asks for less gets it, whatever other models hold
+    if reason != "asked":  # a person who asks for less gets less, even if other models hold more
         budget = max(budget, recent_budget(at))
     draft = EpochEntry(reason=reason, budget_tokens=budget, screen=screen)
     parts = parts_after(draft, at, call_budget, measure)

@@ -303,7 +303,7 @@ class ContextParts(Struct, frozen=True, kw_only=True):
     newest_seq: int | None = None
     """The seq of the only live input or results, under the policy `newest_live`."""
     left_out: int
-    """How many older turns are not shown, and no summary stands for them."""
+    """How many older turns are neither shown nor summarized."""
     turns_max: int | None
     """The setting `max_turns`, if it hides older turns."""
 

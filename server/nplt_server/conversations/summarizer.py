@@ -256,14 +256,14 @@ class Summarizer(_BackgroundCall):
         history = self._record.history
         since = history.entries_after(head_seq) if history is asked_of else None
         if since is None:
-            return "the conversation was read anew since it was asked for"
+            return "the conversation was read again since it was asked for"
         for entry in since:
             if isinstance(entry, ClearEntry | RollbackEntry):
                 return f"a {entry.kind} came since it was asked for"
             if isinstance(entry, QuarantineEntry) and entry.target_seq <= task.through_seq:
                 return "something it may speak of was put in quarantine"
         if any(known.through_seq >= task.through_seq for known in history.compactions[-1:]):
-            return "one that covers as much stands already"
+            return "there is one already that covers as much"
         return None
 
 

@@ -76,7 +76,7 @@ class UsageReport(Struct, frozen=True, kw_only=True):
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
-    """The provider said that it is done. A stream without it was cut."""
+    """The provider reported the end of the output. A stream without it was cut."""
 
     reason: str
 
@@ -344,7 +344,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
         return facts
 
     def within(self, window_tokens: int) -> ModelFacts:
-        """The same model, whose window is smaller than anybody said."""
+        """The same model, after its window turned out to be smaller than was known."""
         room = window_tokens // 4
         return structs.replace(
             self,

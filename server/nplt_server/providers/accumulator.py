@@ -77,7 +77,7 @@ def parse_tool_call(tool_call_id: str, tool_name: str, raw_arguments: str) -> To
 
 
 def _repeated_key(raw_arguments: str) -> str | None:
-    """A parser takes the last value of a key that stands twice, and does not say so."""
+    """Finds a key that occurs twice. A parser takes its last value without an error."""
     if len(raw_arguments) > _CHECKED_CHARACTERS_MAX:
         return None
     repeated: list[str] = []
@@ -93,7 +93,7 @@ def _repeated_key(raw_arguments: str) -> str | None:
     if not repeated:
         return None
     key = repeated[0][:_REASON_CHARACTERS_MAX]
-    return f"the key {key!r} stands there more than once; the last value counts"
+    return f"the key {key!r} occurs more than once; the last value counts"
 
 
 WHOLE: Final = ("end", "tool_calls")

@@ -294,7 +294,7 @@ _NO_THINKING = "none"
 
 
 def _request_options(request: LlmRequest, abilities: ModelAbilities, *, may_think: bool) -> Json:
-    """Fields of the request's body. `may_think`: nothing that was said so far forbids it."""
+    """Fields of the request's body. `may_think`: whether the messages so far allow it."""
     output_tokens = request.output_tokens or _OUTPUT_TOKENS
     effort, temperature = request.options.get("effort"), request.temperature(1.0)
     if effort == "minimal" or (effort == _NO_THINKING and not abilities.can_leave_thinking):

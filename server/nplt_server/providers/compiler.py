@@ -375,7 +375,7 @@ class Compilation:
         return sendable(text, self._characters_max)
 
     def _user_step(self) -> UserStep | None:
-        """`None`: nothing was said, and nothing is waited for."""
+        """Returns `None` if there is neither text nor a call to answer."""
         waiting: dict[str, deque[CompiledCall]] = {}
         for own_id, call in self._asked:
             waiting.setdefault(own_id, deque()).append(call)

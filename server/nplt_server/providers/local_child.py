@@ -1,11 +1,11 @@
-"""llama.cpp's own HTTP server, on a free port of loopback, for whoever started it.
+"""llama.cpp's own HTTP server, on a free port of loopback, for the process that started it.
 
     python -m nplt_server.providers.local_child MODEL.gguf NAME WINDOW_TOKENS SLOTS [--small]
 
-The first line of its input is the key it asks of everyone (other users of this machine
-reach the same loopback; a command line is read by all of them). Its only line of output
-is its address, told when the model is loaded. The end of its input is its own end: it
-comes also when the parent was killed, on every system.
+The first line of its input is the key that requests must have, because other users of this machine
+can reach the same loopback. It is not an argument, because they could read it there. The only line
+of output is the address, written when the model is loaded. The process exits at the end of its
+input, which comes even if the parent was killed, on every system.
 """
 
 from __future__ import annotations

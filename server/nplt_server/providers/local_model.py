@@ -82,7 +82,7 @@ _QUIET = {"GGML_NO_BACKTRACE": "1"}
 """Keeps it from starting a debugger when it crashes, which takes seconds."""
 _VENDOR_API = ChatApi()
 _ONE_CALL = {"Connection": "close"}
-"""llama.cpp's server closes connections that it said it would keep, sometimes before an answer."""
+"""llama.cpp's server closes connections that it promised to keep, sometimes before an answer."""
 
 
 class Engine:

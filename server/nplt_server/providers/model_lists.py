@@ -260,7 +260,7 @@ class ModelLists:
             self.asked(lister.id)
 
     def take(self, lister: ModelLister, models: tuple[ListedModel, ...]) -> None:
-        """Leaves out a model whose name holds a secret: nobody can call it by a masked one."""
+        """Leaves out a model whose name holds a secret: it can't be called by its masked name."""
         models = tuple(each for each in models if self._secrets.mask(each.name) == each.name)
         self._by_address[lister.address] = ModelList(models=models, at=self._clock())
         self._tell(lister.id, models)

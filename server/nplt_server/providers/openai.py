@@ -195,7 +195,7 @@ def without_nulls(options: JsonObject) -> JsonObject:
 
 
 def usage_of(usage: JsonObject, *, sent: str, output: str) -> UsageReport:
-    """The APIs have different names for what was sent and what was said."""
+    """`sent` and `output`: how the names of these counts begin, which differs by API."""
 
     def count(figures: JsonObject, name: str) -> int:
         number = figures.get(name)

@@ -83,7 +83,7 @@ class ResponsesParser(AnswerParser):
         return super().feed(data)
 
     def _read(self, event: JsonObject) -> Iterator[ModelOutputDelta]:
-        """Other types are passed over: they repeat what was said, or nobody here knows them."""
+        """Other types are ignored: they repeat what came before, or are not known here."""
         match event.get("type"):
             case "response.output_text.delta":
                 yield TextPiece(text=text_of(event.get("delta")))

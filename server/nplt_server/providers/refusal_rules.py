@@ -269,7 +269,7 @@ _CONTENT: Final = re.compile(
     r"|\bsafety\b|guardrail|prohibited|inappropriate|invalid_prompt|violat(?:es|ed|ing|ion)"
     r"|harmful|content exists risk|data_inspection"
 )
-"""Words of refusals of what was said:
+"""Words of refusals of a message's content:
 https://github.com/alan-turing-institute/t0-1/issues/69 (OpenAI, code invalid_prompt)
   "Invalid prompt: your prompt was flagged as potentially violating our usage policy."
 https://github.com/deepseek-ai/DeepSeek-V2/issues/30

@@ -284,8 +284,8 @@ def _is_strict(schema: Any, level: int) -> bool:
 
 
 def for_anthropic(schema: Mapping[str, JsonValue]) -> JsonObject | None:
-    """A schema that allows at least what a model has to be told, in Anthropic's words; `None`:
-    there is none."""
+    """Returns the schema in the form that Anthropic enforces, which may allow more; `None` if there
+    is no such form."""
     try:
         return _for_anthropic(dict(schema), schema, ())
     except ValueError:
@@ -295,7 +295,7 @@ def for_anthropic(schema: Mapping[str, JsonValue]) -> JsonObject | None:
 def _for_anthropic(
     schema: Any, root: Mapping[str, JsonValue], within: tuple[str, ...]
 ) -> JsonObject:
-    """Raises `ValueError` for what can't be said. `within`: the references that led here."""
+    """Raises `ValueError` for what it can't express. `within`: the references that led here."""
 
     def inner(part: Any) -> JsonObject:
         return _for_anthropic(part, root, within)

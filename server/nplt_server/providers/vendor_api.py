@@ -347,7 +347,7 @@ class VendorApi(Struct, frozen=True, kw_only=True):
 
 
 def without_fields(body: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """The body without these fields. `strict` stands in tools and schemas."""
+    """The body without these fields. `strict` is in tools and schemas."""
     plain = {name: value for name, value in body.items() if name not in names}
     return _without_strict(plain) if "strict" in names else plain
 

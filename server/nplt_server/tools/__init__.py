@@ -72,7 +72,7 @@ class ToolHost(Protocol):
         ...
 
     async def read_blob(self, blob_id: str, offset: int, length: int) -> bytes:
-        """A part of what is kept beside the record; offset and length in bytes."""
+        """A part of what is stored next to the record; offset and length in bytes."""
         ...
 
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
@@ -137,8 +137,8 @@ class Tool(Struct, frozen=True, kw_only=True):
     keeps_time: bool = False
     """It has a time limit of its own, which depends on the progress that it reports."""
     mistake_in: Callable[[JsonObject], str | None] = no_mistake
-    """Says what is wrong with arguments, in a sentence for the model, so that nobody is asked
-    whether a tool may run that would refuse them; `None` if nothing is known to be wrong."""
+    """Returns what is wrong with arguments, in a sentence for the model, so that no approval is
+    requested for a call that the tool would refuse; `None` if nothing is known to be wrong."""
 
 
 ToolRunner: TypeAlias = Callable[[Tool, JsonObject, ToolHost], Awaitable[str]]

@@ -163,7 +163,7 @@ def _message_of(error: BaseException) -> str:
 
 
 def bounded(text: str, *, bytes_max: int = RESULT_BYTES_MAX) -> str:
-    """Text that can be written down. That it was cut stands first, where it is read."""
+    """Returns text that can be stored. If it was cut, it begins with a note of that."""
     if len(text) * 4 <= bytes_max:  # no character takes more
         return clean_text(text)
     # Each takes at least a byte, so only the beginning is worth encoding.
@@ -194,8 +194,8 @@ class ToolExecutor:
         secrets: SecretMask = NO_SECRETS,
         runner: ToolRunner = run_tool,
     ) -> None:
-        """The tools are gone through anew whenever they are needed: some come and go. `secrets`
-        are masked in their results. `runner` runs each of them."""
+        """`tools` is iterated each time, because some tools come and go. `secrets` are masked in
+        their results. `runner` runs each of them."""
         self._runner = runner
         self._secrets = secrets
         self._all = tools

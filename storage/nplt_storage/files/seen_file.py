@@ -130,7 +130,7 @@ class SeenFile:
         self._lines += len(marks)
 
     def _rewrite(self, unwritten: Mapping[str, int]) -> None:
-        """Writes the whole file anew. The conversations of `unwritten` may just be being made."""
+        """Rewrites the file. The conversations of `unwritten` may not be created yet."""
         with self._lock:
             spared = unwritten.keys() | self._unwritten.keys()
             for session_id in [each for each in self.marks if not self._is_known(each)]:

@@ -1,4 +1,4 @@
-"""Exports a conversation as one document, and reads what is kept in it beside the entries.
+"""Exports a conversation as one document, and reads what it has besides the entries.
 
 The document is the conversation's file, byte for byte; its blobs and attachments follow in the
 last line, one item each:

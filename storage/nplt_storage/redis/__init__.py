@@ -1,4 +1,4 @@
-"""Conversations kept in Redis or Valkey: one stream each, and beside it what belongs to it.
+"""Conversations kept in Redis or Valkey: a stream for each, and further keys.
 
     <prefix>{<id>}:meta         hash      row, head, token (of the last owner), released (the
                                           last token that was given up), user, origin,

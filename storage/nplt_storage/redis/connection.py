@@ -88,7 +88,7 @@ def reason_of(error: RedisError) -> str:
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Whether the same command may succeed later although nobody changes any settings."""
+    """Whether the same command may succeed later without a change of settings."""
     is_settings = isinstance(error, redis.AuthenticationError) or "SSL" in str(error)
     return isinstance(error, _PASSING) and not is_settings
 

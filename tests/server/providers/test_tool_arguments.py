@@ -30,8 +30,8 @@ def test_arguments_that_are_as_they_should_be_are_read_without_a_word(
     ("raw", "arguments", "warning"),
     [
         ("", {}, None),
-        ('{"a": 1, "a": 2}', {"a": 2}, "the key 'a' stands there more than once"),
-        ('{"x": {"a": 1, "a": 2}}', {"x": {"a": 2}}, "the key 'a' stands there more than once"),
+        ('{"a": 1, "a": 2}', {"a": 2}, "the key 'a' occurs more than once"),
+        ('{"x": {"a": 1, "a": 2}}', {"x": {"a": 2}}, "the key 'a' occurs more than once"),
         ('"{\\"a\\": 1}"', {"a": 1}, "the arguments were JSON inside of a JSON text"),
     ],
 )

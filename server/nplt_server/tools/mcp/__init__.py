@@ -354,7 +354,7 @@ TOOLS_MAX: Final = 128
 """The tools of one server that are used; a model that is shown more chooses badly."""
 PAGES_MAX: Final = 32
 MESSAGES_PER_SECOND_MAX: Final = 200
-"""The rate of messages that nobody waits for: notifications, requests, noise. Each KiB counts as
+"""The rate of messages that no call waits for: notifications, requests, noise. Each KiB counts as
 one more. A server that sends more is read more slowly, its replies too."""
 MESSAGES_BURST_MAX: Final = 400
 _OPEN_REQUESTS_MAX: Final = 16
@@ -581,7 +581,7 @@ class McpConnection:
             raise TimeoutError
 
     async def call(self, tool: str, arguments: JsonObject) -> mcp_types.CallToolResult:
-        """Each sign of progress gives the server its time anew."""
+        """Each report of progress restarts the server's time limit."""
         try:
             orjson.dumps(arguments)
         except orjson.JSONEncodeError:

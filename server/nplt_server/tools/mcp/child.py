@@ -105,8 +105,8 @@ async def child_process(
     secrets: SecretMask,
     last_lines: deque[str],
 ) -> AsyncIterator[TransportStreams]:
-    """A transport for the SDK. The child gets PATH, HOME and the like beside `env`; ours is
-    not handed on. The end of its stderr is kept in `last_lines`."""
+    """A transport for the SDK. The child gets PATH, HOME and the like besides `env`, but not the
+    rest of our environment. The end of its stderr is kept in `last_lines`."""
     from mcp.client.stdio import get_default_environment
 
     with closing(ChildStderr(name, secrets, last_lines)) as stderr:
