@@ -277,6 +277,7 @@ def test_everything_is_reached_by_the_keyboard(window: Window) -> None:
     window.wait("document.querySelectorAll('.answer:not(.live)').length === 1")
     window.until_idle()
     keyboard.press("ArrowUp")
+    window.wait("document.activeElement.value === 'by keyboard'")
     keyboard.press("Control+A")
     keyboard.type("edited")
     keyboard.press("Enter")
