@@ -81,6 +81,10 @@ class ApiRequest:
         """The value of a header without blanks around it; empty if it is not there."""
         return self.request.headers.get(name, "").strip()
 
+    def set_id(self, request_id: str) -> None:
+        """Replaces the id that the response has as `x-request-id`, before the response begins."""
+        self.request.scope["request_id"] = request_id
+
     @property
     def is_repeated(self) -> bool:
         """Whether OpenAI's library sends it again because its connection broke."""

@@ -71,6 +71,8 @@ class Application:
         headers = Headers(raw=scope["headers"])
         cors: dict[str, str] = {}
         scope["app"] = self
+        scope["request_id"] = self.server.services.new_entry_id()
+        send = _with_request_id(send, scope)
         try:
             if (refusal := scope["state"]["connection"].refusal) is not None:
                 raise refusal
@@ -95,7 +97,8 @@ class Application:
             refused = ApiError(unfit.status_code, f"{scope['method']} can't be used here")
             await _refuse(refused, scope, receive, send)
         except Exception:
-            log.exception("an HTTP request failed")
+            named = {"fields": {"request": scope["request_id"]}}
+            log.exception("an HTTP request failed", extra=named)
             failed = ApiError(500, "the server failed; its log says more", type=SERVER)
             await _refuse(failed, scope, receive, send)
 
@@ -110,6 +113,19 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     if parts[1] == "v1" and parts[2:] and parts[2] in _NOT_SERVED:
         raise ApiError(404, f"this server has no {parts[2]}; {_SERVED}", code="not_found")
     raise ApiError(404, f"there is nothing at {scope['path'][:200]}", code="not_found")
+
+
+def _with_request_id(send: Send, scope: Scope) -> Send:
+    """Adds the id of the request. A request that begins a turn has the id of the turn, also if the
+    turn fails, so the header is written when the response begins."""
+
+    async def send_with_id(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            named = (b"x-request-id", scope["request_id"].encode())
+            message = {**message, "headers": [*message.get("headers", ()), named]}
+        await send(message)
+
+    return send_with_id
 
 
 def _with_headers(send: Send, added: dict[str, str]) -> Send:

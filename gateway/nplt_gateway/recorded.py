@@ -200,6 +200,7 @@ class PromptedTurn:
             offer=self._offer,
         )
         receipt = await self._pipe.ask(prompt, Receipt)
+        self._call.set_id(receipt.turn_id)
         self._sent = self._call.sent.add(self._call.user, self._body_key, receipt, self._message_id)
         self.reader = TurnReader(self._pipe, receipt.session_id, receipt.turn_id, receipt.seq)
         if not receipt.duplicate and receipt.session_id == self._pipe.session_id:

@@ -46,6 +46,7 @@ from nplt_server.providers import (
 from nplt_server.providers.accumulator import cleaned
 from nplt_server.providers.retries import RequestForms
 from nplt_server.providers.route import ModelRoute
+from nplt_server.request_id import request_id
 from nplt_server.tools import ToolDescription
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ class UnrecordedAnswer:
         )
         wanted = UnrecordedCall(model=chosen, context=context, tools=tools, options=options)
         answer = cls(call.server, call.user, wanted)
+        call.set_id(answer.answer_id)
         answer.start()
         return answer
 
@@ -137,6 +139,7 @@ class UnrecordedAnswer:
 
     async def _run(self) -> None:
         self._services.activity.begin()
+        request_id.set(self.answer_id)
         try:
             with self._scope:
                 await self._services.slots.take(self._user, self.answer_id)
@@ -146,6 +149,8 @@ class UnrecordedAnswer:
                     self._services.slots.give_back(self._user, self.answer_id)
         except Exception as error:
             self._error = error_to_tell(error, log, "a call without a conversation failed")
+            code = self._error.code
+            log.warning("an answer of %s without a conversation failed: %s", self.model, code)
         finally:
             self._error = self._error or RequestError(ErrorCode.UNAVAILABLE, "it was cancelled")
             self._services.activity.end()

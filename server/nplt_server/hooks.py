@@ -27,6 +27,7 @@ from nplt_protocol import JsonObject
 from nplt_protocol.messages import ApprovalRequest, Event, TurnFinished
 from nplt_server.histories import Histories
 from nplt_server.logs import RepeatedWarnings
+from nplt_server.request_id import request_id
 from nplt_server.settings import HookSettings
 from nplt_server.tasks import Spawn
 from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
@@ -141,6 +142,7 @@ class Hooks:
         try:
             while self._waiting:
                 due = self._waiting.popleft()
+                request_id.set(str(due.details["turn_id"] or ""))
                 outcome = await self._run(due)
                 self.outcomes[due.event, outcome] += 1
         finally:

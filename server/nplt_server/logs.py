@@ -22,6 +22,8 @@ from typing import Final, Literal, TextIO
 
 import orjson
 
+from nplt_server.request_id import request_id
+
 # Debug categories: `NPLT_DEBUG=history,context`. A category is called like a function. A disabled
 # one costs one attribute lookup, but its arguments are still evaluated: if they are expensive,
 # check `category.on` first. Categories log numbers, kinds, sizes and names, never the text of
@@ -237,7 +239,9 @@ def _journal_field(name: str, value: str) -> bytes:
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
     fields = getattr(record, "fields", None)
-    return fields if isinstance(fields, dict) else {}
+    given: dict[str, object] = fields if isinstance(fields, dict) else {}
+    current = request_id.get()
+    return {**given, "request": current} if current else given
 
 
 def _clean(text: str) -> str:

@@ -37,6 +37,7 @@ from nplt_server.conversations.services import Services
 from nplt_server.conversations.summarizer import ConversationNamer, Summarizer
 from nplt_server.conversations.turn import InterruptedStep, RunState, TurnRun, TurnSuspended
 from nplt_server.errors import error_to_tell
+from nplt_server.request_id import request_id
 from nplt_server.tasks import Activity, call_guarded
 from nplt_storage.entries import FaultEntry, ModelInputEntry
 from nplt_storage.errors import StorageError
@@ -255,6 +256,7 @@ class TurnQueue:
     # Running
 
     async def _work_on(self, item: QueueItem) -> None:
+        request_id.set(item.turn_id if isinstance(item, TurnRun) else "")
         try:
             if not self._ending.is_quiet:
                 await self._ending.quiet()
@@ -302,6 +304,9 @@ class TurnQueue:
     def _emit(self, finished: TurnFinished) -> None:
         counters = self.services.counters[self.record.user]
         counters.turns_finished[finished.model or "", finished.state] += 1
+        if finished.error is not None and finished.state == "failed":
+            code, model = finished.error["code"], finished.model or "no model"
+            log.warning("%s: a turn of %s failed: %s", self.record.session_id, model, code)
         self.record.broadcast.emit(finished)
 
     async def _end_unstarted(self, turn: TurnRun) -> None:

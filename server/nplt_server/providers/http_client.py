@@ -39,6 +39,7 @@ import h11
 from msgspec import Struct
 
 from nplt_server.providers.credentials import is_on_this_machine
+from nplt_server.request_id import request_id
 
 log = logging.getLogger(__name__)
 
@@ -396,7 +397,9 @@ class _Connection(asyncio.Protocol):
         http.send(h11.EndOfMessage())
         has_body = request.method == "POST"
         length = b"Content-Length: %d\r\n" % len(body) if has_body else b""
-        head = request.head + length + _LINE_END
+        current = request_id.get().encode("ascii") if has_body else b""
+        named = b"X-Client-Request-Id: %s\r\n" % current if current else b""
+        head = request.head + named + length + _LINE_END
         if len(body) <= _JOINED_BYTES_MAX:
             self._transport.write(head + body)
         else:
