@@ -4,7 +4,7 @@ for approval, a message is stored.
 A command gets one JSON object on stdin and runs in a process group of its own, which is killed
 after a time limit. Hooks never delay or fail a turn: they run in tasks of their own, a few at
 once, and those beyond `WAITING_MAX` are dropped and counted. Only the server that owns a
-conversation runs its hooks, because only there its events are emitted.
+conversation runs its hooks, because its events are emitted only there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _REST_BYTES: Final = 64 * 1024
 _END_SECONDS_MAX: Final = 2.0
 """A process that left the group may hold the output open."""
 _PASSED_ON: Final = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER")
-"""The environment of a hook. Keys of providers are not part of it."""
+"""These variables, and those of the desktop, are the environment of a hook. It has no keys of
+providers."""
 _OF_DESKTOP: Final = ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
 
 
@@ -192,8 +193,8 @@ class Hooks:
 
 
 async def _exchange(process: asyncio.subprocess.Process, payload: bytes) -> bytes:
-    """Writes the input, and returns what came on stderr, of much only the beginning. A command that
-    writes more has to wait, until its time is over."""
+    """Writes the input, and returns the beginning of stderr. The rest is not read, so a command
+    that floods stderr has to wait there, and is killed when its time is over."""
     assert process.stdin is not None
     assert process.stderr is not None
     with suppress(OSError):  # it need not read its input
@@ -217,6 +218,6 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _kill_group(process: asyncio.subprocess.Process) -> None:
-    """Kills what the command left running too."""
+    """Kills the command and the processes that it left running."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """Sends the events of one conversation to all its subscribers.
 
 An event is encoded once, and a slow subscriber does not delay the others. All subscribers
-get the same events in the same order. Presence events name the clients that join and leave.
-`Broadcast` knows its conversation's id and nothing else about it.
+get the same events in the same order; a listener (the hooks) gets them too. Presence events name
+the clients that join and leave. `Broadcast` knows its conversation's id and nothing else about it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class Subscriber(Protocol):
 
 
 class Listener(Protocol):
-    """Gets what happens in a conversation, also while it has no subscribers. Must not raise."""
+    """Receives all events and entries of a conversation, even while it has no subscribers. Its
+    methods must not raise."""
 
     def emitted(self, event: Event) -> None: ...
 
