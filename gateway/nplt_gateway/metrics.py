@@ -293,8 +293,8 @@ def _histogram(
     for values, durations in total.items():
         buckets, below = [], 0
         edges = (*(f"{bound:g}" for bound in durations.bounds), "+Inf")
-        for edge, number in zip(edges, durations.buckets, strict=True):
-            below += number
+        for place, edge in enumerate(edges):
+            below += durations.buckets[place]
             buckets.append((edge, float(below)))
         family.add_metric(values, buckets, durations.seconds)
     return family
