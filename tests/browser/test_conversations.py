@@ -67,7 +67,7 @@ def test_the_answer_continues_in_a_copy_from_the_middle(window: Window) -> None:
     original = window.session_id
     window.page.get_by_label("Continue in a copy from here").first.click()
     window.wait(f"nplt.client.conversation.id !== {json.dumps(original)}")
-    window.wait("nplt.client.conversation.isLoaded && document.querySelectorAll('.answer').length")
+    window.wait("document.querySelectorAll('.answer').length === 1")
     assert window.answers == ["one"]
 
 
