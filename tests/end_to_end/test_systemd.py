@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -205,6 +205,21 @@ def test_the_service_of_the_system_is_hardened(systemd_analyze: str, tmp_path: P
     overall = re.search(r"exposure level for nplt\.service: ([\d.]+)", done.stdout)
     assert overall is not None
     assert float(overall[1]) <= 3.0
+
+
+@pytest.mark.parametrize(
+    ("place", "is_refused"),
+    [("/home/ada/venv", True), ("/tmp/venv", True), ("/opt/nplt", False), ("/homes/nplt", False)],
+)
+def test_the_service_of_the_system_must_be_able_to_read_its_program(
+    place: str, is_refused: bool
+) -> None:
+    from nplt_client.cli.service import check_visible
+    from nplt_client.errors import ConfigurationError
+
+    refused = pytest.raises(ConfigurationError, match=f"can't read {place}")
+    with refused if is_refused else nullcontext():
+        check_visible("/usr", place)
 
 
 def test_without_units_or_root_the_system_install_says_why(tmp_path: Path) -> None:

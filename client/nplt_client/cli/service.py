@@ -137,8 +137,25 @@ def unit_files(*, for_system: bool) -> dict[Path, str]:
     }
 
 
+_HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
+"""The folders that `ProtectHome` and `PrivateTmp` hide from the service of the machine."""
+
+
+def check_visible(*places: str) -> None:
+    """Raises `ConfigurationError` if the service of the machine could not read its own program."""
+    for place in places:
+        if any(Path(place).is_relative_to(folder) for folder in _HIDDEN):
+            raise ConfigurationError(
+                f"the service of the machine can't read {place}: install nplt outside of home and "
+                "temporary folders, for example with python3 -m venv /opt/nplt and "
+                "/opt/nplt/bin/pip install, and run /opt/nplt/bin/nplt server install --system"
+            )
+
+
 def install(*, for_system: bool) -> list[str]:
     """Writes the units. Returns the commands that are left for the user to run."""
+    if for_system:
+        check_visible(sys.prefix, sys.base_prefix, os.path.realpath(__file__))
     for path, text in unit_files(for_system=for_system).items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
