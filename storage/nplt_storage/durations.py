@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -25,8 +24,12 @@ class Durations(Struct):
     count: int = 0
     seconds: float = 0.0
     longest: float = 0.0
-    buckets: Counter[int] = field(default_factory=Counter[int])
-    """The number of durations in each bucket that has any, by the bucket's place."""
+    buckets: list[int] = field(default_factory=list)
+    """One number for each bucket. The list keeps its length, so that a scrape may read it while the
+    thread of a commit adds to it."""
+
+    def __post_init__(self) -> None:
+        self.buckets = [0] * (len(self.bounds) + 1)
 
     def add(self, seconds: float) -> None:
         self.count += 1
@@ -39,12 +42,14 @@ class Durations(Struct):
         self.count += other.count
         self.seconds += other.seconds
         self.longest = max(self.longest, other.longest)
-        self.buckets.update(other.buckets)
+        self.buckets = [mine + its for mine, its in zip(self.buckets, other.buckets, strict=True)]
 
     def as_json(self) -> JsonObject:
         """`buckets`: durations per bucket, by upper bound; not cumulative."""
         edges = [*(f"{edge:g}" for edge in self.bounds), "more"]
-        buckets: JsonObject = {edges[place]: self.buckets[place] for place in sorted(self.buckets)}
+        buckets: JsonObject = {
+            edge: number for edge, number in zip(edges, self.buckets, strict=True) if number
+        }
         return {
             "count": self.count,
             "sum": round(self.seconds, 3),
