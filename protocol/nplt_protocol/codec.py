@@ -338,6 +338,19 @@ def _check_prompt(prompt: Prompt) -> None:
         )
     if prompt.results and (prompt.continues or prompt.replace_from is not None):
         raise _misfit("results", "can't be combined with `continue` or `replace_from`")
+    if prompt.not_before is not None and (
+        prompt.messages
+        or prompt.results
+        or prompt.tools
+        or prompt.continues
+        or prompt.replace_from is not None
+        or prompt.system is not None
+    ):
+        raise _misfit(
+            "not_before",
+            "can't be combined with `messages`, `results`, `tools`, `continue`, `replace_from`, "
+            "`system`",
+        )
     if prompt.metadata and len(dump_json(prompt.metadata)) > METADATA_BYTES_MAX:
         raise _misfit("metadata", f"is larger than {METADATA_BYTES_MAX:,} bytes as JSON")
 

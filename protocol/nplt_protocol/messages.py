@@ -60,6 +60,9 @@ Token: TypeAlias = Annotated[str, Meta(max_length=1_000)]
 
 REDACTED = "redacted"
 """The feature of HELLO that asks for the ids of redacted prompts."""
+LATER = "later"
+"""The feature of HELLO that asks whether the server understands prompts for later. One that does
+not would run them at once."""
 WATCHING = "watch"
 """The feature of HELLO that asks whether the server understands WATCH and SEEN."""
 
@@ -183,6 +186,8 @@ class Prompt(Request, frozen=True, kw_only=True):
     """Makes the conversation if there is none; not given: the server's settings decide."""
     history: Name | None = None
     """The history of the server's settings that keeps a new conversation."""
+    not_before: str | int | float | None = None
+    """The time before which the prompt is not run, by RFC 3339, or the seconds until then."""
 
 
 class Attach(Request, frozen=True, kw_only=True):
@@ -288,6 +293,8 @@ class SessionUpdate(Request, frozen=True, kw_only=True):
     deleted: bool | None = None
     unhide: Count | None = None
     """The number of an entry that is shown again to models of providers that refused it."""
+    release: bool | None = None
+    """Releases the prompts for later that are held, because the conversation is a copy."""
 
 
 class SessionFork(Request, frozen=True, kw_only=True):
@@ -419,6 +426,10 @@ class Receipt(Reply, frozen=True, kw_only=True):
     duplicate: bool | None = None
     model: str | None = None
     """The model that would answer it now; a switch before its turn changes that."""
+    due_at: str | None = None
+    """When a prompt for later runs; its `state` is `later`."""
+    past: bool | None = None
+    """The time given as `not_before` has passed, so the prompt runs now."""
 
 
 class ActiveTurn(Message, frozen=True, kw_only=True):
@@ -426,6 +437,14 @@ class ActiveTurn(Message, frozen=True, kw_only=True):
     call: int
     offset: int
     model: str
+
+
+class LaterTurn(Message, frozen=True, kw_only=True):
+    turn_id: str
+    seq: int
+    due_at: str
+    held: bool | None = None
+    """The conversation is a copy, and nobody has released the prompt there."""
 
 
 class Attached(Reply, frozen=True, kw_only=True):
@@ -440,6 +459,8 @@ class Attached(Reply, frozen=True, kw_only=True):
     resync: bool | None = None
     """The server does not replay the entries: read them with HISTORY_REQUEST, up to
     `head_seq`."""
+    later: tuple[LaterTurn, ...] = ()
+    """The prompts whose time has not come."""
 
 
 class Detached(Reply, frozen=True, kw_only=True):
@@ -539,6 +560,10 @@ class SessionRow(Reply, frozen=True, kw_only=True):
     """The number of answers after it; 100 means 100 or more."""
     running_since: str | None = None
     """The time when the unfinished turn could begin."""
+    due_at: str | None = None
+    """When the first of its prompts for later runs."""
+    later: int | None = None
+    """The number of its prompts for later, with those that are held."""
 
 
 class SessionRows(Reply, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ from nplt_server.connections.admission import Admission, Arrival
 from nplt_server.connections.proxies import Accepted, accept_directly, accept_through
 from nplt_server.connections.session import ServerState, Session
 from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.due_prompts import DuePrompts
 from nplt_server.conversations.services import ContextServices, Services, begin_epoch_and_summarize
 from nplt_server.conversations.session_manager import SessionManager
 from nplt_server.conversations.watchers import Watchers
@@ -73,7 +74,7 @@ from nplt_server.widgets import default_widgets, widget_tools
 from nplt_storage.attachments import AttachmentFiles, end_copy, unfinished_copies
 from nplt_storage.durations import SHORT_BUCKET_SECONDS, Durations
 from nplt_storage.errors import ConversationReadOnly, StorageError
-from nplt_storage.files.directory import FREE_BYTES_MIN
+from nplt_storage.files.directory import COPY_MARK_NAME, FREE_BYTES_MIN
 from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.ids import new_entry_id, new_session_id
 from nplt_storage.rows import RowQuery
@@ -241,6 +242,7 @@ class Server(ServerState):
             sweeping = "sweeping connections and conversations"
             tasks.start_soon(_every, self._sweep, sweeping, _SWEEP_SECONDS)
             tasks.start_soon(_every_second, self.session_manager.check_owned, owned)
+            tasks.start_soon(self._run_due)
             if self.services.histories.shared is not None:
                 tasks.start_soon(_every, self._meet_peers, "meeting other servers", _MEET_SECONDS)
             async with anyio.create_task_group() as accepting:
@@ -402,16 +404,25 @@ class Server(ServerState):
                 end = partial(end_copy, files, session_id, is_there=is_there)
                 await anyio.to_thread.run_sync(end)
 
+    async def _run_due(self) -> None:
+        """Runs the prompts for later when their time has come."""
+        mark = self.settings.data_dir / COPY_MARK_NAME
+        prompts = DuePrompts(self.services, self.session_manager, self._user_names, copy_mark=mark)
+        await prompts.run()
+
+    @property
+    def _user_names(self) -> list[str]:
+        return sorted({user.name for user in self.settings.users} | {LOCAL_USER})
+
     async def _resume(self) -> None:
         """Runs the prompts that were accepted before a restart, without waiting for a client.
         Tries a few times, because another server may still hold a conversation."""
         # This builds the tools: after the server listens, and before the first prompt needs them.
         log.debug("%d tools are offered", len(self.services.tools.offer.descriptions))
-        names = {user.name for user in self.settings.users} | {LOCAL_USER}
         for attempt in range(_RESUME_ATTEMPTS):
             if attempt:
                 await anyio.sleep(_RESUME_SECONDS)
-            if all([await self._resume_all(user) for user in names]):
+            if all([await self._resume_all(user) for user in self._user_names]):
                 return
 
     async def _resume_all(self, user: str) -> bool:

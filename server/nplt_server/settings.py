@@ -569,6 +569,8 @@ class Limits(Part):
     frames_per_second_max: PositiveFloat = 200.0
     prompts_per_minute_max: PositiveFloat = 30.0
     waiting_prompts_max: PositiveInt = 16
+    later_prompts_max: PositiveInt = 256
+    later_days_max: PositiveFloat = 366.0
     turns_per_user_max: PositiveInt | None = None
     """None: 8 where users have tokens, else all of `turns_max`."""
     turns_max: PositiveInt = 64

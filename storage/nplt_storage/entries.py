@@ -1,6 +1,8 @@
 """The types of entries a conversation consists of. An entry never changes.
 
     model_input         user        a prompt; begins a turn
+    later_prompt        system      a prompt that is not run before its time
+    later_change        system      such a prompt was cancelled, or released in a copy
     model_output        assistant   a model's answer, with the tool calls it asks for
     tool_results        system      the results of all tool calls of one output
     fault               system      a turn ended without (further) output
@@ -277,12 +279,42 @@ class ModelInputEntry(KnownEntry, frozen=True, kw_only=True):
     body_sha256: str | None = None
     """The digest of the HTTP request that brought it. A request that is sent again with the same
     key must have the same."""
+    later_seq: int | None = None
+    """The entry that stored the prompt before its time."""
+    late: bool = False
+    """Whether its time passed while no server could run it."""
 
     @property
     def is_silent(self) -> bool:
         """Whether there is nothing in it to show to a model."""
         has_more = self.attachments or self.sections or "schema" in self.options
         return not has_more and not self.content.strip()
+
+
+class LaterPromptEntry(KnownEntry, frozen=True, kw_only=True):
+    """A prompt that is not run before a certain time. Its turn begins with a `ModelInputEntry` that
+    repeats it and names this entry. Until then models are not shown it, and neither a clear nor a
+    rollback affects it."""
+
+    content: str
+    not_before: Moment
+    message_id: str | None = None
+    model: str | None = None
+    attachments: tuple[str, ...] = ()
+    options: Mapping[str, JsonValue] = field(default_factory=dict)
+    offer: ToolOffering | None = None
+    door: Door | None = None
+    client: str | None = None
+    body_sha256: str | None = None
+
+
+class LaterChangeEntry(KnownEntry, frozen=True, kw_only=True):
+    """Cancels the prompt for later whose turn it names, holds it, or releases it. In a copy of a
+    conversation it is held until a person releases it, so that it does not run in both."""
+
+    change: Literal["cancelled", "held", "released"]
+    content: str = ""
+    """Why it was cancelled."""
 
 
 class ModelOutputEntry(KnownEntry, frozen=True, kw_only=True):
@@ -515,6 +547,8 @@ class UnknownEntry(HistoryEntry, frozen=True, kw_only=True):
 
 Entry: TypeAlias = (
     ModelInputEntry
+    | LaterPromptEntry
+    | LaterChangeEntry
     | ModelOutputEntry
     | ToolResultsEntry
     | FaultEntry

@@ -32,6 +32,8 @@ from nplt_storage.entries import (
     Entry,
     EpochEntry,
     ForkedEntry,
+    LaterChangeEntry,
+    LaterPromptEntry,
     LevelOfDetail,
     ModelInputEntry,
     ModelOutputEntry,
@@ -431,6 +433,8 @@ def read_end(
         elif isinstance(entry, ModelInputEntry) and entry.turn_id is not None:
             prompted.add(entry.turn_id)
             headless.discard(entry.turn_id)
+        elif isinstance(entry, LaterPromptEntry | LaterChangeEntry):
+            pass  # the turn has not begun, or its prompt is here
         elif entry.turn_id is not None and entry.turn_id not in prompted:
             headless.add(entry.turn_id)
         needed: float = _SOME if has_met_clear else 1

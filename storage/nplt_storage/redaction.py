@@ -23,6 +23,7 @@ from nplt_storage.entries import (
     Entry,
     EpochEntry,
     FaultEntry,
+    LaterPromptEntry,
     LevelOfDetailSections,
     ModelInputEntry,
     ModelOutputEntry,
@@ -57,6 +58,9 @@ def redacted(entry: Entry, at: datetime) -> Entry:
     unknown."""
     if entry.redacted_at is not None:
         return entry
+    if isinstance(entry, LaterPromptEntry):
+        bare = replace(entry, content=REDACTED, attachments=(), options={}, body_sha256=None)
+        return replace(bare, metadata={}, redacted_at=at)
     return replace(_without_words(entry), metadata={}, redacted_at=at)
 
 

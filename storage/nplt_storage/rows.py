@@ -31,6 +31,8 @@ from nplt_storage.entries import (
     EpochEntry,
     FaultEntry,
     ForkedEntry,
+    LaterChangeEntry,
+    LaterPromptEntry,
     ModelInputEntry,
     ModelOutputEntry,
     ModelSwitchedEntry,
@@ -155,6 +157,17 @@ _LOOKED_AT_MAX = 1000
 _BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
 
 
+class LaterPrompt(Struct, frozen=True, kw_only=True, array_like=True):
+    """A prompt whose time has not come."""
+
+    turn_id: str
+    seq: int
+    due_at: datetime
+    held: bool = False
+    """The conversation was copied: a person must release the prompt first."""
+    message_id: str | None = None
+
+
 class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     session_id: str
     user: str
@@ -202,9 +215,17 @@ class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     running_since: datetime | None = None
     """The time when the first unfinished turn could begin: when its prompt arrived, or the turn
     before it ended."""
+    later: tuple[LaterPrompt, ...] = ()
+    """The prompts whose time has not come."""
     lost: tuple[int, int] | None = None
     """Entries (first, last) that the file no longer has because an older copy was restored. Only
     the index knows this, until a repair."""
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When the first of the prompts for later is due; `None` if there is none, or all are
+        held."""
+        return min((each.due_at for each in self.later if not each.held), default=None)
 
 
 _NUMBERED = {
@@ -274,7 +295,8 @@ def _take_in(values: dict[str, Any], entry: Entry) -> None:
         case ForkedEntry():
             is_import = entry.from_session_id == values["session_id"]
             values |= _AT_REST if is_import else _ELSEWHERE
-        case CheckpointEntry() if "billed" in entry.state:
+            values["later"] = tuple(replace(each, held=True) for each in values["later"])
+        case CheckpointEntry():
             _bill_again(values, entry.state)
         case SystemInstructionEntry() | NotebookEntry() | ClearEntry() | EpochEntry():
             values[_NUMBERED[entry.kind]] = entry.seq
@@ -282,7 +304,7 @@ def _take_in(values: dict[str, Any], entry: Entry) -> None:
             values["compaction_seq"] = entry.seq
             _bill(values, entry)
         case _:
-            pass
+            _take_in_later(values, entry)
 
 
 def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutputEntry) -> None:
@@ -292,6 +314,8 @@ def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutpu
     if not goes_on and (preview := preview_of(entry.content)):
         values["preview"] = preview
     if isinstance(entry, ModelInputEntry):
+        if entry.later_seq is not None:
+            values["later"] = _without_later(values["later"], entry.turn_id)
         if not values["named"] and entry.content.strip():
             values |= {"name": name_from(entry.content), "named": True}
         if entry.turn_id is not None:
@@ -306,6 +330,36 @@ def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutpu
         values["answers"] = (*values["answers"][1 - UNREAD_MAX :], entry.seq)
     if entry.ends_turn:
         _end_turn(values, entry)
+
+
+def _take_in_later(values: dict[str, Any], entry: Entry) -> None:
+    later = values["later"]
+    match entry:
+        case LaterPromptEntry(turn_id=str(turn_id), redacted_at=None):
+            added = LaterPrompt(
+                turn_id=turn_id,
+                seq=entry.seq,
+                due_at=entry.not_before,
+                message_id=entry.message_id,
+            )
+            values["later"] = (*later, added)
+            if not values["named"]:
+                values |= {"name": name_from(entry.content), "named": True}
+        case LaterChangeEntry(change="cancelled"):
+            values["later"] = _without_later(later, entry.turn_id)
+        case LaterChangeEntry():
+            values["later"] = tuple(
+                replace(each, held=entry.change == "held")
+                if each.turn_id == entry.turn_id
+                else each
+                for each in later
+            )
+        case _:
+            pass
+
+
+def _without_later(later: tuple[LaterPrompt, ...], turn_id: str | None) -> tuple[LaterPrompt, ...]:
+    return tuple(each for each in later if each.turn_id != turn_id)
 
 
 def _take_in_progress(
@@ -417,7 +471,7 @@ def _single_line(text: str) -> str:
 
 _LEFT_OUT_IF_EMPTY: Final = (
     *("lost", "billed_details", "options", "door"),
-    *("answers", "failed_seq", "asking", "running_since"),
+    *("answers", "failed_seq", "asking", "running_since", "later"),
 )
 """Fields that earlier versions do not know."""
 _ROW_DECODER: Final = Decoder(ConversationRow)
@@ -465,6 +519,8 @@ class RowQuery(Struct, frozen=True, kw_only=True):
     """Matches only conversations that need attention; the store knows what its users have seen."""
     troubled: bool = False
     """Matches only conversations that are damaged or have lost entries."""
+    due: bool = False
+    """Matches only conversations with prompts for later that are not held."""
 
 
 class RowPage(Struct, frozen=True, kw_only=True):
@@ -490,6 +546,7 @@ def matches(row: ConversationRow, query: RowQuery) -> bool:
         and (query.id_prefix is None or row.session_id.startswith(query.id_prefix))
         and (bool(row.unfinished) or not query.unfinished)
         and (is_troubled(row) or not query.troubled)
+        and (row.due_at is not None or not query.due)
     )
 
 

@@ -372,6 +372,10 @@ class Shared(Protocol):
         """The secret that all servers of this store have: the one that was offered first."""
         ...
 
+    async def now(self) -> datetime:
+        """The time by the clock that all servers of this store share."""
+        ...
+
     async def ask_for(self, held: ConversationHeld) -> None:
         """Asks the server that has a conversation open to hand it over. The caller repeats this as
         long as it wants the conversation."""

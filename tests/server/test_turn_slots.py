@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 import anyio
@@ -34,6 +35,9 @@ class SharedSlots:
 
     def is_usable(self, session_id: str) -> bool:
         return True
+
+    async def now(self) -> datetime:
+        return datetime.now(UTC)
 
     async def agreed_key(self, offered: bytes) -> bytes:
         return offered

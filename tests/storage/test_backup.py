@@ -50,7 +50,7 @@ async def test_all_of_it_is_in_the_copy_which_is_a_data_directory(tmp_path: Path
         done = await anyio.to_thread.run_sync(copied, data_dir, target)
         assert (done.conversations, done.deleted) == (2, 1)
     assert wrong(target) == []
-    assert {path.name for path in target.iterdir()} == {"history", "files", "trash"}
+    assert {path.name for path in target.iterdir()} == {"history", "files", "trash", "restored"}
     assert target.stat().st_mode & 0o777 == 0o700
     assert the_file(target).stat().st_mode & 0o777 == 0o600
     assert (target / "files" / "kept-elsewhere" / FILE_ID).exists()

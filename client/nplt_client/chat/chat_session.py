@@ -836,7 +836,7 @@ def run_chat(
             token=find_token(None, address=address),
             client_name=COMMAND_NAME,
             history=options.history,
-            features=(messages.REDACTED, messages.WATCHING),
+            features=(messages.REDACTED, messages.WATCHING, messages.LATER),
             reconnect=patience,
             on_connection=connection_changed,
         )

@@ -393,7 +393,7 @@ def open_running(
     hello = messages.Hello(
         client=COMMAND_NAME,
         token=find_token(None, address=address),
-        features=(messages.WATCHING,),
+        features=(messages.WATCHING, messages.LATER),
     )
     opened = BlockingConnection(address, hello, deadline=deadline, patience=patience)
     try:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
@@ -23,9 +24,11 @@ from nplt_protocol.messages import (
     Attach,
     Attached,
     GivenMessage,
+    LaterTurn,
     Prompt,
     Receipt,
     ToolResult,
+    TurnFinished,
     UsageAccount,
 )
 from nplt_server.conversations.agent_state import AgentState, MessageEntry
@@ -54,6 +57,8 @@ from nplt_storage.entries import (
     AttachmentEntry,
     ClearEntry,
     Entry,
+    LaterChangeEntry,
+    LaterPromptEntry,
     ModelInputEntry,
     ModelOutputEntry,
     Role,
@@ -63,7 +68,7 @@ from nplt_storage.entries import (
 from nplt_storage.errors import StorageError, WrittenElsewhere
 from nplt_storage.history import ConversationHistory, NotInReach
 from nplt_storage.messages import ChatMessage
-from nplt_storage.rows import NEW_NAME, ConversationRow
+from nplt_storage.rows import NEW_NAME, ConversationRow, LaterPrompt
 from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import Opened
 
@@ -122,6 +127,10 @@ def _with_text(prompt: Prompt) -> Prompt:
     if prompt.text.strip():
         return prompt
     return replace(prompt, text=GO_ON if prompt.continues else "")
+
+
+def _send_past(send: Callable[[Receipt], None], receipt: Receipt) -> None:
+    send(replace(receipt, past=True))
 
 
 class ForkNeeded(Exception):
@@ -243,6 +252,15 @@ class Conversation:
                 client.as_json()
                 for client in (*self.broadcast.clients[: CLIENTS_MAX - 1], newcomer)
             ),
+            later=tuple(
+                LaterTurn(
+                    turn_id=each.turn_id,
+                    seq=each.seq,
+                    due_at=each.due_at.isoformat(),
+                    held=each.held or None,
+                )
+                for each in self.later
+            ),
         )
 
     def replay(self, cursor: Attach | None) -> tuple[bytes, bool]:
@@ -261,6 +279,12 @@ class Conversation:
         and itself, with no other in between; if the prompt can't be written, the rollback
         is rolled back. A prompt whose `message_id` was sent before gets its receipt again.
         """
+        if prompt.not_before is not None:
+            due_at = self.services.due_times.resolve(prompt.not_before)
+            if due_at > self.services.due_times.now():
+                await self._accept_later(prompt, due_at, receipt)
+                return
+            receipt = partial(_send_past, receipt)
         prompt = _with_text(prompt)
         self.check_open()
         draft = self._draft(prompt)
@@ -286,6 +310,164 @@ class Conversation:
             call_guarded(receipt, self._first_receipt(entry, ahead=ahead))
         if self.deleted:  # while the prompt was being written
             self.cancel(entry.turn_id or "", "the conversation was deleted")
+
+    # Prompts for later
+
+    async def _accept_later(
+        self, prompt: Prompt, due_at: datetime, receipt: Callable[[Receipt], None]
+    ) -> None:
+        """Stores a prompt that runs when its time has come. It counts toward a limit of its own,
+        and no other prompt waits for it."""
+        services, draft = self.services, self._draft(prompt)
+        self.check_open()
+        await self._check_attachments(prompt.attachments)
+        async with self.record.exclusive():
+            self.check_open()
+            if prompt.message_id:
+                earlier = await self._earlier_prompt(prompt.message_id) or self._cancelled_prompt(
+                    prompt.message_id
+                )
+                if earlier is not None:
+                    call_guarded(receipt, self._second_receipt(prompt, earlier))
+                    return
+            most = services.limits.later_prompts_max
+            if len(self.later) >= most:
+                raise RequestError(
+                    ErrorCode.BUSY,
+                    f"{most:,} prompts for later wait in this conversation already; cancel one, or "
+                    "use another conversation",
+                    field="not_before",
+                )
+            entry = await self.record.append(
+                LaterPromptEntry(
+                    turn_id=draft.turn_id,
+                    content=draft.content,
+                    not_before=due_at,
+                    message_id=draft.message_id,
+                    model=draft.model,
+                    attachments=draft.attachments,
+                    options=draft.options,
+                    metadata=draft.metadata,
+                    offer=draft.offer,
+                    door=draft.door,
+                    client=draft.client,
+                    body_sha256=draft.body_sha256,
+                )
+            )
+            self._note_due()
+            call_guarded(
+                receipt,
+                Receipt(
+                    turn_id=entry.turn_id or "",
+                    session_id=self.session_id,
+                    seq=entry.seq,
+                    message_id=prompt.message_id,
+                    position=0,
+                    state="later",
+                    model=services.router.choose(draft.model, self.record.model),
+                    due_at=due_at.isoformat(),
+                ),
+            )
+        if self.deleted:  # while it was being written
+            services.due_times.forget(self.session_id)
+
+    @property
+    def later(self) -> tuple[LaterPrompt, ...]:
+        """The prompts whose time has not come."""
+        return () if self.row is None else self.row.later
+
+    def _note_due(self) -> None:
+        if self.row is not None and not self.deleted:
+            self.services.due_times.note(self.row)
+
+    def _cancelled_prompt(self, message_id: str) -> SentBefore | None:
+        for entry in reversed(self.history.entries):
+            if isinstance(entry, LaterPromptEntry) and entry.message_id == message_id:
+                turn_id, text = entry.turn_id or "", entry.content
+                return SentBefore(seq=entry.seq, turn_id=turn_id, state="interrupted", text=text)
+        return None
+
+    async def begin_due(self, through: datetime) -> None:
+        """Queues the prompts for later whose time is not after `through`."""
+        times = self.services.due_times
+        self.check_open()
+        if self.queue.unwritten_ends:
+            await self.queue.write_ends()
+        async with self.record.exclusive():
+            due = [each for each in self.later if not each.held and each.due_at <= through]
+            for each in sorted(due, key=lambda each: (each.due_at, each.seq)):
+                self.check_open()
+                stored = await self._stored_later(each)
+                if stored is None:
+                    await self._cancel_later(each.turn_id, "its text is gone")
+                    continue
+                draft = ModelInputEntry(
+                    turn_id=each.turn_id,
+                    content=stored.content,
+                    message_id=stored.message_id,
+                    model=stored.model,
+                    attachments=stored.attachments,
+                    options=stored.options,
+                    metadata=stored.metadata,
+                    offer=stored.offer,
+                    door=stored.door,
+                    client=stored.client,
+                    body_sha256=stored.body_sha256,
+                    later_seq=each.seq,
+                    late=times.is_late(each.due_at),
+                )
+                entry = await self.record.append(self.state.draft_model_input(draft))
+                self.queue.add_prompt(entry)
+                self.queue.advance()
+            self._note_due()
+
+    async def _stored_later(self, prompt: LaterPrompt) -> LaterPromptEntry | None:
+        store, seq = self.record.profile.store, prompt.seq
+        async for batch in store.entries(self.session_id, after=seq - 1, through=seq):
+            for entry in batch:
+                if isinstance(entry, LaterPromptEntry) and entry.redacted_at is None:
+                    return entry
+        return None
+
+    async def cancel_later(self, turn_id: str, reason: str = "cancelled") -> bool:
+        """Cancels a prompt for later. False if there is none of that turn."""
+        self.check_open()
+        async with self.record.exclusive():
+            if all(each.turn_id != turn_id for each in self.later):
+                return False
+            await self._cancel_later(turn_id, reason)
+            self._note_due()
+        return True
+
+    async def _cancel_later(self, turn_id: str, reason: str) -> None:
+        change = LaterChangeEntry(turn_id=turn_id, change="cancelled", content=reason)
+        entry = await self.record.append(change)
+        self.broadcast.emit(
+            TurnFinished(
+                session_id=self.session_id,
+                turn_id=turn_id,
+                state="interrupted",
+                seq=entry.seq,
+                error={"code": "cancelled", "message": reason},
+            )
+        )
+
+    async def hold_later(self) -> None:
+        """Holds the prompts for later, because the conversation is a copy."""
+        await self._change_later("held")
+
+    async def release_later(self) -> None:
+        """Releases the prompts for later that are held."""
+        await self._change_later("released")
+
+    async def _change_later(self, change: Literal["held", "released"]) -> None:
+        async with self.record.exclusive():
+            for each in self.later:
+                if each.held != (change == "held"):
+                    self.check_open()
+                    draft = LaterChangeEntry(turn_id=each.turn_id, change=change)
+                    await self.record.append(draft)
+            self._note_due()
 
     async def _check_fits(self, prompt: Prompt, draft: ModelInputEntry) -> None:
         may_be_cut = {**self.options, **prompt.options}.get("cut") is True
@@ -433,6 +615,10 @@ class Conversation:
         """The prompt that was sent with the same `message_id` before. Only the end of a long
         conversation is in memory; earlier prompts are looked up in the store."""
         history = self.history
+        row = self.record.row
+        for later in () if row is None else row.later:
+            if later.message_id == message_id:
+                return SentBefore(seq=later.seq, turn_id=later.turn_id, state="waiting", text=None)
         prompt = history.prompt_by_message_id(message_id)
         if prompt is None:
             if history.holds_all:
@@ -539,6 +725,18 @@ class Conversation:
             )
         turn_id, running, waiting = known.turn_id, self.queue.running, self.queue.waiting
         is_running = running is not None and running.turn_id == turn_id
+        later = next((each for each in self.later if each.turn_id == turn_id), None)
+        if later is not None:
+            return Receipt(
+                turn_id=turn_id,
+                session_id=self.session_id,
+                seq=known.seq,
+                message_id=prompt.message_id,
+                position=0,
+                state="later",
+                duplicate=True,
+                due_at=later.due_at.isoformat(),
+            )
         return Receipt(
             turn_id=turn_id,
             session_id=self.session_id,

@@ -27,6 +27,7 @@ from nplt_storage.entries import (
     CompactionEntry,
     Entry,
     FaultEntry,
+    LaterPromptEntry,
     ModelInputEntry,
     ModelOutputEntry,
     RenamedEntry,
@@ -147,7 +148,11 @@ async def redact(conversation: Conversation, seq: int) -> Erased:
                 called = entry.invocation
                 providers |= {} if called is None else {called.provider: None}
     message_ids: list[str] = []
-    if isinstance(erased, ModelInputEntry) and erased.message_id is not None:
+    if isinstance(erased, LaterPromptEntry):
+        await conversation.cancel_later(erased.turn_id or "", "its text was erased")
+    elif isinstance(erased, ModelInputEntry) and erased.later_seq is not None:
+        derived.append(erased.later_seq)
+    if isinstance(erased, ModelInputEntry | LaterPromptEntry) and erased.message_id is not None:
         message_ids = [erased.message_id]
     await services.redacted_prompts.add(record.user, message_ids)
     try:
@@ -180,9 +185,12 @@ async def redact(conversation: Conversation, seq: int) -> Erased:
 
 
 def _made_from(entry: Entry) -> range:
-    """The entries from which a model made this one, if it is a summary or a name."""
+    """The entries from which a model made this one, if it is a summary or a name; of a prompt that
+    was for later, the entry that stored it before."""
     if isinstance(entry, CompactionEntry):
         return range(entry.from_seq, entry.through_seq + 1)
+    if isinstance(entry, ModelInputEntry) and entry.later_seq is not None:
+        return range(entry.later_seq, entry.later_seq + 1)
     if isinstance(entry, RenamedEntry) and entry.metadata.get("automatic") is True:
         first, last = entry.metadata.get("from_seq"), entry.metadata.get("through_seq")
         if isinstance(first, int) and isinstance(last, int):

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 
 import anyio
 
+from nplt_server.conversations.due_times import DueTimes
 from nplt_server.counters import Counters
 from nplt_server.histories import Histories, HistoryFiles
 from nplt_server.hooks import Hooks
@@ -118,5 +119,9 @@ class Services:
     heavy: HeavyWork = field(default_factory=HeavyWork)
     importing: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while a document is imported."""
+    due_times: DueTimes = field(init=False)
     draining: bool = False
     """The server is shutting down: no new turn or conversation begins."""
+
+    def __post_init__(self) -> None:
+        self.due_times = DueTimes(self.limits, self.clock)

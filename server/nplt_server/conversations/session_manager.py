@@ -303,6 +303,16 @@ class SessionManager:
         mine = (each for each in self if each.user == user)
         return next((each for each in mine if each.queue.holds(turn_id)), None)
 
+    async def later_holder(self, turn_id: str, user: str) -> Conversation | None:
+        """The conversation of the user in which this prompt for later waits."""
+        for each in self:
+            if each.user == user and any(later.turn_id == turn_id for later in each.later):
+                return each
+        for row in await self._services.histories.all_rows(user, RowQuery(due=True)):
+            if any(later.turn_id == turn_id for later in row.later):
+                return await self.get(row.session_id, user)
+        return None
+
     # Going out
 
     def left(self, session_id: str) -> None:
@@ -418,6 +428,9 @@ class SessionManager:
             except (ConversationNotFound, ConversationExists):
                 # The reply must not reveal another user's conversation with the same id.
                 raise no_such_conversation(session_id) from None
+            found = await self._services.histories.find(session_id)
+            if found is not None:
+                self._services.due_times.note(found.row)
 
     async def is_taken(self, session_id: str, user: str) -> bool:
         """Whether the id is in use: in any history, reserved, or in the trash of another user, who

@@ -39,8 +39,10 @@ class SessionRows:
     ) -> SessionRow:
         """`seen_seq` is the mark of what the user has seen."""
         # The same text as `isoformat` returns, four times faster; a list has many dates.
-        created_at, updated_at, last_accessed, running_since = orjson.loads(
-            orjson.dumps((row.created_at, row.updated_at, row.last_accessed, row.running_since))
+        created_at, updated_at, last_accessed, running_since, due_at = orjson.loads(
+            orjson.dumps(
+                (row.created_at, row.updated_at, row.last_accessed, row.running_since, row.due_at)
+            )
         )
         warning = None
         if row.lost is not None:
@@ -67,6 +69,8 @@ class SessionRows:
             seen_seq=row.head_seq if seen_seq is None else min(seen_seq, row.head_seq),
             unread=unread_answers(row, seen_seq),
             running_since=running_since,
+            due_at=due_at,
+            later=len(row.later) or None,
         )
 
     def _state(self, row: ConversationRow, seen_seq: int | None) -> State:

@@ -22,6 +22,7 @@ from nplt_protocol import (
     RequestError,
 )
 from nplt_protocol.messages import (
+    LATER,
     REDACTED,
     WATCHING,
     ClientNote,
@@ -45,6 +46,7 @@ from nplt_storage.rows import ConversationRow, RowQuery
 
 _KEEPALIVE_SECONDS_MIN = 0.5
 _COUNT_SECONDS_MAX = 1.0
+_FEATURES = (REDACTED, WATCHING, LATER)
 
 SERVER_NAME = f"nplt/{__version__}"
 
@@ -120,7 +122,7 @@ async def _welcome(session: Session, request: Hello, pending: PendingReply, user
                 "history_page_max": 200,
             },
             instance=INSTANCE_ID,
-            features=tuple(each for each in (REDACTED, WATCHING) if each in request.features),
+            features=tuple(each for each in _FEATURES if each in request.features),
             redacted=tuple(redacted),
         )
         session.stream.send(session.connection.send_welcome(pending.seq, welcome))

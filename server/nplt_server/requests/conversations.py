@@ -73,6 +73,8 @@ async def update(session: Session, request: messages.SessionUpdate, pending: Pen
         conversation.announce("archived", {"archived": request.archived})
     if request.unhide is not None:
         await operations.unhide(conversation, request.unhide)
+    if request.release:
+        await conversation.release_later()
     if conversation.row is None:
         raise no_such_conversation(session_id)
     pending.send(await as_row(session, conversation.row))

@@ -87,6 +87,12 @@ async def cancel(session: Session, request: messages.Cancel, pending: PendingRep
     if conversation is not None and session.is_in(conversation):
         session.check_may_speak()
     cancelled = bool(conversation and turn_id and conversation.cancel(turn_id))
+    if turn_id and not cancelled:
+        later = await session.server.session_manager.later_holder(turn_id, session.user)
+        if later is not None:
+            if session.is_in(later):
+                session.check_may_speak()
+            cancelled = await later.cancel_later(turn_id)
     pending.send(messages.Cancelled(cancelled=cancelled))
 
 

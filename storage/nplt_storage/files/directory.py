@@ -384,6 +384,9 @@ class FreeSpace:
 
 
 INDEX_NAME: Final = "catalog.sqlite"
+COPY_MARK_NAME: Final = "restored"
+"""An empty file in a back-up. A server that starts on the folder holds the prompts for later first,
+because the original may run them, and removes the file."""
 _SAY_EVERY: Final = 1_000
 _LARGE_BYTES: Final = 4 * 1024 * 1024
 _LOOK_SECONDS: Final = 0.02

@@ -24,6 +24,8 @@ from nplt_storage.entries import (
     Entry,
     FaultEntry,
     ForkedEntry,
+    LaterChangeEntry,
+    LaterPromptEntry,
     ModelInputEntry,
     ModelOutputEntry,
     RollbackEntry,
@@ -64,12 +66,15 @@ _NO_RANGES: Final[Ranges] = ()
 class TurnPairing(Struct):
     unfinished: dict[str, int] = field(default_factory=dict)
     """Turns that were prompted and have not ended, each with its prompt's number."""
+    later: set[str] = field(default_factory=set)
+    """Turns whose time has not come, and that are not held."""
     waiting: dict[tuple[str, int], ModelOutputEntry] = field(default_factory=dict)
     """Outputs whose calls have no results, by turn and call."""
     _latest: dict[str, int] = field(default_factory=dict)
     """The latest output of each turn that has not ended."""
 
     def add(self, entry: Entry) -> None:
+        self._add_later(entry)
         match entry:
             case ModelInputEntry(turn_id=str(turn_id)):
                 self.unfinished[turn_id] = entry.seq
@@ -103,6 +108,19 @@ class TurnPairing(Struct):
                 }
                 self.unfinished.clear()
                 self._latest.clear()
+            case _:
+                pass
+
+    def _add_later(self, entry: Entry) -> None:
+        match entry:
+            case LaterPromptEntry(turn_id=str(turn_id)):
+                self.later.add(turn_id)
+            case LaterChangeEntry(turn_id=str(turn_id), change="released"):
+                self.later.add(turn_id)
+            case LaterChangeEntry(turn_id=str(turn_id)) | ModelInputEntry(turn_id=str(turn_id)):
+                self.later.discard(turn_id)
+            case ForkedEntry():
+                self.later.clear()
             case _:
                 pass
 

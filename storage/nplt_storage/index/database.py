@@ -17,8 +17,8 @@ from nplt_storage.search import WORDS_VERSION
 log = logging.getLogger(__name__)
 
 
-SCHEMA_VERSION: Final = 4
-ROWS_VERSION: Final = 6
+SCHEMA_VERSION: Final = 5
+ROWS_VERSION: Final = 7
 """Raised when `rows.fold` makes a different row of the same entries."""
 
 _TABLES = """
@@ -33,6 +33,7 @@ CREATE TABLE conversations (
     unfinished INTEGER NOT NULL,
     attention INTEGER NOT NULL,
     troubled INTEGER NOT NULL,
+    due INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     last_accessed INTEGER NOT NULL,
     file TEXT NOT NULL,
@@ -53,6 +54,8 @@ CREATE INDEX attention ON conversations (user, pinned, updated_at, session_id)
     WHERE attention = 1;
 CREATE INDEX troubled ON conversations (user, pinned, updated_at, session_id)
     WHERE troubled = 1;
+CREATE INDEX due ON conversations (user, pinned, updated_at, session_id)
+    WHERE due = 1;
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY,
     conversation INTEGER NOT NULL,

@@ -63,7 +63,7 @@ from nplt_storage.search import (
 
 _STAMP = "file, size, mtime_ns, inode, end_offset, head_seq, synced"
 _COLUMNS = (
-    "session_id, user, pinned, archived, unfinished, attention, troubled, updated_at, "
+    "session_id, user, pinned, archived, unfinished, attention, troubled, due, updated_at, "
     "last_accessed, "
     f"{_STAMP}, name, name_folded, row"
 )
@@ -218,7 +218,7 @@ class IndexTables:
         values = (
             *(row.session_id, self.user_key(row.user)),
             *(row.pinned, row.archived, bool(row.unfinished)),
-            *(self._needs_attention(row), is_troubled(row)),
+            *(self._needs_attention(row), is_troubled(row), row.due_at is not None),
             *(microseconds(row.updated_at), microseconds(row.last_accessed)),
             *(*astuple(stamp.file), stamp.end_offset, stamp.head_seq, stamp.synced),
             *(row.name, row.name.casefold(), row_as_bytes(row)),
@@ -306,6 +306,8 @@ class IndexTables:
             conditions.append("attention = 1")
         if query.troubled:
             conditions.append("troubled = 1")
+        if query.due:
+            conditions.append("due = 1")
         found = self._connection.execute(
             f"SELECT row, last_accessed FROM conversations WHERE {' AND '.join(conditions)} "
             "ORDER BY pinned DESC, updated_at DESC, session_id DESC LIMIT ?",

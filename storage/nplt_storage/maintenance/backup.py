@@ -30,6 +30,7 @@ from nplt_storage.attachments import unfinished_copies
 from nplt_storage.codec import BadLine
 from nplt_storage.file_system import Disk, Read, opened, read_blocks, reader_of, write_all
 from nplt_storage.files.conversation_file import found_tail
+from nplt_storage.files.directory import COPY_MARK_NAME
 from nplt_storage.files.format import (
     BadHeader,
     Damage,
@@ -98,6 +99,11 @@ def back_up(data_dir: Path, target: Path, *, progress: Progress) -> BackedUp:
             else:
                 done.left_out.append((str(other), _reason(disk, data_dir / other)))
         done.left_out.sort()
+        mark = os.open(new_directory / COPY_MARK_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.fsync(mark)
+        finally:
+            os.close(mark)
         for folder, _, _ in os.walk(new_directory):
             Disk(new_directory).sync_directory(Path(folder))
         if target.exists():

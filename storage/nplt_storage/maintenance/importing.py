@@ -41,7 +41,7 @@ class WithoutOpenTurns:
                 if isinstance(last, ApprovalEntry | ForkedEntry):
                     has_decisions = isinstance(last, ApprovalEntry)
             yield batch
-        if last is not None and (has_decisions or pairing.unfinished):
+        if last is not None and (has_decisions or pairing.unfinished or pairing.later):
             yield [
                 ForkedEntry(
                     seq=last.seq + 1,

@@ -202,6 +202,8 @@ class RedisRecord:
                 raise BadEntry(f"entry {entry.to_seq} is no longer kept: nothing leads back to it")
             outdates_live = self._live.is_outdated_by(entry)
             row = fold(before, entry)
+            if row.later != before.later and row.due_at is not None:
+                self._parts.lists.add_later([(row.user, row.session_id)])
             self._commit(entry, line, row, forget=outdates_live)
             if outdates_live:
                 self._live.forget()

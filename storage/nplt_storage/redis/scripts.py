@@ -41,7 +41,9 @@ IN_TRASH: Final = "@trash:"
 TRIAL: Final = "@try:"
 
 
-UserKey: TypeAlias = Literal["user", "deleted", "turns", "rate", "redacted", "attention", "changes"]
+UserKey: TypeAlias = Literal[
+    "user", "deleted", "turns", "rate", "redacted", "attention", "later", "changes"
+]
 
 
 class Keyspace(Struct, frozen=True):

@@ -6,7 +6,7 @@ import builtins
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -227,6 +227,11 @@ class RedisStore:
     def agreed_key(self, offered: bytes) -> bytes:
         self._connection.call("SET", self._keyspace.id_key, offered, "NX")
         return bytes(self._connection.ask("GET", self._keyspace.id_key))
+
+    @in_worker_thread
+    def now(self) -> datetime:
+        seconds, microseconds = self._connection.ask("TIME")
+        return datetime.fromtimestamp(int(seconds), UTC).replace(microsecond=int(microseconds))
 
     @property
     def server_id(self) -> str:
@@ -652,7 +657,12 @@ class RedisStore:
     def _in_need_of_attention(
         self, user: str, session_ids: Sequence[str]
     ) -> builtins.list[ConversationRow]:
-        rows: builtins.list[ConversationRow] = []
+        return [row for row, seen in self._marked(user, session_ids) if needs_attention(row, seen)]
+
+    def _marked(
+        self, user: str, session_ids: Sequence[str]
+    ) -> Iterator[tuple[ConversationRow, int | None]]:
+        """The user's rows among these, each with the mark of what the user has seen."""
         for start in range(0, len(session_ids), _ROWS_AT_ONCE):
             some = session_ids[start : start + _ROWS_AT_ONCE]
             noted = [self._accesses.get(id_) for id_ in some]
@@ -661,8 +671,19 @@ class RedisStore:
             for fields, at in zip(found, noted, strict=True):
                 row = decode_row(fields, at)
                 seen = None if fields[-1] is None else int(fields[-1])
-                if row is not None and row.user == user and needs_attention(row, seen):
-                    rows.append(row)
+                if row is not None and row.user == user:
+                    yield row, seen
+
+    def _due(self, user: str) -> builtins.list[ConversationRow]:
+        """The conversations with prompts for later. Others are removed from the user's set, and
+        added again by the commit of a prompt that comes in the meantime."""
+        self._lists.flush()
+        key = self._keyspace.of_user("later", user)
+        session_ids = [member.decode() for member in self._connection.ask("SMEMBERS", key)]
+        rows = [row for row, _ in self._marked(user, session_ids) if row.due_at is not None]
+        gone = set(session_ids) - {row.session_id for row in rows}
+        if gone:
+            self._connection.call("SREM", key, *gone)
         return rows
 
     def _attention(self, user: str) -> builtins.list[ConversationRow]:
@@ -686,6 +707,8 @@ class RedisStore:
     def list(self, user: str, query: RowQuery) -> RowPage:
         if query.attention:
             return page_of(self._attention(user), query)
+        if query.due:
+            return page_of(self._due(user), query)
         wanted: builtins.list[ConversationRow] = []
         unreached: set[str] = set()
         for row in self._rows(user, query.cursor, at_first=query.limit + 1, unreached=unreached):

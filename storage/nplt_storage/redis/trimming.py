@@ -21,6 +21,8 @@ from nplt_storage.entries import (
     CheckpointEntry,
     Entry,
     ForkedEntry,
+    LaterChangeEntry,
+    LaterPromptEntry,
     RollbackEntry,
     ends_turn,
 )
@@ -47,6 +49,8 @@ class _Span(Struct):
     is_ended: bool = False
     is_hidden: bool = False
     counts: bool = True
+    is_later: bool = False
+    """Its time has not come. Its prompt must not be trimmed."""
 
 
 class TurnSpans:
@@ -66,6 +70,12 @@ class TurnSpans:
             turn = self._turns.setdefault(entry.turn_id, _Span(entry.seq, entry.seq, entry.seq))
             turn.last = turn.end = entry.seq
             turn.is_ended = turn.is_ended or ends_turn(entry)
+            if isinstance(entry, LaterPromptEntry):
+                turn.is_later = True
+            elif not isinstance(entry, LaterChangeEntry):
+                turn.is_later = False
+            elif entry.change == "cancelled":
+                turn.is_later, turn.is_ended, turn.counts = False, True, False
 
     def first_to_keep(self, turns_max: int) -> int:
         """The seq of the first entry to keep, or 0 to keep all."""
@@ -75,7 +85,9 @@ class TurnSpans:
             counted += turn.is_ended and turn.counts
             older = spans[place + 1 :]
             may_begin = counted >= turns_max and not turn.is_hidden
-            if may_begin and all(o.is_ended and o.last < turn.first for o in older):
+            if may_begin and all(
+                o.is_ended and not o.is_later and o.last < turn.first for o in older
+            ):
                 return turn.first if older else 0
         return 0
 

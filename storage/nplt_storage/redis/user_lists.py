@@ -1,7 +1,10 @@
-"""The sorted list of each user's conversations, and the set of those that need attention.
+"""The sorted list of each user's conversations, and the sets of those that need attention or have
+prompts for later.
 
 The members of the list sort like the pages of a list: pinned conversations first, then by time. The
-set is unsorted, and may hold conversations that are at rest again: its readers look at the rows.
+sets are unsorted. They may hold conversations that need no attention any more, or whose prompts
+have run: their readers look at the rows. A conversation is added to the second set before its
+prompt is stored, and once more afterwards, so that neither a crash nor a reader leaves it out.
 """
 
 from __future__ import annotations
@@ -38,20 +41,29 @@ class UserLists(Sender):
         """The user, the new place and the earlier places, by session id."""
         self._attention: set[tuple[str, str]] = set()
         """The users and ids of conversations to be added to the sets."""
+        self._later: set[tuple[str, str]] = set()
+        """Those of conversations with prompts for later."""
         self._is_posted = False
         self._lock = Lock()
 
     def add(self, row: ConversationRow) -> None:
         key = self._connection.keyspace.of_user("user", row.user)
         self._connection.call("ZADD", key, 0, place_as_bytes(place_of(row)))
+        if row.due_at is not None:
+            self.add_later([(row.user, row.session_id)])
 
     def remove(self, row: ConversationRow) -> None:
         """Removes the conversation, after all moves before. Blocks."""
         self.flush()
         key = self._connection.keyspace.of_user("user", row.user)
         attention = self._connection.keyspace.of_user("attention", row.user)
+        later = self._connection.keyspace.of_user("later", row.user)
         self._connection.call_many(
-            (("ZREM", key, place_as_bytes(place_of(row))), ("SREM", attention, row.session_id))
+            (
+                ("ZREM", key, place_as_bytes(place_of(row))),
+                ("SREM", attention, row.session_id),
+                ("SREM", later, row.session_id),
+            )
         )
 
     def moved(self, before: ConversationRow, after: ConversationRow) -> None:
@@ -62,6 +74,8 @@ class UserLists(Sender):
             self._waiting[after.session_id] = (after.user, place, earlier | gone)
             if after.unfinished or _ending(after) != _ending(before):
                 self._attention.add((after.user, after.session_id))
+            if after.later != before.later and after.due_at is not None:
+                self._later.add((after.user, after.session_id))
             is_posted, self._is_posted = self._is_posted, True
         if not is_posted:
             self.post(self._send)
@@ -81,15 +95,25 @@ class UserLists(Sender):
             ("SADD", of_user("attention", user), session_id) for user, session_id in conversations
         )
 
+    def add_later(self, conversations: Iterable[tuple[str, str]]) -> None:
+        """Blocks."""
+        of_user = self._connection.keyspace.of_user
+        self._connection.call_many(
+            ("SADD", of_user("later", user), session_id) for user, session_id in conversations
+        )
+
     def _send(self) -> None:
         with self._lock:
             self._is_posted = False
             attention, self._attention = self._attention, set()
+            later, self._later = self._later, set()
         try:
             self.add_attention(attention)
+            self.add_later(later)
         except BaseException:
             with self._lock:
                 self._attention |= attention
+                self._later |= later
             raise
         while self._waiting:
             with self._lock:
@@ -98,8 +122,8 @@ class UserLists(Sender):
                 self.replace(user, gone, place)
             except BaseException:
                 with self._lock:  # written with the next move, unless a reader corrects it first
-                    later = self._waiting.get(session_id, (user, place, set()))
-                    self._waiting[session_id] = (*later[:2], later[2] | gone)
+                    newer = self._waiting.get(session_id, (user, place, set()))
+                    self._waiting[session_id] = (*newer[:2], newer[2] | gone)
                 raise
 
 
