@@ -85,6 +85,11 @@ class ReceivedTurn:
         """The tokens of the last answer."""
 
     @property
+    def is_later(self) -> bool:
+        """Whether the prompt's time has not come, so that there is nothing to follow yet."""
+        return self.receipt is not None and self.receipt.state == "later"
+
+    @property
     def stop_words(self) -> str:
         """Why the answer is not whole; empty if it is."""
         if self.finished is None or self.finished.state != "completed":

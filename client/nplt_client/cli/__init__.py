@@ -390,6 +390,17 @@ def attach_command(context: click.Context, wanted: str, server: str | None) -> o
     help="fail at once if the conversation is too busy for another prompt",
 )
 @click.option(
+    "--at",
+    metavar="TIME",
+    help="store the prompt, and run it at that time: 18:30, or 2026-03-01 18:30",
+)
+@click.option(
+    "--in",
+    "delay",
+    metavar="DELAY",
+    help="store the prompt, and run it after that: 90s, 5m, 2h30m, 1d",
+)
+@click.option(
     "--detach",
     is_flag=True,
     help="print the ids of conversation and turn and leave; the answer goes on",
@@ -410,6 +421,8 @@ def ask_command(*, go_on: bool, **choices: object) -> int:
     if go_on:
         choices["session"] = LAST
     options = convert(choices, AskOptions)
+    if options.at is not None and options.delay is not None:
+        raise click.UsageError("Give either --at or --in, not both.")
     if options.create and not (options.session or _names_conversation(options.server)):
         raise click.UsageError("--create needs a name: -s ID|NAME.")
     if options.form == "code" and options.schema is not None:

@@ -161,7 +161,21 @@ class TextOutput:
     def turn_detached(self, receipt: messages.Receipt) -> None:
         print(sanitize_line(f"{receipt.session_id} {receipt.turn_id}"), flush=True)
         short = receipt.session_id[:SHORT_ID]
+        if receipt.due_at is not None:
+            self._remark(f"the prompt runs at {_local(receipt.due_at)}; nplt history {short}")
+            return
         self._remark(f"the answer goes on; to read it: nplt history {short}")
+
+
+def _local(due_at: str) -> str:
+    """The time in the zone of this machine, with its offset."""
+    from datetime import datetime
+
+    try:
+        at = datetime.fromisoformat(due_at).astimezone()
+    except ValueError:
+        return sanitize_line(due_at)
+    return at.isoformat(sep=" ", timespec="seconds")
 
 
 def _markdown_writer() -> AnswerWriter | MarkdownWriter:
@@ -207,6 +221,10 @@ class AskOptions(Struct, frozen=True, kw_only=True):
     """Cut a prompt in the middle that does not fit the model's window."""
     no_wait: bool = False
     """Fail if the conversation takes no further prompt now."""
+    at: str | None = None
+    """The time before which the prompt does not run."""
+    delay: str | None = None
+    """How long from now."""
 
 
 def ask(options: AskOptions) -> int:
@@ -219,6 +237,7 @@ def _ask(options: AskOptions) -> int:
     received = ReceivedTurn()
     try:
         deadline = Deadline(options.timeout)
+        not_before = _not_before(options)
         with alarm(options.timeout):
             address = find_address(options.server)
             text = assemble_prompt(options.prompt, deadline)
@@ -227,6 +246,9 @@ def _ask(options: AskOptions) -> int:
             schema = None if options.schema is None else _read_schema(options.schema)
             patience = Patience(give_up_seconds=find_reconnect_seconds(RECONNECT_SECONDS_MAX))
             with open_or_start(address, deadline, patience=patience) as connection:
+                features = connection.welcome.features
+                if not_before is not None and messages.LATER not in features:
+                    raise click.ClickException("This server is too old for --at and --in.")
                 _go_to_conversation(connection, options, address.session)
                 asked: JsonObject = {
                     "schema": schema,
@@ -242,6 +264,7 @@ def _ask(options: AskOptions) -> int:
                     role=options.role,
                     options={name: value for name, value in asked.items() if value is not None},
                     attachments=tuple(_upload(connection, *file) for file in files),
+                    not_before=not_before,
                 )
                 with Interrupts() as connection.interrupts:
                     _run(connection, prompt, received, output, options)
@@ -252,13 +275,16 @@ def _ask(options: AskOptions) -> int:
     except NpltError as error:
         output.turn_failed(error, received)
         raise
-    if options.detach and received.receipt is not None and not received.abandoned:
+    is_detached = options.detach or received.is_later
+    if is_detached and received.receipt is not None and not received.abandoned:
         output.turn_detached(received.receipt)
         return 0
     output.turn_ended(received)
     if stopped_by == signal.SIGTERM:
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGTERM)  # so that the exit status shows the signal
+    if received.receipt is not None and received.receipt.past:
+        print_remark("this time has passed; the prompt runs now", dimmed=True)
     if received.was_dropped:
         short = received.receipt.session_id[:SHORT_ID] if received.receipt else ""
         print_remark(f"the conversation is in the trash: nplt undelete {short}", dimmed=True)
@@ -269,6 +295,22 @@ def _ask(options: AskOptions) -> int:
         return INTERRUPTED
     received.raise_unless_completed()
     return 0
+
+
+def _not_before(options: AskOptions) -> str | int | None:
+    if options.at is None and options.delay is None:
+        return None
+    from datetime import UTC, datetime
+
+    from nplt_client.later import read_delay, read_time
+
+    try:
+        if options.delay is not None:
+            return read_delay(options.delay)
+        return read_time(options.at or "", now=datetime.now(UTC)).isoformat()
+    except (ValueError, OverflowError) as error:
+        option = "--at" if options.delay is None else "--in"
+        raise click.UsageError(f"{option}: {error}.") from None
 
 
 def _read_schema(path: str) -> JsonObject:
@@ -359,7 +401,7 @@ def _run(
             turn, wait = connection.ask(prompt), "again"
         received.receipt = receipt
         output.turn_began(receipt, receipt.model or connection.session.model)
-        if detach:
+        if detach or received.is_later:
             return
         for event in connection.events(turn):
             output.event_received(event, received.apply(event))
@@ -547,7 +589,8 @@ class JsonOutput:
 
     def turn_detached(self, receipt: messages.Receipt) -> None:
         ids: JsonObject = {"session_id": receipt.session_id, "turn_id": receipt.turn_id}
-        self._write({**ids, "state": receipt.state})
+        due: JsonObject = {} if receipt.due_at is None else {"due_at": receipt.due_at}
+        self._write({**ids, "state": receipt.state, **due})
 
 
 class JsonLinesOutput(JsonOutput):
