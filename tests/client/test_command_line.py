@@ -68,6 +68,14 @@ def test_the_error_for_an_unquoted_question_suggests_quotes(tmp_path: Path) -> N
     assert "put it in quotes" in done.stderr
 
 
+def test_the_error_for_a_question_of_one_word_names_the_command_that_asks_it(
+    tmp_path: Path,
+) -> None:
+    done = run_nplt("hello", home=tmp_path, server="nplt://127.0.0.1:1")
+    assert done.returncode == 2
+    assert done.stderr.rstrip().endswith("To ask it: nplt ask hello")
+
+
 def test_the_error_for_an_address_without_scheme_suggests_one(tmp_path: Path) -> None:
     done = run_nplt("localhost:9999", home=tmp_path)
     assert done.returncode == 2

@@ -148,9 +148,11 @@ class ChatByDefault(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None:
             import difflib
+            import shlex
 
             near = difflib.get_close_matches(args[0], self.commands, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else _ASK_IN_QUOTES
+            ask = _ASK_IN_QUOTES if args[1:] else f"To ask it: nplt ask {shlex.quote(args[0])}"
+            hint = f"Did you mean {near[0]!r}?" if near else ask
             if ":" in args[0]:
                 hint = f"For a server at that address: nplt nplt://{args[0]}"
             raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
