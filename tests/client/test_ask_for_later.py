@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,19 @@ def test_an_impossible_time_is_a_usage_error(
 ) -> None:
     done = run_nplt("ask", *options, "hello", home=tmp_path, server=url_of(own_server))
     assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_prompts_for_later_are_listed_and_cancelled(
+    own_server: ServerProcess, tmp_path: Path
+) -> None:
+    nplt = partial(run_nplt, home=tmp_path, server=url_of(own_server))
+    nplt("ask", "-s", "notes", "--create", "--in", "1h", "hello")
+    done = nplt("ask", "-s", "notes", "--in", "2h", "goodbye")
+    _, turn_id = done.stdout.split()
+    assert "due 20" in nplt("sessions").stdout
+    printed = json.loads(nplt("later", "notes", "--json").stdout)
+    assert [each["turn_id"] for each in printed][1:] == [turn_id]
+    assert turn_id in nplt("later", "notes").stdout
+    assert nplt("later", "notes", "--cancel", turn_id).returncode == 0
+    assert turn_id not in nplt("later", "notes").stdout
+    assert nplt("later", "notes", "--cancel", turn_id).returncode != 0

@@ -1,4 +1,4 @@
-"""The commands about all conversations at once: `ps`, `watch`, `wait`, `approve`, `deny`.
+"""The commands about all conversations at once: `ps`, `watch`, `wait`, `approve`, `deny`, `later`.
 
 `watch` and `wait` stay connected, reconnect, and miss no last state of a conversation (`Watch`).
 """
@@ -218,6 +218,45 @@ def approve(wanted: str, approval: str | None, remember: bool, server: str | Non
 def deny(wanted: str, approval: str | None, remember: bool, server: str | None) -> None:
     """Refuse the tool call that a conversation asks about."""
     _decide(server, wanted, approval, allow=False, remember=remember)
+
+
+@command(
+    "nplt later @last",
+    "nplt later @last --cancel 0f3a…",
+    'nplt later "my notes (fork)" --release',
+    has_json=True,
+)
+@session_argument
+@click.option("--cancel", "turn_id", metavar="TURN", help="cancel this prompt for later")
+@click.option("--release", is_flag=True, help="let the prompts run that a copy holds")
+def later(
+    wanted: str, turn_id: str | None, release: bool, as_json: bool, server: str | None
+) -> None:
+    """List a conversation's prompts for later (ask --at, --in), or cancel one."""
+    with open_for_command(server) as connection:
+        switch = messages.SessionSwitch(session_id=wanted, create=False)
+        attached = connection.request(switch, messages.Attached)
+        if turn_id is not None:
+            ids = [each.turn_id for each in attached.later if each.turn_id.startswith(turn_id)]
+            if len(ids) != 1:
+                what = "several prompts" if ids else "no prompt"
+                raise RequestRefused(
+                    sanitize_line(f"{what} for later with this id in {attached.name!r}"),
+                    code="ambiguous" if ids else "not_found",
+                )
+            connection.request(messages.Cancel(turn_id=ids[0]), messages.Cancelled)
+            print_remark("cancelled")
+        if release:
+            connection.request(messages.SessionUpdate(release=True), messages.SessionRow)
+            print_remark("released")
+        if turn_id is not None or release:
+            return
+    if as_json:
+        print(dump_json([to_object(each) for each in attached.later], pretty=True))
+    elif attached.later:
+        print(reports.later_table(attached.later))
+    else:
+        print_remark("no prompt for later")
 
 
 def _with_client(server: str | None, use: Callable[[Client], Awaitable[T]]) -> T:

@@ -118,8 +118,17 @@ def trash_table(rows: Sequence[messages.SessionRow]) -> str:
     return table(("ID", "NAME", "MESSAGES", "DELETED"), cells)
 
 
+def later_table(prompts: Sequence[messages.LaterTurn]) -> str:
+    cells = [
+        (each.turn_id, format_time(each.due_at), "held" if each.held else "") for each in prompts
+    ]
+    return table(("TURN", "DUE", ""), cells)
+
+
 def row_flags(row: messages.SessionRow) -> list[str]:
     flags = [flag for flag in ("pinned", "archived", "damaged") if getattr(row, flag)]
+    if row.due_at is not None:
+        flags.append(f"due {format_time(row.due_at)}")
     return [*flags, "older copy"] if row.warning else flags
 
 
