@@ -377,6 +377,14 @@ class Client:
         """Cancels a turn; by default the one that this connection started."""
         return (await self._call(messages.Cancel(turn_id=turn_id), messages.Cancelled)).cancelled
 
+    async def ask_later(self, prompt: str, not_before: str | float) -> messages.Receipt:
+        """Stores a prompt that the server runs later: at a time by RFC 3339, or after so many
+        seconds. `cancel` cancels it."""
+        if messages.LATER not in self.welcome.features:
+            raise RequestRefused("This server has no prompts for later.", code="unsupported")
+        request = messages.Prompt(text=prompt, message_id=uuid4().hex, not_before=not_before)
+        return await self._call(request, messages.Receipt)
+
     def events(self) -> EventFeed:
         """Returns all events of the attached conversation from now on.
 
@@ -699,7 +707,7 @@ def connect(
         client=fields.get("client_name", DEFAULT_CLIENT_NAME),
         token=find_token(token, address=address),
         history=fields.get("history"),
-        features=fields.get("features", ()),
+        features=fields.get("features", (messages.LATER,)),
     )
     timeout = fields.get("timeout", DEFAULT_TIMEOUT_SECONDS)
     wire_session = WireSession(address, hello, patience=patience, timeout=timeout)

@@ -14,7 +14,7 @@ from nplt_client.chat.display import ChatDisplay
 from nplt_client.chat.prompt_history import PromptHistory
 from nplt_client.chat.prompt_text import PastedTexts
 from nplt_client.wire.reconnect_policy import ConnectionState
-from nplt_protocol.messages import REDACTED
+from nplt_protocol.messages import LATER, REDACTED
 
 TRIES_MAX = 8_000
 
@@ -159,7 +159,7 @@ class RecordingFace(ChatDisplay):
 async def chat_with(
     url: str, *, prompts: PromptHistory | None = None
 ) -> AsyncIterator[RecordingFace]:
-    async with nplt_client.connect(url, features=(REDACTED,)) as client:
+    async with nplt_client.connect(url, features=(REDACTED, LATER)) as client:
         face = RecordingFace(ChatSession(client))
         face.prompts = prompts
         await face.session.move()

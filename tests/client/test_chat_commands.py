@@ -304,3 +304,21 @@ async def test_open_and_later_chats_drop_redacted_prompts_from_their_stored_ones
 
 def message_id_in(file: Path) -> str:
     return str(json.loads(file.read_text())["message_id"])
+
+
+async def test_at_and_in_store_a_prompt_that_runs_later(server: str) -> None:
+    async with chat_with(server) as face:
+        assert (await do(face, "/in 1h wake up")).startswith("this runs at 20")
+        assert (await do(face, "/at 23:59:59 sum up the day")).startswith("this runs at 20")
+        assert await messages(face) == []
+        row = await face.session.client.row(face.session.client.session_id)
+        assert row.later == 2
+        for line in ("/in soon wake up", "/at 25:00 wake up", "/in 5m"):
+            with pytest.raises(RequestRefused):
+                await run_command(face, line)
+
+
+async def test_a_time_that_has_passed_sends_the_prompt_now(server: str) -> None:
+    async with chat_with(server) as face:
+        await run_command(face, "/at 2020-01-01 09:00 good morning")
+        assert "this time has passed; it is sent now" in face.notices

@@ -13,6 +13,7 @@ import difflib
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,6 +24,7 @@ from nplt_client.chat.display import THEMES, ChatDisplay
 from nplt_client.chat.prompt_history import parse_prompt
 from nplt_client.client import Client
 from nplt_client.errors import ConfigurationError, ConnectionLost, LimitExceeded, RequestRefused
+from nplt_client.later import read_delay, read_time
 from nplt_client.render import reports
 from nplt_client.render.export import FORMS, ConversationWalk, exported, form_of, with_content
 from nplt_client.render.text import (
@@ -316,6 +318,47 @@ async def _edit(chat: ChatDisplay, argument: str) -> None:
 async def _retry(chat: ChatDisplay, argument: str) -> None:
     last = await _replace_last(chat, "retry")
     await chat.ask(str(last.get("content") or ""))
+
+
+@_command("TIME TEXT", "send TEXT at that time: 18:30, or 2026-03-01 18:30")
+async def _at(chat: ChatDisplay, argument: str) -> None:
+    time, text = _time_and_text(argument)
+    now = datetime.now(UTC)
+    try:
+        at = read_time(time, now=now)
+    except (ValueError, OverflowError) as error:
+        raise RequestRefused(f"{error}", code="malformed") from None
+    await _ask_later(chat, text, at.isoformat(), is_past=at <= now)
+
+
+@_command("DELAY TEXT", "send TEXT after that: 90s, 5m, 2h30m, 1d")
+async def _in(chat: ChatDisplay, argument: str) -> None:
+    delay, text = _time_and_text(argument)
+    try:
+        seconds = read_delay(delay)
+    except ValueError as error:
+        raise RequestRefused(f"{error}", code="malformed") from None
+    await _ask_later(chat, text, seconds, is_past=not seconds)
+
+
+def _time_and_text(argument: str) -> tuple[str, str]:
+    found = re.fullmatch(r"(\d{4}-\d\d-\d\d\s+\d\S*|\S+)\s+(.*)", argument, re.DOTALL)
+    if found is None:
+        raise RequestRefused("Give a time and a text: /in 5m TEXT", code="malformed")
+    return found[1], found[2]
+
+
+async def _ask_later(
+    chat: ChatDisplay, text: str, not_before: str | float, *, is_past: bool
+) -> None:
+    if is_past:
+        chat.remark("this time has passed; it is sent now")
+        await chat.ask(text)
+        return
+    receipt = await chat.session.client.ask_later(text, not_before)
+    due_at = datetime.fromisoformat(receipt.due_at or "").astimezone()
+    when = due_at.isoformat(sep=" ", timespec="seconds")
+    chat.remark(f"this runs at {when}; nplt later lists and cancels it")
 
 
 @_command("[TEXT]", "have the model go on with an answer that was cut")

@@ -222,7 +222,6 @@ def deny(wanted: str, approval: str | None, remember: bool, server: str | None) 
 
 @command(
     "nplt later @last",
-    "nplt later @last --cancel 0f3a…",
     'nplt later "my notes (fork)" --release',
     has_json=True,
 )
