@@ -402,8 +402,10 @@ def has_failed(row: ConversationRow, seen_seq: int | None) -> bool:
 
 
 def needs_attention(row: ConversationRow, seen_seq: int | None) -> bool:
-    """Whether the conversation is not at rest, or has something that its user has not seen."""
-    return bool(row.unfinished or unread_answers(row, seen_seq) or has_failed(row, seen_seq))
+    """Whether the conversation is not at rest, has a prompt for later, or has something that its
+    user has not seen."""
+    is_busy = bool(row.unfinished or row.due_at is not None)
+    return is_busy or bool(unread_answers(row, seen_seq) or has_failed(row, seen_seq))
 
 
 def _is_hidden(row: ConversationRow, seq: int) -> bool:

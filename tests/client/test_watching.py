@@ -151,6 +151,13 @@ def test_an_answer_that_ask_delivered_is_read_and_a_detached_one_is_not(
     assert "idle, 1 unread" in listed
 
 
+def test_ps_lists_a_conversation_with_a_prompt_for_later(url: str, tmp_path: Path) -> None:
+    run_nplt("ask", "-s", "tea", "--create", "--in", "1h", "drink it", home=tmp_path, server=url)
+    table = run_nplt("ps", home=tmp_path, server=url).stdout
+    assert "tea" in table
+    assert "idle, due " in table
+
+
 def test_ps_lists_what_is_not_at_rest(url: str, tmp_path: Path) -> None:
     nothing = run_nplt("ps", home=tmp_path, server=url)
     assert (nothing.stdout, nothing.returncode) == ("", 0)

@@ -48,15 +48,16 @@ def _attention(connection: BlockingConnection) -> list[SessionRow]:
 
 @command("nplt ps", "nplt ps --json", has_json=True)
 def ps(as_json: bool, server: str | None) -> None:
-    """List the conversations that run, wait, ask for an approval or failed."""
+    """List the conversations that run, wait, ask for an approval, failed or have a prompt for
+    later."""
     with open_for_command(server) as connection:
-        rows = [row for row in _attention(connection) if row.state != "idle"]
+        rows = [row for row in _attention(connection) if row.state != "idle" or row.due_at]
     if as_json:
         print(dump_json([to_object(row) for row in rows], pretty=True))
     elif rows:
         print(reports.running_table(rows))
     else:
-        print_remark("nothing runs, waits, asks or failed")
+        print_remark("nothing runs, waits, asks, failed or is due")
 
 
 @command(

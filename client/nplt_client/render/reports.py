@@ -87,7 +87,8 @@ def running_table(rows: Sequence[messages.SessionRow]) -> str:
     cells: list[tuple[str, ...]] = []
     for row in rows:
         since = format_time(row.running_since) if row.running_since else ""
-        state = ", ".join([row.state, *unread_words(row)])
+        due = [f"due {format_time(row.due_at)}"] if row.due_at is not None else []
+        state = ", ".join([row.state, *unread_words(row), *due])
         cells.append((short[row.session_id], row.name, state, since, row.model))
     return table(("ID", "NAME", "STATE", "SINCE", "MODEL"), cells)
 

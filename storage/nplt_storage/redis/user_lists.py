@@ -72,7 +72,8 @@ class UserLists(Sender):
         with self._lock:
             _, _, earlier = self._waiting.get(after.session_id, ("", b"", set()))
             self._waiting[after.session_id] = (after.user, place, earlier | gone)
-            if after.unfinished or _ending(after) != _ending(before):
+            is_busy = bool(after.unfinished or after.due_at is not None)
+            if is_busy or _ending(after) != _ending(before):
                 self._attention.add((after.user, after.session_id))
             if after.later != before.later and after.due_at is not None:
                 self._later.add((after.user, after.session_id))
