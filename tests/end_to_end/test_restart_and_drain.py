@@ -168,7 +168,9 @@ def test_the_debug_log_reads_as_a_transcript(start_server: Start) -> None:
         client.chat_frames()
     server.terminate()
     lines = [
-        line.split(" ", 3)[-1] for line in server.log.splitlines() if " < " in line or " > " in line
+        line.split(" ", 3)[-1].partition(" request=")[0]
+        for line in server.log.splitlines()
+        if " < " in line or " > " in line
     ]
     assert "< CHAT_TEXT #0 hello [5 bytes]" in lines
     assert '> AGENT_THOUGHT #2 {"type":"stream_start"} [23 bytes]' in lines
