@@ -35,7 +35,7 @@ from tests.support.redis_server import RedisServer, find_redis_server
 from faults.results import Promised, Result, table
 
 OLDER = "c5a0a5e"
-"""The last commit before the third wave of changes."""
+"""The version whose data and clients are tried, if none is named."""
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("markdown", "protocol", "storage", "server", "gateway", "client")
 _SECONDS_MAX = 60.0

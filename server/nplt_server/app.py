@@ -63,7 +63,13 @@ from nplt_server.providers.router import ProviderRouter, build_router
 from nplt_server.quotas import Quotas
 from nplt_server.redacted_prompts import RedactedPrompts
 from nplt_server.requests import HANDLERS
-from nplt_server.settings import AnyProviderSettings, LocalSettings, OfflineSettings, Settings
+from nplt_server.settings import (
+    AnyProviderSettings,
+    Limits,
+    LocalSettings,
+    OfflineSettings,
+    Settings,
+)
 from nplt_server.tasks import BackgroundTasks, TurnSlots
 from nplt_server.tokens import TokenCounting
 from nplt_server.tools import ALL_TOOLS, Tool, ToolPolicy, run_tool, unknown_tools
@@ -216,6 +222,8 @@ class Server(ServerState):
     wire_limits: WireLimits
     tls: ssl.SSLContext | None
     doors: Sequence[Door] = ()
+    open_routers: set[ProviderRouter] = field(default_factory=set)
+    """The router, and those that were replaced by others while turns used them."""
     loop_delay: Durations = field(default_factory=lambda: Durations(SHORT_BUCKET_SECONDS))
     """How late the event loop runs what is due, measured once a second while turns run."""
     _sweep_due: float | None = None
@@ -550,6 +558,7 @@ async def serve(
     and closes the histories and the sockets. With `ends_copies`, unfinished copies of
     attachments are removed; no other process may be copying in this data directory then."""
     router, context, tools, mcp_servers = build_parts(settings)
+    open_routers = {router}
     try:
         async with BackgroundTasks() as tasks:
             greeting = banner(router.default_model, settings.providers)
@@ -593,24 +602,14 @@ async def serve(
                 sessions=settings.sessions,
                 on_too_long=settings.on_too_long,
             )
-            first_bytes_max = limits.frame_bytes_before_token_max
-            if not admission.need_tokens:
-                first_bytes_max = FRAME_PAYLOAD_BYTES_MAX
-            wire_limits = WireLimits(
-                frame_bytes_max=first_bytes_max,
-                message_bytes_max=limits.message_bytes_max,
-                json_depth_max=limits.json_depth_max,
-                json_keys_max=limits.json_keys_max,
-                message_seconds_max=limits.message_seconds_max,
-                event_bytes_max=limits.event_bytes_max,
-                write_seconds_max=limits.write_seconds_max,
-            )
+            wire_limits = _wire_limits(limits, need_tokens=admission.need_tokens)
             session_manager = SessionManager(services)
             server = Server(
                 settings=settings,
                 wire_limits=wire_limits,
                 tls=listening.tls,
                 doors=listening.doors,
+                open_routers=open_routers,
                 http_url=next((door.url for door in listening.doors), None),
                 services=services,
                 session_manager=session_manager,
@@ -633,7 +632,22 @@ async def serve(
     finally:
         # Everything is on disk, so a provider that does not close in time is abandoned.
         with anyio.move_on_after(_PROVIDERS_SECONDS_MAX, shield=True):
-            await router.aclose()
+            for each in tuple(open_routers):
+                await each.aclose()
+
+
+def _wire_limits(limits: Limits, *, need_tokens: bool) -> WireLimits:
+    return WireLimits(
+        frame_bytes_max=(
+            limits.frame_bytes_before_token_max if need_tokens else FRAME_PAYLOAD_BYTES_MAX
+        ),
+        message_bytes_max=limits.message_bytes_max,
+        json_depth_max=limits.json_depth_max,
+        json_keys_max=limits.json_keys_max,
+        message_seconds_max=limits.message_seconds_max,
+        event_bytes_max=limits.event_bytes_max,
+        write_seconds_max=limits.write_seconds_max,
+    )
 
 
 def banner(default_model: str, providers: Sequence[AnyProviderSettings]) -> str:

@@ -11,9 +11,7 @@ The files of a certificate are read again even if their paths are the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import anyio
@@ -95,22 +93,31 @@ def _replace_parts(server: Server, settings: Settings, changed: list[str]) -> No
     )
     services.router, services.tools, services.mcp_servers = router, tools, mcp_servers
     services.spawn(router.find_local_servers)
-    services.spawn(partial(_when_running_turns_are_over, server, old_router.aclose))
+    server.open_routers.add(router)
+
+    async def close_old_router() -> None:
+        await _until_running_turns_are_over(server)
+        await old_router.aclose()
+        server.open_routers.discard(old_router)
+
+    services.spawn(close_old_router)
     if not keeps_servers:
         old_servers, server.mcp_scope = server.mcp_scope, anyio.CancelScope()
         services.spawn(server.run_mcp_servers)
-        services.spawn(partial(_when_running_turns_are_over, server, old_servers.cancel))
+
+        async def stop_old_servers() -> None:
+            await _until_running_turns_are_over(server)
+            old_servers.cancel()
+
+        services.spawn(stop_old_servers)
 
 
-async def _when_running_turns_are_over(server: Server, work: Callable[[], object]) -> None:
+async def _until_running_turns_are_over(server: Server) -> None:
     """Waits for the conversations with a running turn, and for calls outside of turns."""
     busy = [each for each in server.session_manager if each.queue.running is not None]
     await anyio.sleep(server.services.limits.call_seconds_max)
     for conversation in busy:
         await conversation.activity.quiet()
-    ended = work()
-    if isinstance(ended, Awaitable):
-        await ended
 
 
 def _replace_users(server: Server, settings: Settings) -> None:
