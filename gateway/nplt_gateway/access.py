@@ -18,8 +18,8 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection, cookie_parser
 from starlette.types import Scope
 
-from nplt_gateway.door import HttpConnection
 from nplt_gateway.errors import ApiError
+from nplt_gateway.http_connection import HttpConnection
 from nplt_gateway.logins import Login, Logins
 from nplt_server.app import Server
 

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from nplt_gateway.access import Access
 from nplt_gateway.bodies import QUICK_BYTES_MAX, Body, read_json_and_digest
-from nplt_gateway.door import HttpConnection
+from nplt_gateway.http_connection import HttpConnection
 from nplt_gateway.retries import SentRequests
 from nplt_protocol import ErrorCode, JsonObject, RequestError
 from nplt_server.app import Server

@@ -20,64 +20,14 @@ import anyio
 import anyio.to_thread
 
 from nplt_gateway.errors import SERVER, ApiError
-from nplt_protocol import ErrorCode
+from nplt_gateway.http_connection import HttpConnection
 from nplt_server.app import Server
 from nplt_server.connections.proxies import Accepted
-from nplt_server.connections.session import Session
 
 if TYPE_CHECKING:  # slow to load: imported with the first connection
-    from nplt_gateway.http_protocol import HttpProtocol, HttpServer
+    from nplt_gateway.http_protocol import HttpServer
 
 log = logging.getLogger(__name__)
-
-
-class HttpConnection:
-    """An accepted connection, as admission counts it."""
-
-    __slots__ = (
-        *("_door", "address", "client_address", "is_lost", "number"),
-        *("protocol", "refusal", "session", "user"),
-    )
-
-    def __init__(self, door: HttpDoor, address: str, refusal: ApiError | None) -> None:
-        self._door = door
-        self.number = 0
-        self.address = address
-        self.client_address = address
-        """The client of the current request, if a proxy names it in the request's headers."""
-        self.refusal = refusal
-        """The reason for which all its requests are refused."""
-        self.user = ""
-        """The user of its last request; empty before the first one was authenticated."""
-        self.protocol: HttpProtocol | None = None
-        self.session: Session | None = None
-        """The session of a WebSocket."""
-        self.is_lost = False
-
-    @property
-    def is_authenticated(self) -> bool:
-        return bool(self.user) if self.session is None else self.session.is_authenticated
-
-    @property
-    def is_undecided(self) -> bool:
-        return not self.user if self.session is None else self.session.is_undecided
-
-    def send_away(self, reason: str, code: ErrorCode = ErrorCode.UNAVAILABLE) -> None:
-        if self.session is not None:
-            self.session.send_away(reason, code)
-        elif self.protocol is not None:
-            self.protocol.transport.abort()
-        self.lost()
-
-    def close(self) -> None:
-        """Closes it once its response is sent. A WebSocket is closed by its session."""
-        if self.protocol is not None and self.session is None:
-            self.protocol.shutdown()
-
-    def lost(self) -> None:
-        if not self.is_lost:
-            self.is_lost = True
-            self._door.forget(self)
 
 
 class HttpDoor:

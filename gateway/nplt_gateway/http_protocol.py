@@ -22,7 +22,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from nplt_gateway.application import Application
-from nplt_gateway.door import HttpConnection
+from nplt_gateway.http_connection import HttpConnection
 from nplt_protocol.stream import Deadline
 from nplt_server.app import Server
 

@@ -22,8 +22,8 @@ from starlette.types import Scope
 
 from nplt_gateway.access import Access, cookie_name
 from nplt_gateway.bodies import JsonResponse, read_json
-from nplt_gateway.door import HttpConnection
 from nplt_gateway.errors import ApiError
+from nplt_gateway.http_connection import HttpConnection
 from nplt_gateway.logins import CODE_SECONDS_MAX
 from nplt_gateway.websocket import WebSocketSession
 from nplt_protocol import JsonValue

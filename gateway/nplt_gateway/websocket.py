@@ -17,7 +17,7 @@ from starlette.types import Message
 from starlette.websockets import WebSocket
 
 from nplt_gateway.access import Access
-from nplt_gateway.door import HttpConnection
+from nplt_gateway.http_connection import HttpConnection
 from nplt_gateway.logins import Login
 from nplt_protocol import MessageType, Received, ServerConnection
 from nplt_protocol.messages import Door
