@@ -445,6 +445,8 @@ class LaterTurn(Message, frozen=True, kw_only=True):
     due_at: str
     held: bool | None = None
     """The conversation is a copy, and nobody has released the prompt there."""
+    preview: str | None = None
+    """The beginning of its text, in one line."""
 
 
 class Attached(Reply, frozen=True, kw_only=True):

@@ -166,6 +166,7 @@ class LaterPrompt(Struct, frozen=True, kw_only=True, array_like=True):
     held: bool = False
     """The conversation was copied: a person must release the prompt first."""
     message_id: str | None = None
+    preview: str = ""
 
 
 class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -341,6 +342,7 @@ def _take_in_later(values: dict[str, Any], entry: Entry) -> None:
                 seq=entry.seq,
                 due_at=entry.not_before,
                 message_id=entry.message_id,
+                preview=preview_of(entry.content),
             )
             values["later"] = (*later, added)
             if not values["named"]:

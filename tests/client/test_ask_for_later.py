@@ -76,6 +76,7 @@ def test_prompts_for_later_are_listed_and_cancelled(
     printed = json.loads(nplt("later", "notes", "--json").stdout)
     assert [each["turn_id"] for each in printed][1:] == [turn_id]
     assert turn_id in nplt("later", "notes").stdout
+    assert "goodbye" in nplt("later", "notes").stdout
     assert nplt("later", "notes", "--cancel", turn_id).returncode == 0
     assert turn_id not in nplt("later", "notes").stdout
     assert nplt("later", "notes", "--cancel", turn_id).returncode != 0

@@ -89,7 +89,7 @@ def test_a_prompt_whose_time_passed_while_the_server_was_down_runs_once_at_the_s
         getattr(server, end)()
     time.sleep(1.0)
     if not has_index:
-        for path in server.data_dir.glob("index*"):
+        for path in server.data_dir.glob("catalog.sqlite*"):
             path.unlink()
     server.start()
     with welcomed(server) as client:
@@ -100,7 +100,12 @@ def test_a_prompt_whose_time_passed_while_the_server_was_down_runs_once_at_the_s
     server.restart()
     with welcomed(server) as client:
         assert client.request(ATTACH, {"session_id": session_id}).json["later"] == [
-            {"turn_id": other["turn_id"], "seq": other["seq"], "due_at": other["due_at"]}
+            {
+                "turn_id": other["turn_id"],
+                "seq": other["seq"],
+                "due_at": other["due_at"],
+                "preview": "much later",
+            }
         ]
         assert texts(client, session_id) == ["wake up"]
 
@@ -163,6 +168,33 @@ def test_attached_clients_get_the_end_of_a_cancelled_prompt_for_later(
         client.request(CANCEL, {"turn_id": receipt["turn_id"]})
         finished = client.event(TURN_FINISHED).json
         assert (finished["turn_id"], finished["state"]) == (receipt["turn_id"], "interrupted")
+
+
+def test_entries_keep_an_attached_clients_list_of_prompts_for_later_up_to_date(
+    server: ServerProcess,
+) -> None:
+    with welcomed(server) as client, welcomed(server) as other:
+        session_id = client.request(PROMPT, {"text": "first"}).json["session_id"]
+        assert "later" not in other.request(ATTACH, {"session_id": session_id}).json
+        kept = later(client, "call the\nbank", 3_600)
+        dropped = later(client, "never", 3_600)
+        soon = later(client, "soon", 0.3)
+        client.request(CANCEL, {"turn_id": dropped["turn_id"]})
+        waiting: dict[str, str] = {}
+        while True:
+            entry = other.event(ENTRY).json["entry"]
+            match entry["kind"]:
+                case "later_prompt":
+                    waiting[entry["turn_id"]] = entry["content"]
+                case "later_change" if entry["change"] == "cancelled":
+                    del waiting[entry["turn_id"]]
+                case "model_input":
+                    assert entry["later_seq"] == soon["seq"]
+                    del waiting[entry["turn_id"]]
+                    break
+        assert waiting == {kept["turn_id"]: "call the\nbank"}
+        attached = other.request(ATTACH, {"session_id": session_id}).json
+        assert [each["preview"] for each in attached["later"]] == ["call the bank"]
 
 
 def test_a_prompt_for_later_that_is_sent_twice_is_stored_once(server: ServerProcess) -> None:

@@ -121,9 +121,15 @@ def trash_table(rows: Sequence[messages.SessionRow]) -> str:
 
 def later_table(prompts: Sequence[messages.LaterTurn]) -> str:
     cells = [
-        (each.turn_id, format_time(each.due_at), "held" if each.held else "") for each in prompts
+        (
+            each.turn_id,
+            format_time(each.due_at),
+            "held" if each.held else "waits",
+            each.preview or "",
+        )
+        for each in prompts
     ]
-    return table(("TURN", "DUE", ""), cells)
+    return table(("TURN", "DUE", "STATE", "TEXT"), cells)
 
 
 def row_flags(row: messages.SessionRow) -> list[str]:

@@ -258,6 +258,7 @@ class Conversation:
                     seq=each.seq,
                     due_at=each.due_at.isoformat(),
                     held=each.held or None,
+                    preview=each.preview or None,
                 )
                 for each in self.later
             ),

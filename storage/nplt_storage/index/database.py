@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 SCHEMA_VERSION: Final = 5
-ROWS_VERSION: Final = 8
+ROWS_VERSION: Final = 9
 """Raised when `rows.fold` makes a different row of the same entries."""
 
 _TABLES = """
