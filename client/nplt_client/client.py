@@ -593,10 +593,16 @@ class Client:
     # Contexts, usage, rollback, approvals
 
     async def context(
-        self, *, text: str | None = None, model: str | None = None, session_id: str | None = None
+        self,
+        *,
+        text: str | None = None,
+        model: str | None = None,
+        call: int | None = None,
+        session_id: str | None = None,
     ) -> messages.ContextAccount:
-        """Returns what the next call would send, as if `text` were prompted now."""
-        request = messages.ContextRequest(session_id=session_id, model=model, text=text)
+        """Returns what the next call would send, as if `text` were prompted now; or, with `call`,
+        what was sent for the output with that number (0: the last one)."""
+        request = messages.ContextRequest(session_id=session_id, model=model, text=text, call=call)
         return await self._call(request, messages.ContextAccount)
 
     async def usage(self, session_id: str | None = None) -> messages.UsageAccount:

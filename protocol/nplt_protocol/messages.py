@@ -313,6 +313,8 @@ class ContextRequest(Request, frozen=True, kw_only=True):
     session_id: SessionReference | None = None
     model: Word | None = None
     text: str | None = None
+    call: Count | None = None
+    """The number of a model's output: the context that was sent for it. 0: the last one."""
 
 
 class Approval(Request, frozen=True, kw_only=True):
@@ -652,6 +654,8 @@ class ContextAccount(Reply, frozen=True, kw_only=True):
     totals: JsonObject
     begins_epoch: str | None = None
     """Why a new epoch would begin with this call."""
+    call: int | None = None
+    """The number of the output, if the call was made already."""
 
 
 class ApprovalDecided(Reply, frozen=True, kw_only=True):

@@ -75,6 +75,11 @@ USAGE = UsageAccount(
     occupancy={"tokens": 1_716, "context_tokens": 4_096, "percent": 41.9, "source": "api"},
     estimate={"tokens": 1_643, "counter": "o200k"},
 )
+MADE = replace(
+    ACCOUNT,
+    call=17,
+    totals={**ACCOUNT.totals, "trimmed": True, "sent_tokens": 2_400, "exact": False},
+)
 HOSTILE = st.lists(st.sampled_from(BITS) | st.text(max_size=4), max_size=8).map("".join)
 
 
@@ -98,6 +103,12 @@ def test_a_context_report_is_summed_up_in_one_line() -> None:
     assert context_text(full).endswith(
         f"\n{totals}no epoch yet · a new epoch would begin: there is no more room"
     )
+
+
+def test_the_context_of_a_call_that_was_made_names_its_answer_and_whether_it_is_exact() -> None:
+    last_line = context_text(MADE).splitlines()[-1]
+    assert last_line.startswith("sent to offline/echo for entry 17 · ")
+    assert last_line.endswith("built again, not exact: 2,400 tokens were counted then")
 
 
 def test_a_range_of_entries_is_one_row_of_the_context_table() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.conftest import Connect
@@ -128,3 +129,57 @@ def test_a_context_is_identical_after_a_restart(
     asked = {"text": "go on", "session_id": session_id}
     after = again.request(CONTEXT_REQUEST, asked).json
     assert after["entries"] == before["entries"]
+
+
+def shown_texts(account: dict[str, Any]) -> list[str]:
+    return [row["content"] for row in account["entries"] if "detail" in row]
+
+
+def test_the_context_of_a_call_ends_with_its_prompt_and_has_the_tokens_noted_then(
+    client: RawClient,
+) -> None:
+    for text in ("one", "two", "three"):
+        client.ask(text)
+    account = client.request(CONTEXT_REQUEST, {"call": 4}).json
+    assert shown_texts(account) == ["one", "one", "two"]
+    assert (account["call"], account["model"]) == (4, "offline/echo")
+    totals = account["totals"]
+    assert totals["exact"]
+    assert totals["tokens"] == totals["sent_tokens"]
+    assert sum(row["tokens"] for row in account["entries"]) == totals["tokens"]
+    last = client.request(CONTEXT_REQUEST, {"call": 0}).json
+    assert (last["call"], shown_texts(last)[-1]) == (6, "three")
+
+
+def test_the_context_of_a_call_shows_turns_that_were_taken_back_since(client: RawClient) -> None:
+    client.ask("one")
+    client.ask("two")
+    client.request(ROLLBACK, {"to_seq": 2})
+    account = client.request(CONTEXT_REQUEST, {"call": 4}).json
+    assert shown_texts(account) == ["one", "one", "two"]
+
+
+def test_the_context_of_a_call_with_tools_shows_the_results_it_was_sent(client: RawClient) -> None:
+    client.ask("!tool now {}")
+    account = client.request(CONTEXT_REQUEST, {"call": 0}).json
+    assert [row["role"] for row in account["entries"] if "detail" in row] == [
+        "user",
+        "assistant",
+        "tool",
+    ]
+    assert account["totals"]["exact"]
+
+
+@pytest.mark.parametrize("asked", [{"call": 1}, {"call": 99}])
+def test_an_entry_that_is_no_output_has_no_context_of_a_call(
+    client: RawClient, asked: dict[str, Any]
+) -> None:
+    client.ask("one")
+    refused = client.request(CONTEXT_REQUEST, asked).json
+    assert (refused["code"], refused["field"]) == ("not_found", "call")
+
+
+def test_the_context_of_a_call_takes_no_text(client: RawClient) -> None:
+    client.ask("one")
+    refused = client.request(CONTEXT_REQUEST, {"call": 0, "text": "and now?"}).json
+    assert (refused["code"], refused["field"]) == ("malformed", "call")

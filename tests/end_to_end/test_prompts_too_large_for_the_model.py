@@ -9,6 +9,7 @@ import orjson
 import pytest
 from tests.client.nplt_process import run_nplt
 from tests.support.raw_client import (
+    CONTEXT_REQUEST,
     ERROR,
     HISTORY_REQUEST,
     PROMPT,
@@ -108,6 +109,41 @@ def test_a_long_conversation_is_shortened_and_its_short_prompts_are_taken(
         for number in range(8):
             client.request(PROMPT, {"text": f"{number} {LARGE[:6_000]}"})
             assert client.event(TURN_FINISHED).json["state"] == "completed"
+
+
+def test_the_context_of_each_call_that_was_made_can_be_shown_across_epochs(
+    server: ServerProcess,
+) -> None:
+    with RawClient(server.port) as client:
+        client.hello()
+        outputs: list[int] = []
+        for number in range(8):
+            client.request(PROMPT, {"text": f"{number} {LARGE[:6_000]}"})
+            finished = client.event(TURN_FINISHED).json
+            assert finished["state"] == "completed"
+            page = client.request(HISTORY_REQUEST, {"limit": 1}).json
+            outputs.append(page["messages"][-1]["seq"])
+        accounts = [client.request(CONTEXT_REQUEST, {"call": seq}).json for seq in outputs]
+    assert all(account["totals"]["exact"] for account in accounts)
+    assert len({account["epoch"] for account in accounts}) > 1
+    for number, account in enumerate(accounts):
+        live = [row for row in account["entries"] if row.get("detail") == "live"]
+        prompts = [row["content"] for row in live if row["kind"] == "model_input"]
+        assert f"{number} line 0 of a long file" in prompts[-1]
+
+
+def test_the_context_of_a_call_shows_the_prompt_cut_as_it_was_sent(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    ask(server, tmp_path, "--cut", "review this", stdin=LARGE)
+    url = f"nplt://127.0.0.1:{server.port}"
+    done = run_nplt("context", "--call", "last", "--json", home=tmp_path, server=url)
+    account = orjson.loads(done.stdout)
+    (shown,) = [row for row in account["entries"] if row.get("role") == "user"]
+    assert shown["detail"] == "cut"
+    assert account["totals"]["exact"]
+    text = run_nplt("context", "--call", "last", home=tmp_path, server=url).stdout
+    assert "sent to offline/echo for entry " in text
 
 
 def test_a_prompt_stored_before_gets_its_receipt_again_from_a_smaller_model(

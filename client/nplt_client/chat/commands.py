@@ -426,9 +426,18 @@ async def _fork(chat: ChatDisplay, argument: str) -> None:
     await chat.show_text(f"this is a copy of {origin!r}, which stays as it is")
 
 
-@_command("[TEXT]", "what the model would be sent")
+@_command("[TEXT]", "what the model would be sent; --call last: what it was sent")
 async def _context(chat: ChatDisplay, argument: str) -> None:
-    account = await chat.session.client.context(text=argument or None)
+    first, _, which = argument.partition(" ")
+    if first != "--call":
+        account = await chat.session.client.context(text=argument or None)
+    else:
+        which = which.strip() or "last"
+        if which != "last" and not (which.isdecimal() and int(which)):
+            raise RequestRefused(
+                "/context --call takes the number of an answer, or last.", code="malformed"
+            )
+        account = await chat.session.client.context(call=0 if which == "last" else int(which))
     await chat.show_text(reports.context_text(account))
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import click
+from msgspec import convert
 from msgspec.structs import replace
 
 from nplt_client.background import (
@@ -216,9 +217,23 @@ _FACTS_MAX = 200
 """The newest facts of a conversation that are searched for what is hidden from models."""
 
 
+def _number_of_call(_: click.Context, option: click.Parameter, given: str | None) -> int | None:
+    if given is None or given == "last":
+        return None if given is None else 0
+    if not given.isdecimal() or not int(given):
+        raise click.BadParameter("give the number of an answer in nplt history, or last")
+    return int(given)
+
+
 @command("nplt context", 'nplt context "my notes" --text "and now?"', has_json=True)
 @last_by_default
 @click.option("--text", metavar="TEXT", help="as if this were the next prompt")
+@click.option(
+    "--call",
+    metavar="SEQ|last",
+    callback=_number_of_call,
+    help="what was sent for the answer with that number, or for the last one",
+)
 @click.option(
     "--model",
     metavar="MODEL",
@@ -232,19 +247,16 @@ _FACTS_MAX = 200
     help="show models the entry again that a provider refused",
 )
 def context(
-    wanted: str,
-    text: str | None,
-    model: str | None,
-    unhide: int | None,
-    as_json: bool,
-    server: str | None,
+    wanted: str, unhide: int | None, as_json: bool, server: str | None, **about: object
 ) -> None:
-    """Show what a model would be sent, entry by entry, and why."""
+    """Show what a model would be sent, or was sent, entry by entry, and why."""
+    if about["call"] is not None and (about["text"] is not None or about["model"] is not None):
+        raise click.UsageError("With --call, leave out --text and --model: the call has its own.")
     with _conversation(server, wanted) as (connection, found):
         if unhide is not None:
             update = messages.SessionUpdate(session_id=found.session_id, unhide=unhide)
             connection.request(update, messages.SessionRow)
-        request = messages.ContextRequest(session_id=found.session_id, text=text, model=model)
+        request = convert({**about, "session_id": found.session_id}, messages.ContextRequest)
         account = connection.request(request, messages.ContextAccount)
     _print(account, reports.context_text, as_json=as_json)
 

@@ -429,14 +429,21 @@ def context_text(account: messages.ContextAccount) -> str:
     header = ("ENTRY", "WHO", "DETAIL", "TOKENS", "WHY", "WHAT")
     rows = table(header, map(_context_row, account.entries), numbers=("TOKENS",))
     totals, left_out = account.totals, number_in(account.totals, "left_out")
+    called = account.model
+    if account.call is not None:
+        called = f"sent to {called} for entry {account.call}"
     words = [
-        account.model,
+        called,
         _share(number_in(totals, "tokens"), account.budget_tokens),
         f"tools {number_in(totals, 'tools'):,}",
         f"{left_out:,} left out" if left_out else "",
         f"epoch of entry {account.epoch}" if account.epoch else "no epoch yet",
         "trimmed for this model's window" if totals.get("trimmed") else "",
     ]
+    if totals.get("exact") is False:
+        words.append(
+            f"built again, not exact: {number_in(totals, 'sent_tokens'):,} tokens were counted then"
+        )
     if reason := account.begins_epoch:
         words.append(f"a new epoch would begin: {_EPOCH_REASONS.get(reason, reason)}")
     return f"{rows}\n{sanitize_line(' · '.join(filter(None, words)))}"

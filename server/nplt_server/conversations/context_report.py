@@ -17,6 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nplt_protocol.codec import to_object
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_protocol.messages import ContextAccount, UsageAccount
 from nplt_server.context.messages import (
@@ -28,9 +30,11 @@ from nplt_server.context.messages import (
     ShownLevel,
     SystemMessage,
     ToolResultsMessage,
+    file_ids_of,
 )
+from nplt_server.context.projection import Projection
 from nplt_server.context.selection import ContextView, PromptReference
-from nplt_server.context.steps import steps_of
+from nplt_server.context.steps import Measure, steps_of
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.errors import WindowTooSmall
 from nplt_server.usage import billed_series, occupancy_of
@@ -441,7 +445,7 @@ def _as_json(row: EntryReport) -> JsonObject:
     return out
 
 
-# The two reports
+# The reports
 
 
 async def context_report(
@@ -464,27 +468,97 @@ def _context_report(
     projection = context.expected_projection()
     epoch = projection.due_epoch(prompt_ref, call_budget, screen=context.state.screen)
     view = projection.context(prompt_ref, call_budget, epoch=epoch)
-    rows = report_entries(projection.history, view, prompt_ref)
-    shown = sum(row.level is not None for row in rows)
-    left_out = sum(row.through_seq - row.seq + 1 for row in rows if row.level is None and row.seq)
     given = ContextAccount(
         session_id=context.record.session_id,
         model=model,
         epoch=projection.history.epoch.seq if projection.history.epoch else 0,
         budget_tokens=call_budget.budget_tokens or 0,
         entries=(),
-        totals={
-            "tokens": view.tokens,
-            "tools": call_budget.tools_tokens,
-            "shown": shown,
-            "left_out": left_out,
-            "counter": context.services.counting.now.name,
-            "trimmed": view.is_trimmed,
-        },
+        totals={"counter": context.services.counting.now.name, "trimmed": view.is_trimmed},
         begins_epoch=epoch.reason if epoch is not None else None,
     )
+    rows = report_entries(projection.history, view, prompt_ref)
+    return _with_rows(given, rows, view, bytes_max)
+
+
+def _with_rows(
+    given: ContextAccount, rows: Sequence[EntryReport], view: ContextView, bytes_max: int
+) -> ContextAccount:
+    counts: JsonObject = {
+        "tokens": view.tokens,
+        "tools": view.call_budget.tools_tokens,
+        "shown": sum(row.level is not None for row in rows),
+        "left_out": sum(
+            row.through_seq - row.seq + 1 for row in rows if row.level is None and row.seq
+        ),
+    }
+    given = replace(given, totals=counts | given.totals)
     room = bytes_max - _written_size(to_object(given))
     return replace(given, entries=rows_within(rows, view, bytes_max=room))
+
+
+async def sent_context_report(
+    context: ContextManager, *, seq: int, bytes_max: int
+) -> ContextAccount:
+    """Reports the context of a call that was made: the one whose output is entry `seq`, or the last
+    one if `seq` is 0. It is built again from the entries of that time; `exact` in the totals says
+    whether it has as many tokens, and the tools, that the output notes."""
+    await context.ready()
+    record, services = context.record, context.services
+    entries: list[Entry] = []
+    output: ModelOutputEntry | None = None
+    async for batch in record.profile.store.entries(record.session_id, through=seq or None):
+        for entry in batch:
+            if isinstance(entry, ModelOutputEntry) and (entry.seq == seq or not seq):
+                output = entry
+        entries += batch
+    if output is None or output.sent is None or output.invocation is None:
+        what = f"entry {seq} is no answer of a model" if seq else "no model has answered here yet"
+        raise RequestError(
+            ErrorCode.NOT_FOUND, f"{what}, so there is no call to show", field="call"
+        )
+    turn_id, model, sent = output.turn_id, model_name(output.invocation), output.sent
+    seen = [entry for entry in entries if entry.seq <= (sent.head_seq or output.seq - 1)]
+    prompts = (entry for entry in seen if isinstance(entry, ModelInputEntry | ToolResultsEntry))
+    await context.attachments.read(each for prompt in prompts for each in file_ids_of(prompt))
+    measure = Measure(services.counting.now, attachments=context.attachments.contents)
+    of_turn = (entry for entry in seen if entry.turn_id == turn_id)
+    prompt = next((entry for entry in of_turn if isinstance(entry, ModelInputEntry)), None)
+    if prompt is not None:
+        prompt = await record.with_tools(prompt)
+    call_budget = context.call_budget(model, prompt=prompt)
+    has_its_tools = sent.tools_digest == call_budget.offer.digest
+    call_budget = replace(
+        call_budget,
+        # What was not trimmed then is not trimmed now, whatever the counter says.
+        budget_tokens=sent.budget_tokens if sent.trimmed else None,
+        tools_tokens=call_budget.tools_tokens if has_its_tools else 0,
+    )
+
+    def report() -> ContextAccount:
+        history = ConversationHistory(record.session_id, seen, turns_max=record.profile.turns_max)
+        projection = Projection(history, measure, policy=services.rules.policy)
+        try:
+            view = projection.context(turn_id, call_budget)
+        except WindowTooSmall:
+            view = projection.context(turn_id, replace(call_budget, budget_tokens=None))
+        given = ContextAccount(
+            session_id=record.session_id,
+            model=model,
+            epoch=history.epoch.seq if history.epoch else 0,
+            budget_tokens=sent.budget_tokens,
+            entries=(),
+            totals={
+                "counter": services.counting.now.name,
+                "trimmed": sent.trimmed,
+                "sent_tokens": sent.tokens,
+                "exact": has_its_tools and view.tokens == sent.tokens,
+            },
+            call=output.seq,
+        )
+        return _with_rows(given, report_entries(history, view, turn_id), view, bytes_max)
+
+    return await record.in_thread(report)
 
 
 def usage_of(context: ContextManager, model: str) -> UsageAccount:

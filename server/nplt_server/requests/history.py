@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, JsonObject, RequestError, messages
 from nplt_server.connections.session import Session
-from nplt_server.conversations.context_report import context_report
+from nplt_server.conversations.context_report import context_report, sent_context_report
 from nplt_server.dialects import BRACKET_BYTES_MAX, PendingReply
 from nplt_server.histories import FoundConversation
 from nplt_storage.active_entries import is_in
@@ -163,11 +163,19 @@ async def context(
     if request.model is not None:
         model = session.server.services.router.check(request.model)
     bytes_max = session.server.services.limits.message_bytes_max
-    pending.send(
-        await context_report(
+    if request.call is not None:
+        if request.text is not None or request.model is not None:
+            raise RequestError(
+                ErrorCode.MALFORMED,
+                "a call that was made has its own model and prompt; leave out text and model",
+                field="call",
+            )
+        report = sent_context_report(conversation.context, seq=request.call, bytes_max=bytes_max)
+    else:
+        report = context_report(
             conversation.context, model=model, text=request.text, bytes_max=bytes_max
         )
-    )
+    pending.send(await report)
 
 
 async def usage(session: Session, request: messages.Usage, pending: PendingReply) -> None:
