@@ -159,8 +159,6 @@ def _judge(
             expected[f"response.function_call_arguments.delta {place}"] = item.arguments
     if is_sabotaged:
         expected = {place: text[1:] for place, text in expected.items()}
-    if not stored.output:  # thoughts that were cut off before an answer began are not kept
-        received.texts.pop("response.reasoning_summary_text.delta 0", None)
     if received.texts != expected:
         received.complaints.append(
             f"{received.prompt}: received {received.texts!r}, stored {expected!r}"

@@ -171,8 +171,9 @@ class ResponseBuilder:
         call = call if isinstance(call, int) else 0
         self._model = model_of(entry) or self._model
         is_whole = entry.get("state") == "completed" and not entry.get("rejected")
-        yield from self._close_reasoning(call)
-        if (message := self._item(call, TEXT)) is not None:
+        message = self._item(call, TEXT)
+        yield from self._close_reasoning(call, "completed" if is_whole or message else "incomplete")
+        if message is not None:
             yield from self._close(message, "completed" if is_whole else "incomplete")
         thoughts, reasoning = self._item(call, REASONING), entry.get("reasoning")
         if thoughts is not None and reasoning:
@@ -251,10 +252,10 @@ class ResponseBuilder:
             empty = output_text("")
             yield self._of_item(item, "response.content_part.added", number, part=empty)
 
-    def _close_reasoning(self, call: int) -> Iterator[JsonObject]:
+    def _close_reasoning(self, call: int, status: str = "completed") -> Iterator[JsonObject]:
         item = self._item(call, REASONING)
         if item is not None and item.is_open:
-            yield from self._close(item, "completed")
+            yield from self._close(item, status)
 
     def _close(self, item: _Item, status: str) -> Iterator[JsonObject]:
         item.status = status

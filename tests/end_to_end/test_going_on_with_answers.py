@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import orjson
+import pytest
 from tests.client.nplt_process import run_nplt
 from tests.support.raw_client import (
     CLEAR_REQUEST,
@@ -15,7 +17,7 @@ from tests.support.raw_client import (
     Frame,
     RawClient,
 )
-from tests.support.scripted_vendor import chat, message, refusal, vendor
+from tests.support.scripted_vendor import Reply, chat, events, message, refusal, vendor
 from tests.support.server_thread import serving
 
 GO_ON = {"text": "", "continue": True}
@@ -84,9 +86,22 @@ def test_there_is_nothing_to_go_on_with_in_a_new_or_cleared_conversation(tmp_pat
         assert client.request(PROMPT, GO_ON).json["code"] == "conflict"
 
 
-def test_going_on_is_tried_again_after_a_failure(tmp_path: Path) -> None:
-    no = refusal(400, "no")  # sent again once, unchanged, before the turn fails
-    parts = (chat("The quick bro", "length"), no, no, chat("wn fox"))
+def only_thinking() -> Reply:
+    delta = {"role": "assistant", "reasoning_content": "hm"}
+    choices = ({"delta": delta}, {"delta": {}, "finish_reason": "length"})
+    chunks = [orjson.dumps({"choices": [{"index": 0, **choice}]}) for choice in choices]
+    return events(*(b"data: " + chunk for chunk in chunks), b"data: [DONE]")
+
+
+NO = refusal(400, "no")
+
+
+# A refused request is sent again once, unchanged, before the turn fails.
+@pytest.mark.parametrize("failures", [(NO, NO), (only_thinking(),)], ids=["refused", "thinking"])
+def test_going_on_is_tried_again_after_a_failure(
+    tmp_path: Path, failures: tuple[Reply, ...]
+) -> None:
+    parts = (chat("The quick bro", "length"), *failures, chat("wn fox"))
     with (
         vendor(*parts) as server,
         serving(tmp_path / "data", {"providers": [server.provider()]}) as port,

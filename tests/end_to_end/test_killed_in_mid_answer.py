@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.raw_client import (
     ATTACH,
+    CANCEL,
     HISTORY_REQUEST,
     PROMPT,
     TEXT_DELTA,
+    TURN_FINISHED,
     RawClient,
 )
 from tests.support.server_process import ServerProcess
 
+SLOW = {"id": "slow", "type": "offline", "words_per_second": 5}
+THOUGHTS = "!think " + "thought " * 600
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    server = ServerProcess(tmp_path / "data").start()
+    server = ServerProcess(
+        tmp_path / "data",
+        settings={"providers": [{"id": "offline", "type": "offline", "words_per_second": 0}, SLOW]},
+    ).start()
     yield server
     server.kill()
 
@@ -61,6 +70,51 @@ def test_after_a_kill_the_streamed_text_is_kept_as_an_interrupted_answer(
     # All that was shown is there; a piece may have been noted and not have arrived.
     assert content.startswith(shown)
     assert shown
+
+
+def begin_to_think(client: RawClient) -> tuple[dict[str, str], str]:
+    """The receipt of a prompt, and the reasoning that came first."""
+    client.hello()
+    receipt = client.request(PROMPT, {"text": THOUGHTS, "model": "slow/echo"}).json
+    return receipt, next(
+        each.json["text"] for each in client.events() if each.json.get("type") == "reasoning"
+    )
+
+
+def outputs(server: ServerProcess, session_id: str) -> list[dict[str, Any]]:
+    with RawClient(server.port) as client:
+        client.hello()
+        client.request(ATTACH, {"session_id": session_id})
+        page = client.request(HISTORY_REQUEST, {"session_id": session_id, "view": "entries"}).json
+        return [each for each in page["messages"] if each["kind"] != "model_input"]
+
+
+def test_reasoning_without_text_is_kept_after_a_kill(server: ServerProcess) -> None:
+    with RawClient(server.port) as client:
+        receipt, shown = begin_to_think(client)
+        server.kill()
+    server.start()
+    (output,) = outputs(server, receipt["session_id"])
+    assert (output["kind"], output["state"], output["content"]) == (
+        "model_output",
+        "interrupted",
+        "",
+    )
+    assert output["reasoning"].startswith(shown)
+
+
+def test_reasoning_without_text_is_kept_when_its_turn_is_cancelled(server: ServerProcess) -> None:
+    with RawClient(server.port) as client:
+        receipt, shown = begin_to_think(client)
+        client.request(CANCEL, {"turn_id": receipt["turn_id"]})
+        assert client.event(TURN_FINISHED).json["state"] == "interrupted"
+    (output,) = outputs(server, receipt["session_id"])
+    assert (output["kind"], output["state"]) == ("model_output", "interrupted")
+    assert output["reasoning"].startswith(shown)
+    with RawClient(server.port) as client:
+        client.hello()
+        client.request(ATTACH, {"session_id": receipt["session_id"]})
+        assert client.ask("and now?") == "and now?"
 
 
 def test_after_a_kill_in_mid_answer_the_conversation_continues(server: ServerProcess) -> None:

@@ -28,14 +28,14 @@ def client_of(server: ServerProcess) -> OpenAI:
     return OpenAI(base_url=f"{server.http_url}v1", api_key="any", max_retries=0, timeout=60)
 
 
-def begin(server: ServerProcess) -> tuple[list[Any], str]:
-    """The first events of a stream that is then cut, up to the first piece of text."""
+def begin(server: ServerProcess, prompt: str = TEXT) -> tuple[list[Any], str]:
+    """The first events of a stream that is then cut, up to the first piece of text or reasoning."""
     events: list[Any] = []
     with client_of(server) as client:
-        stream = client.responses.create(model="slow/echo", input=TEXT, stream=True)
+        stream = client.responses.create(model="slow/echo", input=prompt, stream=True)
         for event in stream:
             events.append(event)
-            if event.type == "response.output_text.delta":
+            if event.type.endswith("text.delta"):
                 break
         stream.close()
     return events, events[0].response.id
@@ -76,4 +76,17 @@ def test_a_response_is_resumed_at_another_server_after_its_owner_was_killed(
     shown = text_of(events)
     assert events[-1].type == "response.incomplete"
     assert events[-1].response.output_text == shown
+    assert TEXT.startswith(shown)
+
+
+def test_reasoning_is_resumed_at_another_server_after_its_owner_was_killed(
+    cluster: Cluster,
+) -> None:
+    owner, other = cluster.start("one"), cluster.start("two")
+    begun, response_id = begin(owner, f"!think {TEXT}")
+    owner.kill()
+    events = resume(other, response_id, begun)
+    shown = "".join(each.delta for each in events if each.type.endswith("_text.delta"))
+    (item,) = events[-1].response.output
+    assert (item.type, item.status, item.summary[0].text) == ("reasoning", "incomplete", shown)
     assert TEXT.startswith(shown)

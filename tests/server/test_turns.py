@@ -100,12 +100,12 @@ async def buggy(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
     [
         (nothing, ""),
         (cut, "half an ans"),
-        (failing, ""),
+        (failing, "hm"),
         (failing_midway, "half an ans"),
         (buggy, "half an ans"),
     ],
 )
-async def test_a_failure_ends_the_turn_once_and_keeps_the_partial_text(
+async def test_a_failure_ends_the_turn_once_and_keeps_what_was_shown(
     model: Model, kept: str
 ) -> None:
     async with staged(model) as stage:
@@ -116,7 +116,7 @@ async def test_a_failure_ends_the_turn_once_and_keeps_the_partial_text(
         end = stage.conversation.history.entries[-1]
         if kept:
             assert isinstance(end, ModelOutputEntry)
-            assert (end.content, end.state) == (kept, "failed")
+            assert (end.reasoning + end.content, end.state) == (kept, "failed")
         else:
             assert isinstance(end, FaultEntry)
         again = await stage.play("and now?")

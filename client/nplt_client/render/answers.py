@@ -85,7 +85,9 @@ def joined(messages: Iterable[JsonObject]) -> Iterator[JsonObject]:
         if held is not None and role == "user" and continued and continued == held_seq:
             goes_on = message.get("turn_id")
         elif held is not None and is_rest:
-            held, held_seq, goes_on = _together(held, message), message.get("seq"), None
+            held, goes_on = _together(held, message), None
+            if message.get("content"):  # else it was reasoning alone, and the first part goes on
+                held_seq = message.get("seq")
         else:
             if held is not None:
                 yield held

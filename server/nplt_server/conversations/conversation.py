@@ -667,6 +667,8 @@ class Conversation:
                     break
                 case ModelInputEntry(continues=int()):
                     pass  # it was asked before, and failed before any text
+                case ModelOutputEntry() if entry.state != "completed":
+                    pass  # that was reasoning alone
                 case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry() | ClearEntry():
                     break
                 case _:

@@ -5,7 +5,7 @@ The record shows how far each turn came:
     the record holds                             the prompt
     -------------------------------------------  -------------------------------------------
     nothing of its turn, and it only waited      is run
-    an approval that is still open, and no text  keeps waiting for the approval
+    an open approval, and no output after it     keeps waiting for the approval
     anything else                                ends as interrupted, and is not run again
 
 A server that shuts down normally leaves a note that all prompts were only waiting. Without the
@@ -63,11 +63,11 @@ def unfinished_prompts(
     for place, prompt in enumerate(unfinished):
         turn_id = prompt.turn_id or ""
         is_running = history.turn_state(turn_id) == "running"
-        has_text = partial is not None and partial.turn_id == turn_id and bool(partial.text)
-        if not (is_running or has_text or (place == 0 and not only_waited)):
+        has_output = partial is not None and partial.turn_id == turn_id
+        if not (is_running or has_output or (place == 0 and not only_waited)):
             yield UnfinishedPrompt(prompt=prompt)
             continue
-        step = None if has_text else _interrupted_step(history, turn_id, tools, now)
+        step = None if has_output else _interrupted_step(history, turn_id, tools, now)
         yield UnfinishedPrompt(prompt=prompt, step=step, is_interrupted=step is None)
 
 
@@ -76,13 +76,13 @@ def interruption(turn_id: str) -> FaultEntry:
 
 
 async def end_turn(record: ConversationRecord, tools: ToolExecutor, fault: FaultEntry) -> None:
-    """Ends a turn that can't end by itself: with the text that a stopped server had sent, or else
-    with results for its open tool calls and the fault."""
+    """Ends a turn that can't end by itself: with the text or reasoning that a stopped server had
+    sent, or else with results for its open tool calls and the fault."""
     history, turn_id, why = record.history, fault.turn_id or "", fault.content
     if history.end_of_turn(turn_id) is not None:
         return
     partial = record.partial_answer
-    if partial is not None and partial.turn_id == turn_id and partial.text:
+    if partial is not None and partial.turn_id == turn_id:
         await record.append(
             ModelOutputEntry(
                 turn_id=turn_id,

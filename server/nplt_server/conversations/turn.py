@@ -566,14 +566,16 @@ class TurnRun:
         cause: Exception | None = None,
     ) -> TurnFinished:
         """Ends the turn without a complete answer: writes a result for every open tool call,
-        then the partial answer or a fault."""
+        then what was sent of the answer or its reasoning, or else a fault."""
         code, reason = str(error["code"]), str(error["message"])
         with anyio.CancelScope(shield=True):
             await self._wait_until_sent()
         await self._write_results(why_skipped=reason, execute_error=reason)
         made = None if self.caller is None else self.caller.forget()
         entry: Entry
-        if made is not None and made.output.text:
+        is_of_request = isinstance(cause, ProviderRefused) and cause.is_about_content
+        has_thought = made is not None and bool(made.output.reasoning) and not is_of_request
+        if made is not None and (made.output.text or has_thought):
             cut = replace(
                 made.cut_entry(self.turn_id, self.call),
                 state=state,
@@ -591,7 +593,7 @@ class TurnRun:
                 state=state,
                 invocation=None if made is None or usage is None else made.invocation,
                 usage=usage,
-                of_request=isinstance(cause, ProviderRefused) and cause.is_about_content,
+                of_request=is_of_request,
                 vendor=vendor if isinstance(vendor, dict) else None,
             )
             entry = await self.until_stored(lambda: self.record.append(fault))
