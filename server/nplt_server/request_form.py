@@ -15,6 +15,9 @@ from msgspec import Struct, structs
 TokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 CallIds: TypeAlias = Literal["9 alphanumeric"]
 """The ids of tool calls that a server takes, if not any of up to 40 letters, digits, `-`, `_`."""
+Prefill: TypeAlias = Literal["prefix", "repeated prefix"]
+"""An answer to go on with may be the last message, with `"prefix": true`. With the second, the
+server begins its answer with that message once more."""
 
 
 class RequestForm(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -29,6 +32,15 @@ class RequestForm(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The content of a message is a string, never a list of parts: pictures are only named."""
     without_system_role: bool = False
     """The instruction is sent at the beginning of the first prompt."""
+    two_roles: bool = False
+    """There are only prompts and answers, in turn: the instruction is sent at the beginning of the
+    first prompt, and earlier calls and their results are written as text."""
+    bridges_results: bool = False
+    """Where a prompt follows the results of tools, a short answer is sent between them."""
+    prefill: Prefill | None = None
+    """How the chat API is sent an answer to go on with; `None`: the model is asked in words."""
+    without_prefill: bool = False
+    """An answer to go on with is never the last message."""
     call_ids: CallIds | None = None
     tokens_field: TokensField | None = None
     """The field of the chat API that limits the answer; `None` for `max_completion_tokens`."""
@@ -58,7 +70,12 @@ class RequestForm(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def writes_calls_as_text(self) -> bool:
         """Whether earlier calls are written as text."""
-        return self.without_tools or self.calls_as_text
+        return self.without_tools or self.calls_as_text or self.two_roles
+
+    @property
+    def puts_instruction_first(self) -> bool:
+        """Whether the instruction is part of the first prompt."""
+        return self.without_system_role or self.two_roles
 
     def in_words(self) -> str:
         """Names all that is different, for people."""
@@ -86,6 +103,9 @@ _WORDS: Final = {
     "without_images": "no pictures",
     "plain_content": "content as text",
     "without_system_role": "no system role",
+    "two_roles": "prompts and answers only",
+    "bridges_results": "an answer after results",
+    "without_prefill": "no beginnings of answers",
     "without_schema": "no schemas",
 }
 

@@ -143,6 +143,67 @@ def test_claude_before_4_6_is_sent_the_beginning_of_its_answer_and_later_ones_ar
             assert [one["role"] for one in sent] == roles, model
 
 
+@pytest.mark.parametrize(
+    ("kind", "path", "rest"),
+    [
+        # github.com/vercel/ai/pull/3256, of Mistral: "automatically remove duplicated content"
+        ("mistral", "/v1", "The quick brown fox"),
+        ("mistral", "/v1", "wn fox"),
+        # api-docs.deepseek.com/guides/chat_prefix_completion
+        ("deepseek", "/beta", "wn fox"),
+    ],
+)
+def test_a_vendor_that_documents_prefixes_is_sent_the_beginning_of_its_answer(
+    tmp_path: Path, kind: str, path: str, rest: str
+) -> None:
+    with vendor(chat("The quick bro", "length"), chat(rest)) as server:
+        base_url = server.url.removesuffix("/v1") + path
+        box = server.provider(type=kind, base_url=base_url)
+        with serving(tmp_path / "data", {"providers": [box]}) as port, RawClient(port) as client:
+            client.hello()
+            for prompt in ({"text": "Say it."}, GO_ON):
+                client.request(PROMPT, prompt)
+                assert until_finished(client)[-1].json["state"] == "completed"
+            stored = client.request(HISTORY_REQUEST, {}).json["messages"][-1]["content"]
+    last = server.requests[1]["messages"][-1]
+    assert (last["role"], last["content"], last["prefix"]) == ("assistant", "The quick bro", True)
+    assert stored == "wn fox"
+
+
+@pytest.mark.parametrize("more", [{"type": "deepseek"}, {"type": "openai"}])
+def test_a_model_is_asked_to_go_on_where_no_prefix_is_documented(
+    tmp_path: Path, more: dict[str, str]
+) -> None:
+    with (
+        vendor(chat("The quick bro", "length"), chat("wn fox")) as server,
+        serving(tmp_path / "data", {"providers": [server.provider(**more)]}) as port,
+        RawClient(port) as client,
+    ):
+        client.hello()
+        for prompt in ({"text": "Say it."}, GO_ON):
+            client.request(PROMPT, prompt)
+            until_finished(client)
+    assert [one["role"] for one in server.requests[1]["messages"]][-2:] == ["assistant", "user"]
+    assert "prefix" not in str(server.requests[1])
+
+
+def test_a_model_that_refuses_prefixes_is_asked_to_go_on(tmp_path: Path) -> None:
+    # github.com/vybestack/llxprt-code/pull/3695
+    no = "This model does not support assistant message prefill. The conversation must end with a "
+    replies = (chat("The quick bro", "length"), refusal(400, no + "user message."), chat("wn fox"))
+    with (
+        vendor(*replies) as server,
+        serving(tmp_path / "data", {"providers": [server.provider(type="mistral")]}) as port,
+        RawClient(port) as client,
+    ):
+        client.hello()
+        for prompt in ({"text": "Say it."}, GO_ON):
+            client.request(PROMPT, prompt)
+            assert until_finished(client)[-1].json["state"] == "completed"
+    sent = [request["messages"][-1]["role"] for request in server.requests]
+    assert sent == ["user", "assistant", "user"]
+
+
 def test_an_answer_that_ends_with_white_space_is_no_prefill(tmp_path: Path) -> None:
     # github.com/anthropics/anthropic-sdk-python/issues/461: "final assistant content cannot end
     # with trailing whitespace"

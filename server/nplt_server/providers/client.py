@@ -516,7 +516,8 @@ def _continued(
 ) -> CompiledContext | None:
     """The context with the answer to go on with as its last step, if that is documented for
     the model and the answer is plain text. Anthropic refuses one that ends with white space."""
-    if not request.continues or not api.may_prefill(request.invocation.model):
+    may_prefill = not api.form.without_prefill and api.may_prefill(request.invocation.model)
+    if not (request.continues and may_prefill):
         return None
     last = request.context[-1]
     if not isinstance(last, ModelInputMessage) or len(compiled.steps) < _STEPS_CONTINUED_MIN:

@@ -128,8 +128,11 @@ def form_of(provider: VendorSettings) -> RequestForm:
     if not isinstance(provider, OpenAISettings):
         return RequestForm()
     preset = vendor_named(provider.type)
+    takes_prefill = (provider.base_url or "").endswith(preset.get("prefill_path", ""))
     return RequestForm(
         call_ids=preset.get("call_ids"),
+        bridges_results=preset.get("bridges_results", False),
+        prefill=preset.get("prefill") if takes_prefill else None,
         without=tuple(sorted(preset.get("without", ()))),
         tokens_field=provider.tokens_field,
         returns_reasoning=provider.returns_reasoning,

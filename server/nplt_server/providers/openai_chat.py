@@ -77,9 +77,15 @@ _STOP_REASONS = {
 class ChatParser(AnswerParser):
     """`is_thinking` stays false: a model that thinks says so here, or nothing."""
 
-    def __init__(self, own_names: Mapping[str, str], *, marks_reasoning: bool = False) -> None:
+    def __init__(
+        self, own_names: Mapping[str, str], *, marks_reasoning: bool = False, repeats: str = ""
+    ) -> None:
+        """`repeats`: the text that the answer begins with because it was sent; it is left out."""
         super().__init__(own_names)
         self._marks_reasoning = marks_reasoning
+        self._repeats = repeats
+        self._held = ""
+        """What came of a repeated text that is not complete yet."""
         self._numbers: dict[int | None, int] = {}
         """The number of each call, by the index that the server gave last."""
         self._call_ids: list[JsonValue] = []
@@ -104,7 +110,7 @@ class ChatParser(AnswerParser):
                 self._reasoning_field = field
                 yield ReasoningPiece(text=thought)
                 break  # some servers send both, the same twice
-        if text := text_of(delta.get("content")):
+        if text := self._without_repeated(text_of(delta.get("content"))):
             yield TextPiece(text=text)
         if "refusal" in delta and (refusal := text_of(delta["refusal"])):
             self._refused = True
@@ -115,6 +121,16 @@ class ChatParser(AnswerParser):
         self._reason = text_of(choice.get("finish_reason")) or self._reason
         if isinstance(usage := event.get("usage"), dict):
             yield usage_of(usage, sent="prompt", output="completion")
+
+    def _without_repeated(self, text: str) -> str:
+        if not self._repeats:
+            return text
+        text, self._held = self._held + text, ""
+        if self._repeats.startswith(text) and text != self._repeats:
+            self._held = text
+            return ""
+        text, self._repeats = text.removeprefix(self._repeats), ""
+        return text
 
     def _read_whole(self, answer: Any) -> Iterator[ModelOutputDelta]:
         choice = answer["choices"][0]
@@ -151,6 +167,8 @@ class ChatParser(AnswerParser):
         elif reason == "end" and self._call_ids:
             reason = "tool_calls"
         ending: list[ModelOutputDelta] = [Stopped(reason=reason)]
+        if self._held:  # it was no repetition
+            ending.insert(0, TextPiece(text=self._held))
         if self._marks_reasoning and self._reasoning_field:
             ending.insert(0, OpaquePiece(data={_REASONING_FIELD: self._reasoning_field}))
         if any(_is_kept(call_id) for call_id in self._call_ids):
@@ -167,6 +185,7 @@ class ChatParser(AnswerParser):
 _SIGNS_CALLS = re.compile(r"(?:models/)?gemini")
 _NOT_SIGNED: JsonObject = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 """The documented signature for a call that another model made."""
+_BRIDGE: JsonObject = {"role": "assistant", "content": "I have read the results."}
 _ANY_ID = re.compile(r"[!-~]{1,64}")
 _NINE = re.compile(r"[a-zA-Z0-9]{9}")
 
@@ -183,7 +202,13 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
 
     def parser(self, rendered: RenderedRequest) -> ChatParser:
         returns = self._returns_reasoning(rendered.fields["model"])
-        return ChatParser(rendered.own_names, marks_reasoning=returns)
+        return ChatParser(rendered.own_names, marks_reasoning=returns, repeats=rendered.repeats)
+
+    def may_prefill(self, model: str) -> bool:
+        return self.form.prefill is not None
+
+    def takes_prefill(self, rendered: RenderedRequest) -> bool:
+        return "response_format" not in rendered.fields
 
     def _returns_reasoning(self, model: str) -> bool:
         """DeepSeek wants to see its reasoning again, OpenAI refuses a field it doesn't know."""
@@ -201,12 +226,18 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
     ) -> RenderedRequest:
         model, form = request.invocation.model, self.form
         rendering = rendering or Rendering()
-        instruction = "" if form.without_system_role else compiled.system
-        prefix = f"{compiled.system}\n\n" if form.without_system_role and compiled.system else ""
-        first = compiled.steps[0]
+        instruction = "" if form.puts_instruction_first else compiled.system
+        is_prefixed = form.puts_instruction_first and compiled.system
+        prefix = f"{compiled.system}\n\n" if is_prefixed else ""
+        first, last = compiled.steps[0], compiled.steps[-1]
 
         def render(step: CompiledStep) -> RenderedStep:
-            return self._step(step, model, rendering.call_ids, prefix if step is first else "")
+            if isinstance(step, UserStep):
+                return self._user_step(step, rendering.call_ids, prefix if step is first else "")
+            answer = self._answer(step, model, rendering.call_ids)
+            if step is last:
+                answer["prefix"] = True
+            return RenderedStep(messages=(as_json(answer),), seqs=(step.seqs,))
 
         steps = rendering.extend(
             compiled.steps,
@@ -237,6 +268,7 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
         }
         fields = without_fields(body | without_nulls(options), form.without)
         return RenderedRequest(
+            repeats=self._repeated(last),
             fields=fields,
             messages=messages,
             steps=steps,
@@ -244,15 +276,18 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
             own_names=names,
         )
 
-    def _step(
-        self, step: CompiledStep, model: str, ids: Mapping[str, str], prefix: str
-    ) -> RenderedStep:
-        if isinstance(step, UserStep):
-            messages = self._user_messages(step, ids, prefix=prefix)
-            return RenderedStep(
-                messages=tuple(map(as_json, messages)), seqs=tuple(seqs_of_user_step(step))
-            )
-        return RenderedStep(messages=(as_json(self._answer(step, model, ids)),), seqs=(step.seqs,))
+    def _repeated(self, last: CompiledStep) -> str:
+        """The beginning of the answer that the server will send once more."""
+        if isinstance(last, UserStep) or self.form.prefill != "repeated prefix":
+            return ""
+        return last.text
+
+    def _user_step(self, step: UserStep, ids: Mapping[str, str], prefix: str) -> RenderedStep:
+        messages, seqs = self._user_messages(step, ids, prefix=prefix), seqs_of_user_step(step)
+        if self.form.bridges_results and step.results and step.texts:
+            messages.insert(-1, _BRIDGE)
+            seqs.insert(-1, ())
+        return RenderedStep(messages=tuple(map(as_json, messages)), seqs=tuple(seqs))
 
     def _answer(self, step: AssistantStep, model: str, ids: Mapping[str, str]) -> JsonObject:
         # An answer of nothing but calls has no content; as a string that is an empty one.

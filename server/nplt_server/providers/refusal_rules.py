@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct
@@ -48,6 +49,21 @@ def _has_other_content(body: Body) -> bool:
 
 def _has_system_role(body: Body) -> bool:
     return any(message.get("role") == "system" for message in _messages(body))
+
+
+def _has_other_roles(body: Body) -> bool:
+    """Whether there are messages that are neither a prompt nor an answer in words."""
+    return _has_calls(body) or _has_system_role(body)
+
+
+def _has_prompt_after_results(body: Body) -> bool:
+    roles = [message.get("role") for message in _messages(body)]
+    return ("tool", "user") in pairwise(roles)
+
+
+def _ends_with_answer(body: Body) -> bool:
+    messages = _messages(body)
+    return bool(messages) and messages[-1].get("role") == "assistant"
 
 
 def _has_calls(body: Body) -> bool:
@@ -179,6 +195,52 @@ FORM_RULES: Final[tuple[FormRule, ...]] = (
             (
                 "https://github.com/stanfordnlp/dspy/issues/1627",
                 "System role not supported",
+            ),
+        ),
+    ),
+    FormRule(
+        words=re.compile(r"(?i)roles must alternate"),
+        applies=_has_other_roles,
+        change=RequestForm(two_roles=True),
+        sources=(
+            (
+                "https://github.com/weaviate/Verba/issues/150",
+                "Conversation roles must alternate user/assistant/user/assistant/...",
+            ),
+            (
+                "https://github.com/charmbracelet/crush/issues/279",
+                "After the optional system message, conversation roles must alternate user and "
+                "assistant roles",
+            ),
+        ),
+    ),
+    FormRule(
+        words=re.compile(r"(?i)unexpected role .user. after role .tool."),
+        applies=_has_prompt_after_results,
+        change=RequestForm(bridges_results=True),
+        sources=(
+            (
+                "https://github.com/zed-industries/zed/issues/37021",
+                "Unexpected role 'user' after role 'tool'",
+            ),
+        ),
+    ),
+    FormRule(
+        words=re.compile(
+            r"(?i)prefill|expected last role user or tool|must end with a user message"
+        ),
+        applies=_ends_with_answer,
+        change=RequestForm(without_prefill=True),
+        sources=(
+            (
+                "https://github.com/vybestack/llxprt-code/pull/3695",
+                "This model does not support assistant message prefill. The conversation must end "
+                "with a user message.",
+            ),
+            (
+                "https://github.com/langchain-ai/langchain/pull/28846",
+                "Expected last role User or Tool (or Assistant with prefix True) for serving but "
+                "got assistant",
             ),
         ),
     ),

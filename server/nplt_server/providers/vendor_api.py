@@ -68,6 +68,8 @@ class RenderedRequest(Struct, frozen=True, kw_only=True):
     own_names: Mapping[str, str] = field(default_factory=dict)
     """Our names of tools, by the names that are sent."""
     betas: tuple[str, ...] = ()
+    repeats: str = ""
+    """A text with which the answer begins because the server sends it back."""
 
     @property
     def kind(self) -> tuple[str, tuple[str, ...]]:
