@@ -126,6 +126,7 @@ class MemoryRecord:
         stored.entries = [without_words_of(erased, tombstone, entry) for entry in stored.entries]
         for blob_id in blobs_named_by([erased]) - blobs_named_by(stored.entries):
             stored.blobs.pop(blob_id, None)
+        stored.origin = replace(stored.origin, extra={})
         start = StoredConversation.new(self.session_id, stored.origin).row
         start = replace(start, last_accessed=stored.row.last_accessed)
         stored.row = fold_all(start, stored.entries)

@@ -444,7 +444,7 @@ _MARKS_AROUND: Final = re.compile(
 def name_from(prompt: str) -> str:
     """Names a conversation by the first line of its first prompt, without Markdown."""
     lines = prompt[:_LOOKED_AT_MAX].splitlines()
-    plain = (_single_line(_without_marks(line)) for line in lines)
+    plain = (single_line(_without_marks(line)) for line in lines)
     line = next(filter(None, plain), "")
     if len(line) <= NAME_CHARACTERS_MAX:
         return line or NEW_NAME
@@ -462,13 +462,13 @@ def _without_marks(line: str) -> str:
 
 def preview_of(content: str) -> str:
     # The first few words are enough, unless there are many blanks among them.
-    line = _single_line(content[: 2 * PREVIEW_CHARACTERS_MAX])
+    line = single_line(content[: 2 * PREVIEW_CHARACTERS_MAX])
     if len(line) <= PREVIEW_CHARACTERS_MAX and len(content) > 2 * PREVIEW_CHARACTERS_MAX:
-        line = _single_line(content[:_LOOKED_AT_MAX])
+        line = single_line(content[:_LOOKED_AT_MAX])
     return line[:PREVIEW_CHARACTERS_MAX]
 
 
-def _single_line(text: str) -> str:
+def single_line(text: str) -> str:
     line = " ".join(text.split())
     return line if line.isprintable() else _BLANKS.sub(" ", line).strip()
 

@@ -51,6 +51,18 @@ async def test_an_export_can_be_imported(server: str, conversation_id: str, tmp_
         assert [each["content"] for each in after] == [each["content"] for each in before]
 
 
+async def test_an_import_keeps_the_name_that_was_exported(server: str, tmp_path: Path) -> None:
+    async with nplt_client.connect(server) as client:
+        await client.new("Pears & quinces")
+        await client.ask_text("what grows here?")
+        old_id = client.session_id
+    file = tmp_path / "pears.json"
+    run_nplt("export", old_id, "--format", "json", "-o", str(file), home=tmp_path, server=server)
+    new_id = run_nplt("import", str(file), home=tmp_path, server=server).stdout.strip()
+    shown = run_nplt("history", new_id, home=tmp_path, server=server).stdout
+    assert shown.startswith("Pears & quinces · ")
+
+
 async def test_an_export_is_markdown_or_json_lines(
     server: str, conversation_id: str, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from tests.support.raw_client import (
     FILE_GET,
     FILE_METADATA,
     HISTORY_REQUEST,
+    IMPORT,
     PROMPT,
     REDACT,
     ROLLBACK,
@@ -109,6 +110,22 @@ def test_a_secret_in_a_name_or_an_attachment_is_redacted(
     assert places_on_disk(server, key) == []
     assert client.request(FILE_GET, {"file_id": file_id}).json["code"] == "not_found"
     assert key not in everything_sent(connect(), here)
+
+
+def test_a_secret_in_the_other_fields_of_an_imported_document_is_redacted_with_its_entry(
+    connect: Connect, server: ServerProcess
+) -> None:
+    client, key = connect(), secret()
+    client.hello()
+    message = {"role": "user", "content": f"my key is {key}"}
+    document = {"messages": [message], "name": f"talk of {key}", "topic": {"about": key}}
+    imported = client.request(IMPORT, {"document": document}).json["session_id"]
+    client.request(SESSION_SWITCH, {"session_id": imported})
+    redacted = client.request(REDACT, {"seq": 1}).json
+    assert [copy["kind"] for copy in redacted["copies"]] == ["renamed"]
+    client.request(REDACT, {"seq": redacted["copies"][0]["seq"]})
+    assert places_on_disk(server, key) == []
+    assert key not in everything_sent(connect(), imported)
 
 
 def test_a_secret_in_the_notebook_is_redacted_from_every_live_screen(

@@ -477,6 +477,7 @@ def hands_out_blobs_of_others(patch: pytest.MonkeyPatch) -> None:
     "redacted_words_are_nowhere",
     "a_tombstone_stands_where_the_entry_was",
     "a_redacted_result_takes_its_blob_along",
+    "redaction_removes_what_another_program_stored",
 )
 def only_says_that_it_redacted(patch: pytest.MonkeyPatch) -> None:
     async def pretend(self: MemoryRecord, seq: int, *, at: datetime) -> Entry:

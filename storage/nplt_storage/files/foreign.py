@@ -8,9 +8,9 @@ its own, or one of ours that it reformatted.
 Bytes in, header and entries out. Memory holds one message, however many there are.
 
 Times without a zone are UTC; one that can't be read, or is the first instant there is,
-becomes the one before it. A turn is a user's message and the answers up to the next one; a
-turn without a final answer is ended, so that no old prompt runs again. The caller keeps the
-original file.
+becomes the one before it. A `name` becomes the conversation's. A turn is a user's message and
+the answers up to the next one; a turn without a final answer is ended, so that no old prompt
+runs again. The caller keeps the original file.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from nplt_storage.entries import (
     FaultEntry,
     ModelInputEntry,
     ModelOutputEntry,
+    RenamedEntry,
     SystemInstructionEntry,
     ToolCallRequest,
     ToolCallResult,
@@ -38,6 +39,7 @@ from nplt_storage.files.format import Header, decode_header
 from nplt_storage.files.json_document import WINDOW_BYTES, JsonDocument, NotForeign
 from nplt_storage.files.reformatted import ReformattedDocument, as_it_was_written, reformatted_in
 from nplt_storage.ids import is_session_id
+from nplt_storage.rows import name_from, single_line
 
 _KEYS: Final = frozenset(["role", "content", "timestamp", "tool_calls", "metadata"])
 _KEPT_LETTERS_MAX: Final = 16 * 1024
@@ -90,6 +92,7 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+_NAME_CHARACTERS_MAX = 200
 _DOCUMENT_KEYS = frozenset(["session_id", "messages", "created_at", "updated_at"])
 _STATUSES: dict[str, ToolExecutionStatus] = {
     "success": "success",
@@ -108,6 +111,7 @@ class ForeignConversation:
     def __init__(self, document: JsonDocument, session_id: str) -> None:
         self._document = document
         self._reformatted: ReformattedDocument | None = None
+        self._name = ""
         members = document.members
         if members is None or not document.has_messages:
             raise NotForeign("it holds no list of messages")
@@ -130,6 +134,9 @@ class ForeignConversation:
             _time(members.get("created_at")) or _time(first) or datetime.fromtimestamp(0, UTC)
         )
         extra = {name: value for name, value in members.items() if name not in _DOCUMENT_KEYS}
+        if isinstance(name := extra.get("name"), str):
+            self._name = single_line(name)[:_NAME_CHARACTERS_MAX]
+            del extra["name"]
         own_id = members.get("session_id")
         if own_id is not None and not is_session_id(named_id(members) or ""):
             extra["imported_session_id"] = own_id
@@ -140,7 +147,7 @@ class ForeignConversation:
         if self._reformatted is not None:
             return map(decode_verified, self._reformatted.lines)
         messages = map(regular, self._document.messages())
-        return _Importer(new_id, self.header.created_at).take_in(messages)
+        return _Importer(new_id, self.header.created_at).take_in(messages, self._name)
 
 
 def read_foreign(
@@ -168,13 +175,17 @@ class _Importer:
         """Entries that have been made and not yet returned."""
         self._turn_id: str | None = None
         self._call = 0
+        self._derived_name = ""
+        """What lists call the conversation if nobody has renamed it."""
 
-    def take_in(self, messages: Iterable[dict[str, Any]]) -> Iterator[Entry]:
+    def take_in(self, messages: Iterable[dict[str, Any]], name: str) -> Iterator[Entry]:
         for message in messages:
             self._take(message)
             yield from self._added
             self._added.clear()
         self._end_turn()
+        if name and name != self._derived_name:
+            self._add(RenamedEntry, {}, name=name)
         yield from self._added
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -183,6 +194,7 @@ class _Importer:
             case "user":
                 self._end_turn()
                 self._turn_id, self._call = self._new_id(), 0
+                self._derived_name = self._derived_name or name_from(message["content"])
                 self._add(ModelInputEntry, message, content=message["content"])
             case "assistant":
                 self._take_answer(message)
@@ -217,7 +229,7 @@ class _Importer:
             self._turn_id = None
 
     def _add(self, kind: Callable[..., Entry], message: dict[str, Any], **fields: Any) -> None:
-        has_turn = kind not in (SystemInstructionEntry, DebugEntry)
+        has_turn = kind not in (SystemInstructionEntry, DebugEntry, RenamedEntry)
         self._seq += 1
         entry = kind(
             seq=self._seq,

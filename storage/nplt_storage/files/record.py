@@ -37,7 +37,7 @@ from nplt_storage.files.conversation_file import (
     remove_blobs_except,
 )
 from nplt_storage.files.directory import OpenDirectory, void_stamp
-from nplt_storage.files.format import Header, blobs_of, copies, live_of, read_header
+from nplt_storage.files.format import Header, blobs_of, copies, encode_header, live_of, read_header
 from nplt_storage.files.live_journal import LiveJournal
 from nplt_storage.ids import is_file_id
 from nplt_storage.index.updates import FileStamp
@@ -255,7 +255,8 @@ class Redaction(Struct, frozen=True, kw_only=True):
 
 def redact_entry(disk: Disk, file: JsonFile, seq: int, *, at: datetime) -> Redaction:
     """Writes a new file with a tombstone in place of the entry and every other line unchanged
-    (except a rollback that repeats the erased words), and replaces the old file in one step.
+    (except a rollback that repeats the erased words, and the header's fields of another program),
+    and replaces the old file in one step.
     `remove_traces` removes further copies of the words; after a crash in between, calling this
     again completes that. Blocks; the caller prevents appends meanwhile."""
     with (
@@ -270,7 +271,9 @@ def redact_entry(disk: Disk, file: JsonFile, seq: int, *, at: datetime) -> Redac
         header, _ = read_header(read, tail.first)
         row = new_row(file.session_id, user=header.user, created_at=header.created_at)
         blobs_named: set[str] = set()
-        new = NewFile(disk, file.path, read(0, tail.first), created_at=header.created_at)
+        # What another program stored about the conversation may repeat the words.
+        first = encode_header(replace(header, extra={})) if header.extra else read(0, tail.first)
+        new = NewFile(disk, file.path, first, created_at=header.created_at)
         try:
             for line in tail.entries(read).lines():
                 entry = decode_verified(line.data)

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from nplt_storage.changes import Change, change_by
-from nplt_storage.codec import encode_line
+from nplt_storage.codec import encode_line, time_as_text
 from nplt_storage.durations import Commits
 from nplt_storage.entries import BlobReference, CheckpointEntry, Entry, RollbackEntry, ends_turn
 from nplt_storage.errors import (
@@ -63,7 +63,7 @@ from nplt_storage.rows import (
     read_checkpoint,
     row_as_bytes,
 )
-from nplt_storage.store import DeltaKind, PartialAnswer
+from nplt_storage.store import DeltaKind, Origin, PartialAnswer
 
 log = logging.getLogger(__name__)
 
@@ -352,6 +352,7 @@ class RedisRecord:
                 checkpoint = tombstone
             first_seq = 1 if checkpoint is None else checkpoint.seq + 1
             floor = self._floor(checkpoint).row
+            origin = Origin(user=before.user, created_at=before.created_at)
             blobs: set[str] = set()
 
             def rewritten() -> Iterator[Entry]:
@@ -368,7 +369,9 @@ class RedisRecord:
                 self._write(
                     scripts.REWRITE,
                     *(before.head_seq, encode_line(checkpoint) if checkpoint else b""),
-                    *(row_as_bytes(made.row), self._parts.ttl_milliseconds),
+                    # Without the fields of another program, which may repeat the words.
+                    *(row_as_bytes(made.row), origin_as_bytes(origin)),
+                    self._parts.ttl_milliseconds,
                     *self._parts.announced(made.row, "message"),
                     *sorted(blobs_named_by([erased]) - blobs),
                     also=made.keys,
@@ -417,3 +420,10 @@ def ask_for_a_new_file(connection: RedisConnection) -> None:
                     time.sleep(_ASKED_AGAIN_SECONDS)
         except redis.RedisError as error:
             log.warning("Redis may hold erased words on disk until it rewrites its log: %s", error)
+
+
+def origin_as_bytes(origin: Origin) -> bytes:
+    created_at = time_as_text(origin.created_at)
+    return orjson.dumps(
+        {"user": origin.user, "created_at": created_at, "extra": dict(origin.extra)}
+    )

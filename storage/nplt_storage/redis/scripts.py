@@ -383,13 +383,13 @@ return done()
 """)
 
 REWRITE: Final = _of_writer("""
-local head, checkpoint, row, ttl, channel, change = unpack(ARGV, 3)
+local head, checkpoint, row, origin, ttl, channel, change = unpack(ARGV, 3)
 if redis.call('HGET', meta, 'head') ~= head then return 'stale' end
 redis.call('RENAME', there[2], log)
 if checkpoint ~= '' then redis.call('HSET', meta, 'checkpoint', checkpoint) end
 redis.call('DEL', unpack(there))
-redis.call('HSET', meta, 'row', row)
-for place = 9, #ARGV do redis.call('HDEL', blobs, ARGV[place]) end
+redis.call('HSET', meta, 'row', row, 'origin', origin)
+for place = 10, #ARGV do redis.call('HDEL', blobs, ARGV[place]) end
 expire(here, ttl)
 tell(channel, change)
 return done()

@@ -48,7 +48,7 @@ from nplt_storage.redis.files import RedisFiles
 from nplt_storage.redis.live_journal import LiveJournal
 from nplt_storage.redis.membership import Membership
 from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Ownership
-from nplt_storage.redis.record import RedisRecord, StoreParts
+from nplt_storage.redis.record import RedisRecord, StoreParts, origin_as_bytes
 from nplt_storage.redis.scripts import IN_TRASH
 from nplt_storage.redis.streams import (
     NewStream,
@@ -905,10 +905,3 @@ def decode_row(found: Sequence[bytes | None], noted: datetime | None) -> Convers
     if noted is not None:
         times.append(noted)
     return replace(row, last_accessed=max(times), damaged=damaged is not None)
-
-
-def origin_as_bytes(origin: Origin) -> bytes:
-    created_at = time_as_text(origin.created_at)
-    return orjson.dumps(
-        {"user": origin.user, "created_at": created_at, "extra": dict(origin.extra)}
-    )

@@ -1645,6 +1645,18 @@ async def redacted_words_are_nowhere(store: Store, writer: Writer) -> None:
     expect_equal((row.head_seq, row.message_count), (5, 2), "head and count of the row")
 
 
+async def redaction_removes_what_another_program_stored(make: Maker, store: Store) -> None:
+    await _build(store, "s1", drafted(make, 1))
+    writer = Writer.of(make, await store.open("s1"))
+    await writer.redact(1)
+    expect_equal((await store.origin("s1")).extra, {}, "the fields of another program")
+    expect_equal((await store.origin("s1")).user, "ada", "the user")
+    await writer.write(prompt("new"))
+    again = await writer.reopened(store)
+    expect_equal([e.seq for e in await entries_of(store)], [1, 2, 3], "the numbers")
+    await again.write(answer("new"))
+
+
 async def a_redacted_result_takes_its_blob_along(store: Store, writer: Writer) -> None:
     alone = await writer.record.keep_blob(b"only here")
     shared = await writer.record.keep_blob(b"here and there")
