@@ -101,3 +101,11 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     yield connect
     for client in opened:
         client.sock.close()
+
+
+@pytest.fixture
+def client(connect: Connect) -> RawClient:
+    """A client of the structured dialect, in a fresh conversation."""
+    raw = connect()
+    raw.hello()
+    return raw

@@ -35,13 +35,6 @@ def server(shared_server: ServerProcess) -> ServerProcess:
 
 
 @pytest.fixture
-def client(connect: Connect) -> RawClient:
-    raw = connect()
-    raw.hello()
-    return raw
-
-
-@pytest.fixture
 def bystander(connect: Connect) -> RawClient:
     """Someone else, in the middle of a conversation."""
     raw = connect()

@@ -37,13 +37,6 @@ import nplt_client
 Start = Callable[..., ServerProcess]
 
 
-@pytest.fixture
-def client(connect: Connect) -> RawClient:
-    connected = connect()
-    connected.hello()
-    return connected
-
-
 def listed(client: RawClient) -> list[str]:
     return [row["session_id"] for row in client.request(SESSION_LIST).json["sessions"]]
 

@@ -24,13 +24,6 @@ def server(shared_server: ServerProcess) -> ServerProcess:
     return shared_server
 
 
-@pytest.fixture
-def client(connect: Connect) -> RawClient:
-    raw = connect()
-    raw.hello()
-    return raw
-
-
 def test_a_context_report_accounts_for_every_entry(client: RawClient) -> None:
     client.ask("hello there")
     account = client.request(CONTEXT_REQUEST, {"text": "and now?"}).json

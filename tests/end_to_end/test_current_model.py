@@ -45,13 +45,6 @@ def url(server: ServerProcess) -> str:
     return f"nplt://127.0.0.1:{server.port}"
 
 
-@pytest.fixture
-def client(connect: Connect) -> RawClient:
-    connected = connect()
-    connected.hello()
-    return connected
-
-
 def answer_to(client: RawClient, text: str = "hello", **how: str) -> dict[str, str]:
     """Which model each message says answers, or has answered."""
     receipt = client.request(PROMPT, {"text": text, **how}).json

@@ -13,7 +13,6 @@ from tests.support.raw_client import (
     ENTRY,
     HISTORY_REQUEST,
     PROMPT,
-    TURN_FINISHED,
     Frame,
     RawClient,
 )
@@ -21,15 +20,6 @@ from tests.support.scripted_vendor import Reply, chat, events, message, refusal,
 from tests.support.server_thread import serving
 
 GO_ON = {"text": "", "continue": True}
-
-
-def until_finished(client: RawClient) -> list[Frame]:
-    seen: list[Frame] = []
-    for event in client.events():
-        seen.append(event)
-        if event.type == TURN_FINISHED:
-            return seen
-    raise AssertionError("unreachable")
 
 
 def test_a_cut_answer_goes_on_and_views_join_its_parts(tmp_path: Path) -> None:
@@ -42,13 +32,13 @@ def test_a_cut_answer_goes_on_and_views_join_its_parts(tmp_path: Path) -> None:
         address = f"nplt://127.0.0.1:{port}"
         client.hello()
         client.request(PROMPT, {"text": "Say the sentence."})
-        until_finished(client)
+        client.until_finished()
         seen: list[Frame] = []
         for message_id in ("m1", "m2"):
             receipt = client.request(PROMPT, {**GO_ON, "message_id": message_id}).json
             again = client.request(PROMPT, {**GO_ON, "message_id": message_id}).json
             assert (again["duplicate"], again["turn_id"]) == (True, receipt["turn_id"])
-            seen = until_finished(client)
+            seen = client.until_finished()
         prompt = next(e.json["entry"] for e in seen if e.type == ENTRY)
         assert (prompt["role"], prompt["continues"]) == ("user", 4)
 
@@ -81,7 +71,7 @@ def test_there_is_nothing_to_go_on_with_in_a_new_or_cleared_conversation(tmp_pat
         assert client.request(PROMPT, GO_ON).json["code"] == "conflict"
         assert client.request(PROMPT, {"text": " "}).json["field"] == "text"
         client.request(PROMPT, {"text": "Say the sentence."})
-        until_finished(client)
+        client.until_finished()
         client.request(CLEAR_REQUEST)
         assert client.request(PROMPT, GO_ON).json["code"] == "conflict"
 
@@ -109,11 +99,11 @@ def test_going_on_is_tried_again_after_a_failure(
     ):
         client.hello()
         client.request(PROMPT, {"text": "Say the sentence."})
-        until_finished(client)
+        client.until_finished()
         states = []
         for _ in range(2):
             client.request(PROMPT, GO_ON)
-            states.append(until_finished(client)[-1].json["state"])
+            states.append(client.until_finished()[-1].json["state"])
         shown = run_nplt("history", "@last", home=tmp_path, server=f"nplt://127.0.0.1:{port}")
     assert states == ["failed", "completed"]
     assert "The quick brown fox" in shown.stdout
@@ -138,7 +128,7 @@ def test_claude_before_4_6_is_sent_the_beginning_of_its_answer_and_later_ones_ar
                 client.hello()
                 for prompt in ({"text": "Say it.", "options": {"effort": "none"}}, GO_ON):
                     client.request(PROMPT, prompt)
-                    assert until_finished(client)[-1].json["state"] == "completed"
+                    assert client.until_finished()[-1].json["state"] == "completed"
             sent = server.requests[1]["messages"]
             assert [one["role"] for one in sent] == roles, model
 
@@ -163,7 +153,7 @@ def test_a_vendor_that_documents_prefixes_is_sent_the_beginning_of_its_answer(
             client.hello()
             for prompt in ({"text": "Say it."}, GO_ON):
                 client.request(PROMPT, prompt)
-                assert until_finished(client)[-1].json["state"] == "completed"
+                assert client.until_finished()[-1].json["state"] == "completed"
             stored = client.request(HISTORY_REQUEST, {}).json["messages"][-1]["content"]
     last = server.requests[1]["messages"][-1]
     assert (last["role"], last["content"], last["prefix"]) == ("assistant", "The quick bro", True)
@@ -182,7 +172,7 @@ def test_a_model_is_asked_to_go_on_where_no_prefix_is_documented(
         client.hello()
         for prompt in ({"text": "Say it."}, GO_ON):
             client.request(PROMPT, prompt)
-            until_finished(client)
+            client.until_finished()
     assert [one["role"] for one in server.requests[1]["messages"]][-2:] == ["assistant", "user"]
     assert "prefix" not in str(server.requests[1])
 
@@ -199,7 +189,7 @@ def test_a_model_that_refuses_prefixes_is_asked_to_go_on(tmp_path: Path) -> None
         client.hello()
         for prompt in ({"text": "Say it."}, GO_ON):
             client.request(PROMPT, prompt)
-            assert until_finished(client)[-1].json["state"] == "completed"
+            assert client.until_finished()[-1].json["state"] == "completed"
     sent = [request["messages"][-1]["role"] for request in server.requests]
     assert sent == ["user", "assistant", "user"]
 
@@ -218,7 +208,7 @@ def test_an_answer_that_ends_with_white_space_is_no_prefill(tmp_path: Path) -> N
         client.hello()
         for prompt in ({"text": "Say it.", "options": {"effort": "none"}}, GO_ON):
             client.request(PROMPT, prompt)
-            until_finished(client)
+            client.until_finished()
     assert [one["role"] for one in server.requests[1]["messages"]] == ["user", "assistant", "user"]
 
 
@@ -233,7 +223,7 @@ def test_a_paused_turn_goes_on_by_itself_within_bounds(tmp_path: Path) -> None:
     ):
         client.hello()
         client.request(PROMPT, {"text": "Count."})
-        finished = until_finished(client)[-1].json
+        finished = client.until_finished()[-1].json
         stored = client.request(HISTORY_REQUEST, {}).json["messages"][-1]
         assert (stored["content"], stored["stop_reason"]) == ("One, One, three.", "end")
         assert finished["usage"] == {"input_tokens": 60, "output_tokens": 15}
@@ -241,6 +231,6 @@ def test_a_paused_turn_goes_on_by_itself_within_bounds(tmp_path: Path) -> None:
 
         server.replies[:] = [paused]
         client.request(PROMPT, {"text": "Count."})
-        finished = until_finished(client)[-1].json
+        finished = client.until_finished()[-1].json
         assert (finished["state"], finished["stop_reason"]) == ("completed", "pause")
         assert len(server.requests) == 3 + 6

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.conftest import Connect
 from tests.support.raw_client import (
     HISTORY_REQUEST,
     ROLLBACK,
@@ -18,13 +17,6 @@ from tests.support.server_process import ServerProcess
 @pytest.fixture
 def server(shared_server: ServerProcess) -> ServerProcess:
     return shared_server
-
-
-@pytest.fixture
-def client(connect: Connect) -> RawClient:
-    raw = connect()
-    raw.hello()
-    return raw
 
 
 def page(client: RawClient, **asked: Any) -> Any:

@@ -14,21 +14,10 @@ from tests.support.raw_client import (
     HISTORY_REQUEST,
     PROMPT,
     TEXT_DELTA,
-    TURN_FINISHED,
-    Frame,
     RawClient,
 )
 from tests.support.scripted_vendor import Reply, chat, message, refusal, vendor
 from tests.support.server_thread import serving
-
-
-def until_finished(client: RawClient) -> list[Frame]:
-    seen: list[Frame] = []
-    for event in client.events():
-        seen.append(event)
-        if event.type == TURN_FINISHED:
-            return seen
-    raise AssertionError("unreachable")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +51,7 @@ def test_a_stop_reason_of_the_chat_api_is_in_every_view(
         address = f"nplt://127.0.0.1:{port}"
         client.hello()
         client.request(PROMPT, {"text": "go"})
-        seen = until_finished(client)
+        seen = client.until_finished()
         answer = next(e.json["entry"] for e in seen if e.type == ENTRY and "call" in e.json)
         page = client.request(HISTORY_REQUEST, {}).json
         told = [seen[-1].json, answer, page["messages"][-1]]
@@ -113,7 +102,7 @@ def test_an_interrupted_answer_is_cancelled_in_the_record(tmp_path: Path) -> Non
         receipt = client.request(PROMPT, {"text": "!slow 60"}).json
         client.event(TEXT_DELTA)
         client.request(CANCEL, {"turn_id": receipt["turn_id"]})
-        finished = until_finished(client)[-1].json
+        finished = client.until_finished()[-1].json
         assert (finished["state"], finished["stop_reason"]) == ("interrupted", "cancelled")
         stored = client.request(HISTORY_REQUEST, {}).json["messages"][-1]
         assert stored["stop_reason"] == "cancelled"
@@ -185,7 +174,7 @@ def test_no_fallback_answers_for_a_wrong_key_a_bad_request_or_moderation(
             client.hello()
             for _ in range(6):  # a wrong key pauses the provider after five
                 client.request(PROMPT, {"text": "go"})
-                assert until_finished(client)[-1].json["state"] == "failed"
+                assert client.until_finished()[-1].json["state"] == "failed"
     assert (asked.returncode, second.requests) == (6, [])
     assert words in asked.stderr
 
@@ -211,7 +200,7 @@ def test_a_server_that_is_started_again_answers_though_its_provider_is_paused(
 
         def ask() -> dict[str, object]:
             client.request(PROMPT, {"text": "go"})
-            finished: dict[str, object] = until_finished(client)[-1].json
+            finished: dict[str, object] = client.until_finished()[-1].json
             return finished
 
         ends = [ask() for _ in range(6)]

@@ -33,7 +33,6 @@ from tests.support.raw_client import (
     TOOL_STARTED,
     TURN_FINISHED,
     TURN_STARTED,
-    Frame,
     RawClient,
 )
 from tests.support.server_process import ServerProcess
@@ -49,22 +48,6 @@ def server(request: pytest.FixtureRequest) -> ServerProcess:
     return started
 
 
-@pytest.fixture
-def client(connect: Connect) -> RawClient:
-    raw = connect()
-    raw.hello()
-    return raw
-
-
-def until_finished(client: RawClient) -> list[Frame]:
-    frames = []
-    for frame in client.events():
-        frames.append(frame)
-        if frame.type == TURN_FINISHED:
-            return frames
-    raise AssertionError("unreachable")
-
-
 def test_an_empty_hello_gets_a_welcome(connect: Connect) -> None:
     welcome = connect().hello()
     assert welcome["version"] == 3
@@ -78,7 +61,7 @@ def test_a_turn_is_receipt_entry_started_deltas_entry_finished(client: RawClient
     receipt = client.request(PROMPT, {"text": "to be or not to be"})
     assert receipt.type == PROMPT
     assert receipt.json["position"] == 0
-    frames = client.pushed + until_finished(client)
+    frames = client.pushed + client.until_finished()
     kinds = [frame.type for frame in frames]
     deltas = [frame for frame in frames if frame.type == TEXT_DELTA]
     expected = [ENTRY, TURN_STARTED, *[TEXT_DELTA] * len(deltas), ENTRY, TURN_FINISHED]
@@ -124,7 +107,7 @@ def test_a_second_hello_is_a_conflict_and_the_connection_lives(client: RawClient
 
 def test_reasoning_and_tool_calls_are_events_in_their_order(client: RawClient) -> None:
     client.request(PROMPT, {"text": '!tool now {"timezone": "Asia/Tokyo"}'})
-    frames = client.pushed + until_finished(client)
+    frames = client.pushed + client.until_finished()
     started = next(frame.json for frame in frames if frame.type == TOOL_STARTED)
     finished = next(frame.json for frame in frames if frame.type == TOOL_FINISHED)
     assert started["arguments"] == {"timezone": "Asia/Tokyo"}
@@ -134,7 +117,7 @@ def test_reasoning_and_tool_calls_are_events_in_their_order(client: RawClient) -
     assert answer["entry"]["content"] == finished["result"]
     client.pushed.clear()
     client.request(PROMPT, {"text": "!think deep thoughts"})
-    thoughts = [f.json for f in client.pushed + until_finished(client) if f.type == 0x0A]
+    thoughts = [f.json for f in client.pushed + client.until_finished() if f.type == 0x0A]
     assert "".join(thought.get("text", "") for thought in thoughts) == "deep thoughts"
 
 
@@ -151,14 +134,14 @@ def test_a_tool_that_fails_is_a_result_and_the_turn_completes(
     client: RawClient, prompt: str
 ) -> None:
     client.request(PROMPT, {"text": prompt})
-    frames = client.pushed + until_finished(client)
+    frames = client.pushed + client.until_finished()
     assert next(f.json for f in frames if f.type == TOOL_FINISHED)["status"] == "failed"
     assert frames[-1].json["state"] == "completed"
 
 
 def test_a_provider_failure_ends_the_turn_as_failed(client: RawClient) -> None:
     client.request(PROMPT, {"text": "!fail"})
-    finished = until_finished(client)[-1].json
+    finished = client.until_finished()[-1].json
     assert finished["state"] == "failed"
     assert finished["error"]["code"] == "provider_unavailable"
     assert client.ask("next") == "next"
@@ -198,7 +181,7 @@ def test_a_message_beyond_the_size_limit_is_refused_and_the_connection_lives(
 
 def test_a_duplicate_message_id_gets_the_same_receipt(client: RawClient) -> None:
     first = client.request(PROMPT, {"text": "once", "message_id": "m1"}).json
-    until_finished(client)
+    client.until_finished()
     second = client.request(PROMPT, {"text": "once", "message_id": "m1"}).json
     assert (second["turn_id"], second["seq"]) == (first["turn_id"], first["seq"])
     assert second["duplicate"] is True
@@ -370,7 +353,7 @@ def test_clear_waits_for_the_running_turn_without_blocking_other_requests(
     client.send(CLEAR_REQUEST, 50)
     client.send(PING, 51, b"x")
     assert client.reply_to(51).payload == b"x"
-    frames = until_finished(client)
+    frames = client.until_finished()
     assert all(frame.seq != 50 for frame in frames)
     assert client.reply_to(50).type == CLEAR_REQUEST
 

@@ -133,6 +133,13 @@ class RawClient:
         while True:
             yield self.pushed.pop(0) if self.pushed else self.receive()
 
+    def until_finished(self) -> list[Frame]:
+        """The pushed frames until the end of a turn, which is the last of them."""
+        frames: list[Frame] = []
+        while not frames or frames[-1].type != TURN_FINISHED:
+            frames.append(next(self.events()))
+        return frames
+
     def ask(self, text: str) -> str:
         """Prompts, and gives the deltas of the answer, joined."""
         receipt = self.request(PROMPT, {"text": text}).json
