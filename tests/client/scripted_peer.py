@@ -25,6 +25,7 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import (
     ActiveTurn,
+    ApprovalRequest,
     Attach,
     Attached,
     EntryAdded,
@@ -202,6 +203,17 @@ def whole_turn(*pieces: str, turn_id: str = "turn-1", seq: int = 2) -> tuple[Eve
         *deltas,
         entry("".join(pieces), turn_id=turn_id, seq=seq),
         finished(turn_id),
+    )
+
+
+def approval_request() -> ApprovalRequest:
+    return ApprovalRequest(
+        session_id=SESSION,
+        turn_id="turn-1",
+        approval_id="one",
+        tool_name="write_file",
+        arguments={"path": "/etc/passwd"},
+        expires_at="",
     )
 
 

@@ -16,6 +16,7 @@ from tests.client.scripted_peer import (
     MODEL,
     SESSION,
     Talk,
+    approval_request,
     delta,
     scripted_peer,
     started,
@@ -204,15 +205,7 @@ def test_up_takes_back_a_queued_prompt_and_esc_twice_empties_the_queue(
 
 def test_an_approval_is_decided_with_arrows_above_the_input(tmp_path: Path) -> None:
     def answers(prompt: Prompt) -> Sequence[Event]:
-        wanted = ApprovalRequest(
-            session_id=SESSION,
-            turn_id="turn-1",
-            approval_id="one",
-            tool_name="write_file",
-            arguments={"path": "/etc/passwd"},
-            expires_at="",
-        )
-        return [*whole_turn("a text")[:-1], wanted]
+        return [*whole_turn("a text")[:-1], approval_request()]
 
     stage = Stage(answers=answers)
     with (

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 from tests.client.hostile_bits import FORBIDDEN
 from tests.client.screen_stage import chat_on_stage, chat_with, screen_text, until
-from tests.client.scripted_peer import SESSION, started
+from tests.client.scripted_peer import SESSION, approval_request, started
 from tests.client.staged_server import Stage, message_json
 from tests.client.test_screen_widgets import asked_in, decisions, row
 from textual.events import Key, Paste
@@ -97,19 +97,8 @@ async def test_text_put_into_the_input_is_sanitized(tmp_path: Path) -> None:
         assert not FORBIDDEN.search(composer.text)
 
 
-def asks() -> ApprovalRequest:
-    return ApprovalRequest(
-        session_id=SESSION,
-        turn_id="turn-1",
-        approval_id="one",
-        tool_name="write_file",
-        arguments={"path": "/etc/passwd"},
-        expires_at="",
-    )
-
-
 def asking(prompt: Prompt) -> Sequence[Event]:
-    return [asked_in(prompt), started(), asks()]
+    return [asked_in(prompt), started(), approval_request()]
 
 
 def keys_shown(app: ChatApp) -> str:
@@ -183,7 +172,7 @@ async def test_no_window_covers_an_approval_question(tmp_path: Path, size: tuple
     async with chat_with(stage, tmp_path, size=size) as (app, pilot):
         await pilot.press(*"/sessions", "enter")
         await until(pilot, lambda: isinstance(app.screen, PickerScreen))
-        app.session.change_queue.add([approval_wanted(asks())])
+        app.session.change_queue.add([approval_wanted(approval_request())])
         await until(pilot, lambda: "write_file waits for you · Esc" in screen_text(app))
         window, question = app.screen.query_one("#window"), app.query_one(ApprovalPanel)
         has_room = size[1] >= 20

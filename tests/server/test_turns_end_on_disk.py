@@ -10,6 +10,7 @@ from typing import cast
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.abc import TaskGroup
 from tests.server.conversations import Stage, conversation_of
 from tests.server.failing_store import FailingStore
 from tests.server.services import Clock, EventRecorder, make_services, model_of
@@ -33,6 +34,12 @@ class Play(Stage):
         self.ended_before: list[list[str]] = []
         self.may_answer = anyio.Event()
         self.store = FailingStore(MemoryStore(Clock()))
+
+    def begin(self, tasks: TaskGroup) -> None:
+        store = cast(ConversationStore, self.store)
+        services = make_services(tasks, model_of(self.answer), store=store)
+        profile = services.histories.default
+        super().__init__(conversation_of("s1", user="local", services=services, profile=profile))
 
     async def answer(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         self.requests.append(request)
@@ -58,12 +65,7 @@ class Play(Stage):
 async def playing() -> AsyncIterator[Play]:
     play = Play()
     async with anyio.create_task_group() as tasks:
-        store = cast(ConversationStore, play.store)
-        services = make_services(tasks, model_of(play.answer), store=store)
-        profile = services.histories.default
-        Stage.__init__(
-            play, conversation_of("s1", user="local", services=services, profile=profile)
-        )
+        play.begin(tasks)
         yield play
         tasks.cancel_scope.cancel()
 
@@ -186,12 +188,7 @@ async def test_an_unwritten_end_is_written_as_soon_as_there_is_room_without_a_re
 async def test_nothing_tries_to_write_an_end_to_a_record_that_was_closed() -> None:
     play = Play()
     async with anyio.create_task_group() as tasks:  # ends only when its tasks have
-        store = cast(ConversationStore, play.store)
-        services = make_services(tasks, model_of(play.answer), store=store)
-        profile = services.histories.default
-        Stage.__init__(
-            play, conversation_of("s1", user="local", services=services, profile=profile)
-        )
+        play.begin(tasks)
         await a_turn_that_could_not_end(play)
         await play.conversation.record.close()
         tasks.cancel_scope.deadline = anyio.current_time() + 60

@@ -1,4 +1,4 @@
-"""Fixtures for what is remembered."""
+"""Fixtures for the tests of stores."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.redis_server import RedisServer
+
+from nplt_storage.entries import Entry
+from nplt_storage.redis.streams import StreamSource
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +36,17 @@ def start_redis(tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
     yield start
     for server in started:
         server.kill()
+
+
+@pytest.fixture
+def lines_decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The lines of streams that are decoded from now on."""
+    lines: list[bytes] = []
+    decoded = StreamSource._decoded
+
+    def counted(self: StreamSource, line: bytes) -> Entry:
+        lines.append(line)
+        return decoded(self, line)
+
+    monkeypatch.setattr(StreamSource, "_decoded", counted)
+    return lines

@@ -19,10 +19,9 @@ from tests.storage.store_makers import MemoryMaker
 from tests.support.redis_server import RedisServer
 
 from nplt_storage import ConversationHistory, JsonFileStore, RedisStore, StorageUnavailable
-from nplt_storage.entries import Entry, ModelInputEntry
+from nplt_storage.entries import ModelInputEntry
 from nplt_storage.files import store as resent
 from nplt_storage.files.directory import INDEX_NAME
-from nplt_storage.redis.streams import StreamSource
 from nplt_storage.sent_before import sent_before
 from nplt_storage.testing.rules import Writer, ticking_clock
 
@@ -168,18 +167,11 @@ async def redis_store(redis_server: RedisServer) -> AsyncIterator[RedisStore]:
 
 
 async def test_a_stream_is_not_read_through_for_a_name(
-    redis_store: RedisStore, monkeypatch: pytest.MonkeyPatch
+    redis_store: RedisStore, lines_decoded: list[bytes]
 ) -> None:
-    read: list[bytes] = []
-    decoded = StreamSource._decoded
-
-    def counted(self: StreamSource, line: bytes) -> Entry:
-        read.append(line)
-        return decoded(self, line)
-
-    monkeypatch.setattr(StreamSource, "_decoded", counted)
+    lines_decoded.clear()
     assert await seqs(redis_store) == [1, 5, 9, None]
-    assert len(read) == 3 * 2  # the prompt and its answer
+    assert len(lines_decoded) == 3 * 2  # the prompt and its answer
 
 
 async def test_names_that_redis_evicted_are_noted_again(

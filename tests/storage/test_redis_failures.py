@@ -60,6 +60,15 @@ async def trimming(server: RedisServer, prefix: str) -> RedisStore:
     )
 
 
+async def trimmed(server: RedisServer, prefix: str) -> RedisStore:
+    """With the conversation s1, closed, of which the newest turns are left."""
+    store = await trimming(server, prefix)
+    writer = await Writer.create(MAKE, store)
+    await writer.turns(1, 8)
+    await writer.record.close()
+    return store
+
+
 @pytest.fixture
 def prefix() -> str:
     return f"failures{next(prefixes)}:"
@@ -345,10 +354,7 @@ async def test_a_stream_that_redis_evicted_is_missed_by_the_next_entry(
 async def test_an_unreadable_checkpoint_is_damage_and_the_conversation_still_opens(
     redis_server: RedisServer, prefix: str
 ) -> None:
-    store = await trimming(redis_server, prefix)
-    writer = await Writer.create(MAKE, store)
-    await writer.turns(1, 8)
-    await writer.record.close()
+    store = await trimmed(redis_server, prefix)
     with redis_server.client() as client:
         client.hset(f"{prefix}{{s1}}:meta", "checkpoint", "nonsense")
         with pytest.raises(ConversationDamaged, match="its checkpoint"):
@@ -362,10 +368,7 @@ async def test_an_unreadable_checkpoint_is_damage_and_the_conversation_still_ope
 async def test_what_redis_evicted_is_missed_when_it_is_opened(
     redis_server: RedisServer, prefix: str, lost: str
 ) -> None:
-    store = await trimming(redis_server, prefix)
-    writer = await Writer.create(MAKE, store)
-    await writer.turns(1, 8)
-    await writer.record.close()
+    store = await trimmed(redis_server, prefix)
     with redis_server.client() as client:
         if lost == "beginning":
             client.xtrim(f"{prefix}{{s1}}:log", maxlen=3, approximate=False)

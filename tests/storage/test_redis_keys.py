@@ -13,7 +13,7 @@ from tests.storage.store_makers import MemoryMaker
 from tests.support.redis_server import RedisServer
 
 from nplt_storage import Origin, PageQuery, RedisStore, pages
-from nplt_storage.entries import ClearEntry, Entry
+from nplt_storage.entries import ClearEntry
 from nplt_storage.pages import WindowSize, read_end
 from nplt_storage.redis.streams import StreamSource
 from nplt_storage.testing.rules import (
@@ -190,30 +190,23 @@ async def test_a_trimmed_conversation_can_be_copied(
 
 
 async def test_a_long_conversation_is_not_read_whole_for_a_page_or_to_open_it(
-    store: RedisStore, prefix: str, monkeypatch: pytest.MonkeyPatch
+    store: RedisStore, lines_decoded: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with store.build("s1", Origin(user="ada", created_at=START)) as builder:
         await builder.add(drafted(MAKE, 150))
     row = await row_of(store)
-    read: list[bytes] = []
-    decoded = StreamSource._decoded
-
-    def counted(self: StreamSource, line: bytes) -> Entry:
-        read.append(line)
-        return decoded(self, line)
-
-    monkeypatch.setattr(StreamSource, "_decoded", counted)
+    lines_decoded.clear()
     source = StreamSource(store._connection, "s1", row.head_seq)
     monkeypatch.setattr(pages, "WindowSize", partial(WindowSize, entries=50))
     held = read_end(source, row)
     assert len(held) in range(50, 60)
     assert held[-1].seq == row.head_seq
-    read.clear()
+    lines_decoded.clear()
     await store.page("s1", PageQuery())
-    assert len(read) < 60
+    assert len(lines_decoded) < 60
     opened = await store.open("s1")
     assert opened.history.message_count == row.message_count
-    assert len(read) < 200
+    assert len(lines_decoded) < 200
 
 
 async def test_a_prompt_from_before_a_clear_is_known_when_it_is_sent_again(

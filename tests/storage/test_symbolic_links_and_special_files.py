@@ -412,34 +412,34 @@ def test_a_link_put_between_the_check_and_the_open_is_not_followed(
     assert path.is_symlink()
 
 
-def test_a_pipe_put_between_the_check_and_the_open_is_refused_without_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def put_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def put_file_of_another_user(path: Path) -> None:
+    path.write_bytes(b"theirs")
+    os.chown(path, STRANGER, -1)
+
+
+@pytest.mark.parametrize(
+    ("put", "error"),
+    [
+        (put_pipe, "a pipe"),
+        pytest.param(put_file_of_another_user, "belongs to another user", marks=needs_root),
+    ],
+)
+def test_what_is_put_in_the_place_of_a_file_between_the_check_and_the_open_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[Path], None], error: str
 ) -> None:
     path = tmp_path / "lock"
     path.write_bytes(b"ours")
 
-    def put() -> None:
+    def swap() -> None:
         path.unlink()
-        os.mkfifo(path)
+        put(path)
 
-    with pytest.raises(NotOurs, match="a pipe"):
-        SwappedAfterCheck(tmp_path, monkeypatch, put).open(path, os.O_RDONLY)
-
-
-@needs_root
-def test_a_file_of_another_user_put_between_the_check_and_the_open_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "lock"
-    path.write_bytes(b"ours")
-
-    def put() -> None:
-        path.unlink()
-        path.write_bytes(b"theirs")
-        os.chown(path, STRANGER, -1)
-
-    with pytest.raises(NotOurs, match="belongs to another user"):
-        SwappedAfterCheck(tmp_path, monkeypatch, put).open(path, os.O_RDONLY)
+    with pytest.raises(NotOurs, match=error):
+        SwappedAfterCheck(tmp_path, monkeypatch, swap).open(path, os.O_RDONLY)
 
 
 def test_a_second_name_of_a_link_is_no_second_name_of_its_target(tmp_path: Path) -> None:

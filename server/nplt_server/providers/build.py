@@ -7,8 +7,8 @@ first call.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, assert_never
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, assert_never
 
 from nplt_server.errors import ConfigurationError
 from nplt_server.providers import Patience, ProviderClient
@@ -40,6 +40,10 @@ from nplt_server.settings import (
     PythonSettings,
     VendorSettings,
 )
+
+if TYPE_CHECKING:
+    from nplt_server.providers.client import VendorClient
+    from nplt_server.providers.vendor_api import VendorApi
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +129,6 @@ class ProviderBuilder:
         return key
 
     def _openai(self, settings: OpenAISettings) -> ModelLister:
-        from nplt_server.providers.client import VendorProvider
         from nplt_server.providers.openai import OpenAIClient
         from nplt_server.providers.openai_chat import ChatApi
         from nplt_server.providers.openai_responses import ResponsesApi
@@ -138,39 +141,29 @@ class ProviderBuilder:
         chat = ChatApi(has_cache_key=has_cache_key)
         by_name = {"chat": (chat,), "responses": (responses,)}
         api = settings.api or ("responses" if base_url is None else None)
-        return VendorProvider(
-            settings.id,
-            OpenAIClient(
-                api_key=self._key(settings),
-                key_source=key_source(settings),
-                base_url=base_url,
-                headers=settings.headers,
-                patience=self._patience,
-            ),
-            apis=(chat, responses) if api is None else by_name[api],
-            models=models_of(settings, self._models),
-            form=form_of(settings),
-            model_forms=self._model_forms(settings.id),
-            learned=self._learned,
-            extra_bodies=self._extra_bodies(settings.id),
-            is_open=is_open(settings),
-        )
+        apis = (chat, responses) if api is None else by_name[api]
+        return self._provider(settings, OpenAIClient, apis)
 
     def _anthropic(self, settings: AnthropicSettings) -> ModelLister:
         from nplt_server.providers.anthropic import MessagesApi, MessagesClient
+
+        return self._provider(settings, MessagesClient, (MessagesApi(),))
+
+    def _provider(
+        self, settings: VendorSettings, client: type[VendorClient], apis: Sequence[VendorApi]
+    ) -> ModelLister:
         from nplt_server.providers.client import VendorProvider
 
-        client = MessagesClient(
-            api_key=self._key(settings),
-            key_source=key_source(settings),
-            base_url=base_url_of(settings, self._environ),
-            headers=settings.headers,
-            patience=self._patience,
-        )
         return VendorProvider(
             settings.id,
-            client,
-            apis=(MessagesApi(),),
+            client(
+                api_key=self._key(settings),
+                key_source=key_source(settings),
+                base_url=base_url_of(settings, self._environ),
+                headers=settings.headers,
+                patience=self._patience,
+            ),
+            apis=apis,
             models=models_of(settings, self._models),
             form=form_of(settings),
             model_forms=self._model_forms(settings.id),

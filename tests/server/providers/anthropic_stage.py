@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import orjson
+from tests.server.providers.compiler_contexts import message_of
 from tests.vendors.answers import Answer, Part
 from tests.vendors.apis import Api
 from tests.vendors.caching import Usage
@@ -142,14 +143,7 @@ class Talk:
         events = self.api.events(body, Answer(parts=parts), usage, Wire())
         output = accumulated([d for e in events for d in parser.feed(orjson.dumps(e.data))])
         entry = entry_of(output, asked.invocation, self._numbers)
-        message = ModelOutputMessage(
-            content=entry.content,
-            tool_calls=entry.tool_calls,
-            invocation=entry.invocation,
-            reasoning=entry.reasoning if entry.parts else "",
-            parts=entry.parts,
-            seq=self._seq,
-        )
+        message = message_of(entry, self._seq)
         self.context.append(message)
         return message
 

@@ -16,6 +16,7 @@ from nplt_server.context.messages import (
 )
 from nplt_storage.entries import (
     ModelInvocationDescriptor,
+    ModelOutputEntry,
     OutputPart,
     ToolCallRequest,
     ToolCallResult,
@@ -34,6 +35,18 @@ def asks(text: str, seq: int = 0) -> ModelInputMessage:
 
 def says(text: str = "", *calls: ToolCallRequest, seq: int = 0) -> ModelOutputMessage:
     return ModelOutputMessage(content=text, tool_calls=calls, invocation=OWN, seq=seq)
+
+
+def message_of(entry: ModelOutputEntry, seq: int) -> ModelOutputMessage:
+    """As the model that made it is shown it in its next call."""
+    return ModelOutputMessage(
+        content=entry.content,
+        tool_calls=entry.tool_calls,
+        invocation=entry.invocation,
+        reasoning=entry.reasoning if entry.parts else "",
+        parts=entry.parts,
+        seq=seq,
+    )
 
 
 def call(

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import orjson
+from tests.server.providers.compiler_contexts import message_of
 from tests.support.vendor_models import rendered_in
 from tests.vendors.answers import Answer, Part
 from tests.vendors.apis import Api
@@ -160,16 +161,7 @@ class Talk:
             invocation=asked.invocation,
             new_call_id=lambda: f"own-{next(self._ids)}",
         )
-        self.context.append(
-            ModelOutputMessage(
-                content=entry.content,
-                tool_calls=entry.tool_calls,
-                invocation=entry.invocation,
-                reasoning=entry.reasoning if entry.parts else "",
-                parts=entry.parts,
-                seq=self._seq,
-            )
-        )
+        self.context.append(message_of(entry, self._seq))
         return output
 
     def runs_tools(self, text: str = "seen") -> None:

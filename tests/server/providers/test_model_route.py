@@ -46,6 +46,11 @@ class Meter:
         async with self.route.call_model(self.request) as deltas:
             return [delta async for delta in deltas]
 
+    async def fails_until_paused(self) -> None:
+        for _ in range(FAILURES_MAX):
+            with pytest.raises(ProviderUnavailable):
+                await self.calls()
+
 
 async def test_a_secret_in_the_words_of_a_refusal_is_masked(
     caplog: pytest.LogCaptureFixture,
@@ -158,9 +163,7 @@ async def test_a_refusal_that_another_form_may_mend_leaves_the_breaker_half_open
         yield TextPiece(text="never")
 
     meter = Meter(model)
-    for _ in range(FAILURES_MAX):
-        with pytest.raises(ProviderUnavailable):
-            await meter.calls()
+    await meter.fails_until_paused()
     meter.now = OPEN_SECONDS
     with pytest.raises(ProviderRefused):
         await meter.calls()
@@ -170,9 +173,7 @@ async def test_a_refusal_that_another_form_may_mend_leaves_the_breaker_half_open
 
 async def test_while_it_is_open_the_provider_is_not_even_asked() -> None:
     meter = Meter(failing(ProviderUnavailable("down")))
-    for _ in range(FAILURES_MAX):
-        with pytest.raises(ProviderUnavailable):
-            await meter.calls()
+    await meter.fails_until_paused()
     with pytest.raises(ProviderPaused) as caught:
         await meter.calls()
     assert caught.value.retry_after == OPEN_SECONDS
@@ -188,9 +189,7 @@ async def test_a_cancelled_call_does_not_count_for_the_circuit_breaker() -> None
         yield TextPiece(text="never")
 
     meter = Meter(model)
-    for _ in range(FAILURES_MAX):
-        with pytest.raises(ProviderUnavailable):
-            await meter.calls()
+    await meter.fails_until_paused()
     meter.now = OPEN_SECONDS
     with anyio.move_on_after(0):
         await meter.calls()
