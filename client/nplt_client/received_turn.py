@@ -117,7 +117,7 @@ class ReceivedTurn:
     def raise_unless_completed(self) -> None:
         if self.finished is None or self.finished.state == "completed":
             return
-        if self.finished.state == "interrupted":
+        if self.finished.state == "interrupted" and self.finished.later is None:
             raise TurnInterrupted("the answer was interrupted", text=self.text)
         raise error_from_turn(self.finished.error)
 

@@ -447,6 +447,8 @@ class LaterTurn(Message, frozen=True, kw_only=True):
     due_at: str
     held: bool | None = None
     """The conversation is a copy, and nobody has released the prompt there."""
+    limited: bool | None = None
+    """It was sent before, and its model was rate-limited."""
     preview: str | None = None
     """The beginning of its text, in one line."""
 
@@ -873,6 +875,8 @@ class TurnFinished(Event, frozen=True, kw_only=True):
     """The `model` that another one answered for, and why: `reason`, `message`."""
     cut: JsonObject | None = None
     """The `tokens` of a prompt that was cut, and how many the `model` was shown: `shown_tokens`."""
+    later: JsonObject | None = None
+    """The model was rate-limited, and the prompt is held: it runs as turn `turn_id` at `due_at`."""
 
 
 class SessionEvent(Event, frozen=True, kw_only=True):

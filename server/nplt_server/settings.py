@@ -193,6 +193,9 @@ class _VendorSettings(Part):
     headers: Headers = Field(default_factory=dict)
     models: tuple[ModelName, ...] = ()
     """The models it offers. Empty: the ones that `vendors.toml` lists for the vendor."""
+    on_limit: Literal["fail", "hold"] = "fail"
+    """What becomes of a prompt if the provider's rate limit is still reached after the retries, and
+    the provider says until when: its turn fails, or the prompt is held and runs then."""
 
     @model_validator(mode="before")
     @classmethod

@@ -306,6 +306,10 @@ class LaterPromptEntry(KnownEntry, frozen=True, kw_only=True):
     door: Door | None = None
     client: str | None = None
     body_sha256: str | None = None
+    limited_seq: int | None = None
+    """The prompt that this one repeats, because its model was rate-limited."""
+    limited_count: int = 0
+    """How many times in a row that happened."""
 
 
 class LaterChangeEntry(KnownEntry, frozen=True, kw_only=True):

@@ -167,6 +167,8 @@ class LaterPrompt(Struct, frozen=True, kw_only=True, array_like=True):
     """The conversation was copied: a person must release the prompt first."""
     message_id: str | None = None
     preview: str = ""
+    limited: bool = False
+    """It waits because its model was rate-limited."""
 
 
 class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -242,6 +244,8 @@ _AT_REST: Final[Mapping[str, Any]] = {"unfinished": (), "asking": (), "running_s
 _ELSEWHERE: Final[Mapping[str, Any]] = {**_AT_REST, "billed": (), "billed_details": ()}
 
 
+INTERRUPTED: Final = "interrupted"
+"""The code of a turn that ended because its server was stopped."""
 UNKNOWN_USER: Final = ""
 """The user of conversations without a known owner; no user has that name."""
 
@@ -343,6 +347,7 @@ def _take_in_later(values: dict[str, Any], entry: Entry) -> None:
                 due_at=entry.not_before,
                 message_id=entry.message_id,
                 preview=preview_of(entry.content),
+                limited=entry.limited_seq is not None,
             )
             values["later"] = (*later, added)
             if not values["named"]:
@@ -376,8 +381,6 @@ def _take_in_progress(
         values["asking"] = (*others, entry.approval_id) if entry.state == "asked" else others
         return
     _end_turn(values, entry)
-    if entry.state == "failed":
-        values["failed_seq"] = entry.seq
     _bill(values, entry)
 
 
@@ -387,6 +390,18 @@ def _end_turn(
     unfinished = values["unfinished"] = _without(values["unfinished"], entry.turn_id)
     values["running_since"] = entry.timestamp if unfinished else None
     values["asking"] = ()
+    if _is_failure(entry):
+        values["failed_seq"] = entry.seq
+    elif entry.state == "completed":
+        values["failed_seq"] = 0
+
+
+def _is_failure(end: ModelOutputEntry | FaultEntry | ToolResultsEntry) -> bool:
+    """Whether the turn failed, or its server stopped before it could end."""
+    if isinstance(end, ToolResultsEntry):
+        return False
+    code = end.code if isinstance(end, FaultEntry) else (end.error or {}).get("code")
+    return end.state == "failed" or code == INTERRUPTED
 
 
 def unread_answers(row: ConversationRow, seen_seq: int | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +25,14 @@ from tests.support.raw_client import (
     SESSION_LIST,
     SESSION_NEW,
     SESSION_UPDATE,
+    TEXT_DELTA,
     TURN_FINISHED,
     WATCH,
     RawClient,
 )
+from tests.support.scripted_vendor import chat, events, vendor
 from tests.support.server_process import ServerProcess
+from tests.support.server_thread import serving
 
 Row = dict[str, Any]
 MOVES = ("last_accessed", "is_current")
@@ -123,6 +127,39 @@ def test_watching_begins_with_the_rows_that_need_attention(
     assert pages[1]["next_cursor"] is None
     assert first in listed(late)
     writer.request(CANCEL)
+
+
+@pytest.mark.parametrize("end", ["kill", "terminate"])
+def test_a_turn_that_was_running_when_its_server_stopped_counts_as_failed_until_it_is_seen(
+    start_server: Callable[..., ServerProcess], connect: Connect, end: str
+) -> None:
+    server = start_server(limits={"drain_seconds_max": 0.1})
+    writer = connect(server)
+    writer.hello()
+    session_id = writer.request(PROMPT, {"text": "!slow 60 one two three"}).json["session_id"]
+    writer.event(TEXT_DELTA)
+    getattr(server, end)()
+    server.start()
+    watcher = connect(server)
+    watcher.hello()
+    (row,) = watcher.request(WATCH).json["sessions"]
+    if row["state"] != "failed":  # the server has just begun to end the turns that it finds
+        row = until(watcher, session_id, state="failed")
+    watcher.request(SEEN, {"session_id": session_id, "seq": row["head_seq"]})
+    assert until(watcher, session_id, state="idle")["unread"] == 0
+
+
+def test_a_turn_that_fails_after_some_text_counts_as_failed(tmp_path: Path) -> None:
+    broken_off = events(*chat("some").body.split(b"\n\n")[:1])
+    with (
+        vendor(broken_off) as box,
+        serving(tmp_path / "data", {"providers": [box.provider()]}) as port,
+        RawClient(port) as client,
+    ):
+        client.hello()
+        session_id = client.request(PROMPT, {"text": "hello"}).json["session_id"]
+        end = client.event(TURN_FINISHED).json
+        assert (end["state"], listed(client)[session_id]["state"]) == ("failed", "failed")
 
 
 def test_an_approval_makes_a_conversation_ask_until_it_is_decided(

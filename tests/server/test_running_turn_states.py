@@ -78,6 +78,7 @@ async def running() -> AsyncIterator[Run]:
             context=conversation.context,
             compressible=conversation.summarizer,
             approvals=conversation.approvals,
+            later=conversation.later,
             services=conversation.services,
         )
         tasks.start_soon(conversation.approvals.ask, "t1", CALL)

@@ -44,6 +44,8 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.json_text import JsonObject, JsonValue
 
 _NAME_WIDTH = 20
+_HELD = "rate_limited"
+"""The code of a fault that ends a turn whose prompt is held."""
 
 
 class Participant(Struct, frozen=True, kw_only=True):
@@ -483,6 +485,8 @@ class EventTranslator:
                 # The turn failed, or the server stopped while it ran.
                 error: JsonObject = {"code": entry.get("code"), "message": entry.get("content")}
                 match entry.get("state"):
+                    case "interrupted" if entry.get("code") == _HELD:
+                        yield _ended(turn_id, "failed", error)
                     case "interrupted":
                         yield _ended(turn_id, "interrupted", None)
                     case "failed":
@@ -496,7 +500,8 @@ class EventTranslator:
         for key in [key for key in self._streams if key[0] == event.turn_id]:
             del self._streams[key]
         sent, received = tokens_of(event.usage)
-        ended = _ended(event.turn_id, event.state, event.error)
+        state = event.state if event.later is None else "failed"
+        ended = _ended(event.turn_id, state, event.error)
         model = safe_line(event.model or "")
         tokens = self._stopped_at.pop(event.turn_id, None)
         return replace(

@@ -559,6 +559,7 @@ class JsonOutput:
             "stop_reason": finished.stop_reason if finished else None,
             "fallback_from": finished.fallback_from if finished else None,
             **({"cut": finished.cut} if finished and finished.cut else {}),
+            **({"later": finished.later} if finished and finished.later else {}),
             "tool_calls": list(received.tool_calls.values()),
         }
         if received.notices:

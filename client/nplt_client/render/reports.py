@@ -124,7 +124,7 @@ def later_table(prompts: Sequence[messages.LaterTurn]) -> str:
         (
             each.turn_id,
             format_time(each.due_at),
-            "held" if each.held else "waits",
+            "held" if each.held else "rate limit" if each.limited else "waits",
             each.preview or "",
         )
         for each in prompts

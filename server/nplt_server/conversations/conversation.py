@@ -24,11 +24,9 @@ from nplt_protocol.messages import (
     Attach,
     Attached,
     GivenMessage,
-    LaterTurn,
     Prompt,
     Receipt,
     ToolResult,
-    TurnFinished,
     UsageAccount,
 )
 from nplt_server.conversations.agent_state import AgentState, MessageEntry
@@ -42,6 +40,7 @@ from nplt_server.conversations.client_history import (
 )
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.context_report import usage_of
+from nplt_server.conversations.later_prompts import LaterPrompts
 from nplt_server.conversations.model_caller import GO_ON
 from nplt_server.conversations.prompt_size import SHORT_CHARACTERS_MAX, check_fits
 from nplt_server.conversations.record import ConversationRecord, EntryT
@@ -57,8 +56,6 @@ from nplt_storage.entries import (
     AttachmentEntry,
     ClearEntry,
     Entry,
-    LaterChangeEntry,
-    LaterPromptEntry,
     ModelInputEntry,
     ModelOutputEntry,
     Role,
@@ -68,7 +65,7 @@ from nplt_storage.entries import (
 from nplt_storage.errors import StorageError, WrittenElsewhere
 from nplt_storage.history import ConversationHistory, NotInReach
 from nplt_storage.messages import ChatMessage
-from nplt_storage.rows import NEW_NAME, ConversationRow, LaterPrompt
+from nplt_storage.rows import NEW_NAME, ConversationRow
 from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import Opened
 
@@ -173,12 +170,14 @@ class Conversation:
         self.summarizer = Summarizer(self.context, services)
         self.namer = ConversationNamer(self.record, services)
         self.approvals = Approvals(self.record, services)
+        self.later = LaterPrompts(self.record, services)
         self.queue = TurnQueue(
             record=self.record,
             context=self.context,
             summarizer=self.summarizer,
             namer=self.namer,
             approvals=self.approvals,
+            later=self.later,
             services=services,
         )
 
@@ -252,16 +251,7 @@ class Conversation:
                 client.as_json()
                 for client in (*self.broadcast.clients[: CLIENTS_MAX - 1], newcomer)
             ),
-            later=tuple(
-                LaterTurn(
-                    turn_id=each.turn_id,
-                    seq=each.seq,
-                    due_at=each.due_at.isoformat(),
-                    held=each.held or None,
-                    preview=each.preview or None,
-                )
-                for each in self.later
-            ),
+            later=self.later.shown(),
         )
 
     def replay(self, cursor: Attach | None) -> tuple[bytes, bool]:
@@ -317,9 +307,8 @@ class Conversation:
     async def _accept_later(
         self, prompt: Prompt, due_at: datetime, receipt: Callable[[Receipt], None]
     ) -> None:
-        """Stores a prompt that runs when its time has come. It counts toward a limit of its own,
-        and no other prompt waits for it."""
-        services, draft = self.services, self._draft(prompt)
+        """Stores a prompt that runs when its time has come. No other prompt waits for it."""
+        draft = self._draft(prompt)
         self.check_open()
         await self._check_attachments(prompt.attachments)
         async with self.record.exclusive():
@@ -331,31 +320,7 @@ class Conversation:
                 if earlier is not None:
                     call_guarded(receipt, self._second_receipt(prompt, earlier))
                     return
-            most = services.limits.later_prompts_max
-            if len(self.later) >= most:
-                raise RequestError(
-                    ErrorCode.BUSY,
-                    f"{most:,} prompts for later wait in this conversation already; cancel one, or "
-                    "use another conversation",
-                    field="not_before",
-                )
-            entry = await self.record.append(
-                LaterPromptEntry(
-                    turn_id=draft.turn_id,
-                    content=draft.content,
-                    not_before=due_at,
-                    message_id=draft.message_id,
-                    model=draft.model,
-                    attachments=draft.attachments,
-                    options=draft.options,
-                    metadata=draft.metadata,
-                    offer=draft.offer,
-                    door=draft.door,
-                    client=draft.client,
-                    body_sha256=draft.body_sha256,
-                )
-            )
-            self._note_due()
+            entry = await self.later.add(draft, due_at)
             call_guarded(
                 receipt,
                 Receipt(
@@ -365,32 +330,22 @@ class Conversation:
                     message_id=prompt.message_id,
                     position=0,
                     state="later",
-                    model=services.router.choose(draft.model, self.record.model),
+                    model=self.services.router.choose(draft.model, self.record.model),
                     due_at=due_at.isoformat(),
                 ),
             )
         if self.deleted:  # while it was being written
-            services.due_times.forget(self.session_id)
-
-    @property
-    def later(self) -> tuple[LaterPrompt, ...]:
-        """The prompts whose time has not come."""
-        return () if self.row is None else self.row.later
-
-    def _note_due(self) -> None:
-        if self.row is not None and not self.deleted:
-            self.services.due_times.note(self.row)
+            self.services.due_times.forget(self.session_id)
 
     def _cancelled_prompt(self, message_id: str) -> SentBefore | None:
-        for entry in reversed(self.history.entries):
-            if isinstance(entry, LaterPromptEntry) and entry.message_id == message_id:
-                turn_id, text = entry.turn_id or "", entry.content
-                return SentBefore(seq=entry.seq, turn_id=turn_id, state="interrupted", text=text)
-        return None
+        entry = self.later.cancelled_entry(message_id)
+        if entry is None:
+            return None
+        turn_id = entry.turn_id or ""
+        return SentBefore(seq=entry.seq, turn_id=turn_id, state="interrupted", text=entry.content)
 
     async def begin_due(self, through: datetime) -> None:
         """Queues the prompts for later whose time is not after `through`."""
-        times = self.services.due_times
         self.check_open()
         if self.queue.unwritten_ends:
             await self.queue.write_ends()
@@ -398,77 +353,29 @@ class Conversation:
             due = [each for each in self.later if not each.held and each.due_at <= through]
             for each in sorted(due, key=lambda each: (each.due_at, each.seq)):
                 self.check_open()
-                stored = await self._stored_later(each)
-                if stored is None:
-                    await self._cancel_later(each.turn_id, "its text is gone")
+                draft = await self.later.draft(each)
+                if draft is None:
+                    await self.later.cancel(each.turn_id, "its text is gone")
                     continue
-                draft = ModelInputEntry(
-                    turn_id=each.turn_id,
-                    content=stored.content,
-                    message_id=stored.message_id,
-                    model=stored.model,
-                    attachments=stored.attachments,
-                    options=stored.options,
-                    metadata=stored.metadata,
-                    offer=stored.offer,
-                    door=stored.door,
-                    client=stored.client,
-                    body_sha256=stored.body_sha256,
-                    later_seq=each.seq,
-                    late=times.is_late(each.due_at),
-                )
                 entry = await self.record.append(self.state.draft_model_input(draft))
                 self.queue.add_prompt(entry)
                 self.queue.advance()
-            self._note_due()
-
-    async def _stored_later(self, prompt: LaterPrompt) -> LaterPromptEntry | None:
-        store, seq = self.record.profile.store, prompt.seq
-        async for batch in store.entries(self.session_id, after=seq - 1, through=seq):
-            for entry in batch:
-                if isinstance(entry, LaterPromptEntry) and entry.redacted_at is None:
-                    return entry
-        return None
+            self.later.note_due()
 
     async def cancel_later(self, turn_id: str, reason: str = "cancelled") -> bool:
         """Cancels a prompt for later. False if there is none of that turn."""
         self.check_open()
         async with self.record.exclusive():
-            if all(each.turn_id != turn_id for each in self.later):
+            if not self.later.has(turn_id):
                 return False
-            await self._cancel_later(turn_id, reason)
-            self._note_due()
+            await self.later.cancel(turn_id, reason)
         return True
 
-    async def _cancel_later(self, turn_id: str, reason: str) -> None:
-        change = LaterChangeEntry(turn_id=turn_id, change="cancelled", content=reason)
-        entry = await self.record.append(change)
-        self.broadcast.emit(
-            TurnFinished(
-                session_id=self.session_id,
-                turn_id=turn_id,
-                state="interrupted",
-                seq=entry.seq,
-                error={"code": "cancelled", "message": reason},
-            )
-        )
-
-    async def hold_later(self) -> None:
-        """Holds the prompts for later, because the conversation is a copy."""
-        await self._change_later("held")
-
-    async def release_later(self) -> None:
-        """Releases the prompts for later that are held."""
-        await self._change_later("released")
-
-    async def _change_later(self, change: Literal["held", "released"]) -> None:
+    async def change_later(self, change: Literal["held", "released"]) -> None:
+        """Holds the prompts for later, because the conversation is a copy, or releases them."""
         async with self.record.exclusive():
-            for each in self.later:
-                if each.held != (change == "held"):
-                    self.check_open()
-                    draft = LaterChangeEntry(turn_id=each.turn_id, change=change)
-                    await self.record.append(draft)
-            self._note_due()
+            self.check_open()
+            await self.later.change_all(change)
 
     async def _check_fits(self, prompt: Prompt, draft: ModelInputEntry) -> None:
         may_be_cut = {**self.options, **prompt.options}.get("cut") is True
@@ -616,8 +523,7 @@ class Conversation:
         """The prompt that was sent with the same `message_id` before. Only the end of a long
         conversation is in memory; earlier prompts are looked up in the store."""
         history = self.history
-        row = self.record.row
-        for later in () if row is None else row.later:
+        for later in self.later:
             if later.message_id == message_id:
                 return SentBefore(seq=later.seq, turn_id=later.turn_id, state="waiting", text=None)
         prompt = history.prompt_by_message_id(message_id)

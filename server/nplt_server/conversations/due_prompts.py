@@ -97,7 +97,7 @@ class DuePrompts:
                 here = self._session_manager.opened(row.session_id)
                 if self._times.is_restoring:
                     conversation = await self._session_manager.get(row.session_id, user)
-                    await conversation.hold_later()
+                    await conversation.change_later("held")
                 else:
                     self._times.note(row if here is None or here.row is None else here.row)
             if page.next_cursor is None:

@@ -267,6 +267,15 @@ class ModelCaller:
         elif written > output.usage.output_tokens:
             output.usage = replace(output.usage, output_tokens=written, estimated=True)
 
+    def seconds_to_hold(self, error: Exception) -> float | None:
+        """How long the prompt is to wait because the model is rate-limited, if its provider has
+        `on_limit: hold` and the model has begun nothing."""
+        if not isinstance(error, ProviderUnavailable) or error.reason != "rate_limited":
+            return None
+        has_begun = self.so_far is not None and self.so_far.output.has_begun
+        holds = self.route.invocation.provider in self._router.holding
+        return error.retry_after if holds and not has_begun else None
+
     def add_usage(self, counts: Mapping[str, int]) -> None:
         for name, tokens in counts.items():
             self.usage[name] = self.usage.get(name, 0) + tokens

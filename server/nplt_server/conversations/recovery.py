@@ -36,6 +36,7 @@ from nplt_storage.entries import (
     ToolResultsEntry,
 )
 from nplt_storage.history import ConversationHistory
+from nplt_storage.rows import INTERRUPTED
 
 _STOPPED: Final = "the server stopped while it ran"
 _INCOMPLETE: Final = "the server stopped before this answer was complete; ask again"
@@ -72,7 +73,7 @@ def unfinished_prompts(
 
 
 def interruption(turn_id: str) -> FaultEntry:
-    return FaultEntry(turn_id=turn_id, content=_INCOMPLETE, code="interrupted", state="interrupted")
+    return FaultEntry(turn_id=turn_id, content=_INCOMPLETE, code=INTERRUPTED, state="interrupted")
 
 
 async def end_turn(record: ConversationRecord, tools: ToolExecutor, fault: FaultEntry) -> None:

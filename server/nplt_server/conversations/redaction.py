@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import anyio
-from msgspec import Struct
+from msgspec import Struct, field
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
@@ -21,6 +21,7 @@ from nplt_protocol.json_text import JsonValue
 from nplt_protocol.messages import Redacted, RedactedCopy, Remaining
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import FORK_MARK
+from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.services import Services
 from nplt_storage.entries import (
     AttachmentEntry,
@@ -136,22 +137,11 @@ async def redact(conversation: Conversation, seq: int) -> Erased:
     record, services = conversation.record, conversation.services
     conversation.stop_summarizing()
     check_redactable(record.history, seq)
-    erased: Entry | None = None
-    derived: list[int] = []
-    providers: dict[str, None] = {}
-    async for batch in record.profile.store.entries(record.session_id, after=seq - 1):
-        for entry in batch:
-            erased = entry if entry.seq == seq else erased
-            if entry.redacted_at is None and seq in _made_from(entry):
-                derived.append(entry.seq)
-            if isinstance(entry, ModelOutputEntry | FaultEntry | CompactionEntry):
-                called = entry.invocation
-                providers |= {} if called is None else {called.provider: None}
+    found = await _find_repeats(record, seq)
+    erased, derived = found.erased, found.derived
+    for turn_id in found.turns_for_later:
+        await conversation.cancel_later(turn_id, "its text was erased")
     message_ids: list[str] = []
-    if isinstance(erased, LaterPromptEntry):
-        await conversation.cancel_later(erased.turn_id or "", "its text was erased")
-    elif isinstance(erased, ModelInputEntry) and erased.later_seq is not None:
-        derived.append(erased.later_seq)
     if isinstance(erased, ModelInputEntry | LaterPromptEntry) and erased.message_id is not None:
         message_ids = [erased.message_id]
     await services.redacted_prompts.add(record.user, message_ids)
@@ -180,17 +170,76 @@ async def redact(conversation: Conversation, seq: int) -> Erased:
         seqs=(seq, *derived),
         message_ids=tuple(message_ids),
         text=ErasedText.of(erased) if erased and erased.redacted_at is None else ErasedText(""),
-        providers=tuple(one for one in providers if one not in _IN_PROCESS),
+        providers=tuple(one for one in found.providers if one not in _IN_PROCESS),
     )
+
+
+class _Repeats(Struct, kw_only=True):
+    erased: Entry | None = None
+    derived: list[int]
+    """The other entries that hold its text, or a text that a model made from it."""
+    turns_for_later: list[str] = field(default_factory=list)
+    """Those among them that are prompts for later."""
+    providers: dict[str, None] = field(default_factory=dict)
+    """The providers that were called since."""
+
+
+async def _find_repeats(record: ConversationRecord, seq: int) -> _Repeats:
+    found = _Repeats(derived=await _earlier_forms(record, seq))
+    sources = {seq, *found.derived}
+    async for batch in record.profile.store.entries(record.session_id, after=min(sources) - 1):
+        for entry in batch:
+            found.erased = entry if entry.seq == seq else found.erased
+            made_from = _made_from(entry)
+            is_derived = entry.seq in sources or any(each in made_from for each in sources)
+            if is_derived and entry.redacted_at is None:
+                if entry.seq not in sources:
+                    found.derived.append(entry.seq)
+                if isinstance(entry, ModelInputEntry | LaterPromptEntry):
+                    sources.add(entry.seq)
+                if isinstance(entry, LaterPromptEntry):
+                    found.turns_for_later.append(entry.turn_id or "")
+            if isinstance(entry, ModelOutputEntry | FaultEntry | CompactionEntry):
+                called = entry.invocation
+                found.providers |= {} if called is None else {called.provider: None}
+    return found
+
+
+async def _earlier_forms(record: ConversationRecord, seq: int) -> list[int]:
+    """The entries that stored the same prompt before, the newest first."""
+    earlier: list[int] = []
+    before: int | None = seq
+    while before is not None:
+        async for batch in record.profile.store.entries(
+            record.session_id, after=before - 1, through=before
+        ):
+            before = next(map(_stored_before, batch), None)
+            break
+        else:
+            break
+        if before is not None:
+            earlier.append(before)
+    return earlier
+
+
+def _stored_before(entry: Entry) -> int | None:
+    """The entry that stored the same prompt before, if it was for later or put off."""
+    match entry:
+        case ModelInputEntry():
+            return entry.later_seq
+        case LaterPromptEntry():
+            return entry.limited_seq
+        case _:
+            return None
 
 
 def _made_from(entry: Entry) -> range:
     """The entries from which a model made this one, if it is a summary or a name; of a prompt that
-    was for later, the entry that stored it before."""
+    was for later or put off, the entry that stored it before."""
     if isinstance(entry, CompactionEntry):
         return range(entry.from_seq, entry.through_seq + 1)
-    if isinstance(entry, ModelInputEntry) and entry.later_seq is not None:
-        return range(entry.later_seq, entry.later_seq + 1)
+    if (before := _stored_before(entry)) is not None:
+        return range(before, before + 1)
     if isinstance(entry, RenamedEntry) and entry.metadata.get("automatic") is True:
         first, last = entry.metadata.get("from_seq"), entry.metadata.get("through_seq")
         if isinstance(first, int) and isinstance(last, int):

@@ -35,6 +35,7 @@ from nplt_protocol.messages import TurnFinished, TurnStarted, names_tool
 from nplt_server import logs
 from nplt_server.conversations.approvals import Approvals
 from nplt_server.conversations.context_manager import ContextManager
+from nplt_server.conversations.later_prompts import LaterPrompts
 from nplt_server.conversations.model_caller import CallOutcome, ModelCaller
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.services import Compressible, Services
@@ -173,6 +174,7 @@ class TurnRun:
     context: ContextManager
     compressible: Compressible
     approvals: Approvals
+    later: LaterPrompts
     services: Services
     resumed: InterruptedStep | None = None
     turn_id: str = field(init=False)
@@ -181,6 +183,7 @@ class TurnRun:
     call: int = field(init=False, default=0)
     cancel_called: bool = field(init=False, default=False)
     cancel_reason: str = field(init=False, default="cancelled")
+    _cancel_code: str = field(init=False, default=CANCELLED)
     _clock: TurnClock = field(init=False, default_factory=TurnClock)
     _pauses: int = field(init=False, default=0)
     """The number of waits in progress: of tool calls for approvals, or of the turn for a slot."""
@@ -281,11 +284,11 @@ class TurnRun:
 
     # Stopping it
 
-    def cancel(self, reason: str) -> None:
+    def cancel(self, reason: str, *, code: str = CANCELLED) -> None:
         if self.state is RunState.WAITING:
             self._take(RunTransition.CANCEL)
         self.cancel_called = True
-        self.cancel_reason = reason
+        self.cancel_reason, self._cancel_code = reason, code
         if self._scope is not None:
             self._scope.cancel()
 
@@ -364,12 +367,15 @@ class TurnRun:
             except Exception as error:
                 if isinstance(error, StorageError) and not isinstance(error, BadEntry):
                     raise  # nothing can be written now, so the turn can't be ended either
+                put_off = await self._put_off(error)
+                if put_off is not None:
+                    return put_off
                 return await self._end_early("failed", self._error_as_json(error), error)
         if self.state is RunState.SUSPENDED:
             raise TurnSuspended
         if not self.cancel_called:
             return await self._end_early("failed", self._error_as_json(self._too_long))
-        cancelled: JsonObject = {"code": "cancelled", "message": self.cancel_reason}
+        cancelled: JsonObject = {"code": self._cancel_code, "message": self.cancel_reason}
         return await self._end_early("interrupted", cancelled)
 
     async def _run_calls(self) -> TurnFinished:
@@ -558,6 +564,33 @@ class TurnRun:
         raise AssertionError("a shielded scope is not cancelled")
 
     # Ending it
+
+    async def _put_off(self, error: Exception) -> TurnFinished | None:
+        """Ends the turn and stores its prompt as one for later, if its model is rate-limited and
+        nothing has come of it. `None` if the turn is to fail instead."""
+        assert self.caller is not None
+        seconds = self.caller.seconds_to_hold(error)
+        if seconds is None or self.call:
+            return None
+        with anyio.CancelScope(shield=True):  # half of it would be a prompt that is run twice
+            later = await self.until_stored(lambda: self.later.put_off(self.prompt, seconds))
+            if later is None:
+                return None
+            reason = f"{error}; the prompt is held until {later.not_before:%Y-%m-%d %H:%M:%S} UTC"
+            fault = FaultEntry(
+                turn_id=self.turn_id,
+                content=reason,
+                code=ErrorCode.RATE_LIMITED,
+                state="interrupted",
+                never_began=True,
+            )
+            entry = await self.until_stored(lambda: self.record.append(fault))
+            self.caller.forget()
+            known: JsonObject = {"code": ErrorCode.RATE_LIMITED, "message": reason}
+            due: JsonObject = {"turn_id": later.turn_id, "due_at": later.not_before.isoformat()}
+            end = self.finished("interrupted", entry.seq, known)
+            return replace(end, stop_reason=None, later=due)
+        raise AssertionError("a shielded scope is not cancelled")
 
     async def _end_early(
         self,

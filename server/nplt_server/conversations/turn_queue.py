@@ -32,6 +32,7 @@ from nplt_protocol.messages import ActiveTurn, TurnFinished
 from nplt_server.conversations import recovery
 from nplt_server.conversations.approvals import Approvals
 from nplt_server.conversations.context_manager import ContextManager
+from nplt_server.conversations.later_prompts import LaterPrompts
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.services import Services
 from nplt_server.conversations.summarizer import ConversationNamer, Summarizer
@@ -41,6 +42,7 @@ from nplt_server.request_id import request_id
 from nplt_server.tasks import Activity, call_guarded
 from nplt_storage.entries import FaultEntry, ModelInputEntry
 from nplt_storage.errors import StorageError
+from nplt_storage.rows import INTERRUPTED
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +103,7 @@ class TurnQueue:
     summarizer: Summarizer
     namer: ConversationNamer
     approvals: Approvals
+    later: LaterPrompts
     services: Services
     running: TurnRun | None = field(init=False, default=None)
     is_held: bool = field(init=False, default=False)
@@ -163,6 +166,7 @@ class TurnQueue:
                 context=self.context,
                 compressible=self.summarizer,
                 approvals=self.approvals,
+                later=self.later,
                 services=self.services,
                 resumed=resumed,
             )
@@ -230,7 +234,7 @@ class TurnQueue:
         """The server stops: the running turn ends now, unless it can be suspended."""
         self.suspend(reason)
         if self.running is not None and self.running.state is not RunState.SUSPENDED:
-            self.running.cancel(reason)
+            self.running.cancel(reason, code=INTERRUPTED)
 
     def suspend(self, reason: str) -> None:
         """Suspends the running turn if it waits for approvals and for nothing else. It keeps

@@ -29,7 +29,13 @@ from nplt_server.providers.model_lists import ModelLister, ModelLists, is_model_
 from nplt_server.providers.models import KnownModels, hint_of_model
 from nplt_server.providers.retries import RetryPolicy
 from nplt_server.providers.route import ModelRoute
-from nplt_server.settings import FALLBACK_ON, OfflineSettings, Settings
+from nplt_server.settings import (
+    FALLBACK_ON,
+    AnthropicSettings,
+    OfflineSettings,
+    OpenAISettings,
+    Settings,
+)
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +51,7 @@ class ProviderRouter:
         roles: Mapping[str, str] | None = None,
         fallback: Sequence[str] = (),
         fallback_on: Collection[str] = FALLBACK_ON,
+        holding: Collection[str] = (),
         retries: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         secrets: SecretMask = NO_SECRETS,
@@ -82,6 +89,8 @@ class ProviderRouter:
         }
         self.fallback_on = frozenset(fallback_on)
         """The reasons (`ProviderError.reason`) for which a fallback is asked."""
+        self.holding = frozenset(holding)
+        """The providers at whose rate limits prompts are held."""
         self.fallback = tuple(self.check(model, field="fallback") for model in fallback)
 
     def add(self, provider: ProviderClient) -> None:
@@ -277,6 +286,11 @@ def build_router(
             roles={role: model for role, model in settings.roles if model is not None},
             fallback=settings.fallback,
             fallback_on=settings.fallback_on,
+            holding=[
+                each.id
+                for each in settings.providers
+                if isinstance(each, OpenAISettings | AnthropicSettings) and each.on_limit == "hold"
+            ],
             retries=RetryPolicy(retries_max=limits.retries_max),
             secrets=secrets,
             learned=learned,

@@ -74,7 +74,7 @@ async def update(session: Session, request: messages.SessionUpdate, pending: Pen
     if request.unhide is not None:
         await operations.unhide(conversation, request.unhide)
     if request.release:
-        await conversation.release_later()
+        await conversation.change_later("released")
     if conversation.row is None:
         raise no_such_conversation(session_id)
     pending.send(await as_row(session, conversation.row))
