@@ -17,7 +17,7 @@ FROM_LOCK := --require-hashes -r config/requirements.lock
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve install install-dev local test soak check format bench peers walk browser screenshots faults clients upgrade fuzz dist lock clean
+.PHONY: help run serve install install-dev local test soak check format bench peers walk browser screenshots faults clients servers upgrade fuzz dist lock clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ faults: install-dev  ## kill, cut power, fill disks; check that every promise ho
 
 clients: install-dev  ## three turns with each real client of OpenAI's API (2 GB, once)
 	$(BIN)/python -m tests.real_clients
+
+servers: install-dev  ## 200 turns with each of four servers of models: llama.cpp, LiteLLM, … (1 GB, once)
+	$(BIN)/python -m tests.real_servers
 
 upgrade: install-dev  ## serve an older version's data and clients with this one
 	$(BIN)/python -m faults.upgrade

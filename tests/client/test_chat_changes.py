@@ -211,6 +211,18 @@ def test_no_stored_message_brings_a_hostile_character_to_the_screen(text: str) -
             assert not any(FORBIDDEN.search(words) for words in words_in(change))
 
 
+def test_stored_messages_that_a_provider_refuses_are_marked() -> None:
+    messages = [
+        message_json(1, "user", "one", hidden="box"),
+        message_json(2, "assistant", "two", hidden="box, gate", state="completed"),
+    ]
+    (_, (prompt, *_, end)), *_ = changes_from_history(messages)
+    assert isinstance(prompt, PromptShown)
+    assert isinstance(end, TurnEnded)
+    assert prompt.shown == "one\n[hidden from box]"
+    assert end.words == "hidden from box, gate"
+
+
 def test_tool_arguments_are_shown_exactly_with_control_characters_escaped() -> None:
     shown = safe_json({"path": "a\x1b[2Kb\u202e", "名": "日本"})
     assert shown == '{"path": "a\\u001b[2Kb\\u202e", "名": "日本"}'

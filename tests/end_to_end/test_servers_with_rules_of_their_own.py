@@ -138,6 +138,23 @@ def test_what_two_providers_refuse_is_hidden_from_all(tmp_path: Path) -> None:
         assert "hidden from a, b" in house.nplt("history")[0]
 
 
+def test_what_is_hidden_is_marked_in_chats_and_exports_and_after_a_restart(tmp_path: Path) -> None:
+    with running(tmp_path) as house:
+        house.ask("-m", "b/m", "poison")
+        house.a.rule = flags("poison")
+        house.ask("-s", "@last", "-m", "a/m", "go on")
+        address = f"nplt://127.0.0.1:{house.port}"
+        chat = ("chat", "--plain", "-c")
+        said = run_nplt(*chat, home=house.home, server=address, stdin="/history\n").stderr
+        assert "hidden from a" in said
+        for form in ("md", "html"):
+            assert "hidden from a" in house.nplt("export", "--format", form)[0]
+        message = orjson.loads(house.nplt("history", "--json")[0])["messages"][0]
+        assert (message["content"], message["hidden"]) == ("poison", "a")
+    with serving(tmp_path / "data", house.settings()) as house.port:  # it is not open now
+        assert "hidden from a" in house.nplt("history")[0]
+
+
 def picture(path: Path) -> Path:
     def chunk(kind: bytes, data: bytes) -> bytes:
         checked = kind + data

@@ -22,6 +22,7 @@ from nplt_client.chat.approvals import ApprovalWanted, approval_wanted
 from nplt_client.render.answers import (
     CAN_GO_ON,
     fallback_words,
+    hidden_words,
     is_silent,
     joined,
     model_of,
@@ -86,13 +87,16 @@ class PromptShown(Struct, frozen=True, kw_only=True):
     is_mine: bool = True
     attachments: tuple[str, ...] = ()
     """One line per file."""
+    hidden: str = ""
+    """From whose models the prompt is hidden; empty if from none."""
     continues: bool = False
     """It asks the model to go on with its last answer; the answer goes on there."""
 
     @property
     def shown(self) -> str:
-        """The text, and below it the attachments."""
-        return "\n".join((self.text.rstrip("\n"), *(f"[{file}]" for file in self.attachments)))
+        """The text, and below it the attachments and the remark."""
+        below = filter(None, (*self.attachments, self.hidden))
+        return "\n".join((self.text.rstrip("\n"), *(f"[{line}]" for line in below)))
 
 
 class TurnBegan(Struct, frozen=True, kw_only=True):
@@ -152,13 +156,15 @@ class TurnEnded(Struct, frozen=True, kw_only=True):
     """Why another model answered; empty if none did."""
     cut: str = ""
     """How much of the prompt the model was shown; empty if all of it."""
+    hidden: str = ""
+    """From whose models the answer is hidden; empty if from none."""
 
     @property
     def words(self) -> str:
         """A remark about the end; empty for a completed turn with nothing to say of it."""
         if self.state == "completed":
             return " · ".join(
-                filter(None, (self.cut, self.stop and f"✂ {self.stop}", self.fallback))
+                filter(None, (self.cut, self.stop and f"✂ {self.stop}", self.fallback, self.hidden))
             )
         if self.state == "interrupted" and not self.has_begun:
             return "■ taken back before it began"
@@ -248,6 +254,7 @@ def changes_from_history(stored: Iterable[JsonObject]) -> Turns:
                     text=text,
                     seq=seq,
                     attachments=files,
+                    hidden=safe_line(hidden_words(message)),
                     continues=bool(message.get("continues")),
                 )
             )
@@ -279,6 +286,7 @@ def _answer_changes(
                 model=model,
                 stop=_stop(message.get("stop_reason"), tokens_of_answer(message)),
                 fallback=safe_line(fallback_words(model, message.get("fallback_from"))),
+                hidden=safe_line(hidden_words(message)),
             )
         case _:
             pass

@@ -205,16 +205,7 @@ def history(
             session_id=found.session_id, view="entries" if entries else "messages", **asked
         )
         page = connection.request(request, messages.HistoryPage)
-        if not entries:
-            facts = messages.HistoryRequest(
-                session_id=found.session_id, view="entries", roles=("system",), limit=_FACTS_MAX
-            )
-            page = reports.with_hidden(page, connection.request(facts, messages.HistoryPage))
     _print(page, functools.partial(reports.history_text, entries=entries), as_json=as_json)
-
-
-_FACTS_MAX = 200
-"""The newest facts of a conversation that are searched for what is hidden from models."""
 
 
 def _number_of_call(_: click.Context, option: click.Parameter, given: str | None) -> int | None:

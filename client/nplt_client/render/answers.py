@@ -64,6 +64,12 @@ def fallback_words(
             return ""
 
 
+def hidden_words(message: JsonObject) -> str:
+    """Returns from whose models the message is hidden; empty if from none."""
+    hidden = message.get("hidden")
+    return f"hidden from {hidden}" if isinstance(hidden, str) else ""
+
+
 def is_silent(message: JsonObject) -> bool:
     """Whether it is a prompt without a text, which only brings tool results."""
     return message.get("results_seq") is not None and not message.get("content")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from nplt_client.render.answers import joined
-from nplt_client.render.reports import end_words, format_time
+from nplt_client.render.reports import format_time, remarks_on
 from nplt_client.render.text import attachment_words, dump_json, objects_in
 from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_protocol.messages import HistoryPage
@@ -47,7 +47,7 @@ def _markdown(name: str, messages: Iterable[JsonObject]) -> Iterator[str]:
         words = [str(message.get("role")), format_time(str(message.get("timestamp")))]
         words += [str(message[extra]) for extra in ("model", "state") if message.get(extra)]
         words += [f"rejected: {message['rejected']}"] if message.get("rejected") else []
-        words += end_words(message)
+        words += remarks_on(message)
         yield f"\n## {' · '.join(word for word in words if word != 'completed')}\n"
         for attached in objects_in(message.get("attachments")):
             yield f"\n*{attachment_words(attached)}*\n"

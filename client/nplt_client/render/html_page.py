@@ -16,7 +16,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from nplt_client.render.reports import end_words, format_time
+from nplt_client.render.reports import format_time, remarks_on
 from nplt_client.render.text import attachment_words, dump_json, number_in, objects_in
 from nplt_markdown import plain, preformatted, prose
 from nplt_protocol.json_text import JsonObject, JsonValue
@@ -234,7 +234,7 @@ def _message(message: JsonObject) -> str:
         content = f'<div class="said" dir="auto">{inner}</div>\n'
     remarks = [state] if state not in ("", "completed") else []
     outcome = "".join(
-        f'<span class="bad">{plain(words)}</span>' for words in (*remarks, *end_words(message))
+        f'<span class="bad">{plain(words)}</span>' for words in (*remarks, *remarks_on(message))
     )
     return (
         f'<article class="message {kind}"><header><b>{who}</b> '

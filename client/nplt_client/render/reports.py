@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from msgspec import structs
-
 from nplt_client.render.answers import (
     fallback_words,
+    hidden_words,
     joined,
     model_of,
     stop_words,
@@ -183,28 +182,6 @@ def _field(name: str, value: JsonValue) -> str:
     return "    " + shorten(sanitize_line(f"{name}: {shown}"), _FIELD_WIDTH_MAX)
 
 
-def with_hidden(page: messages.HistoryPage, facts: messages.HistoryPage) -> messages.HistoryPage:
-    """The page with `hidden` in each message that models are not shown: from whom it is hidden."""
-    hidden: dict[JsonValue, dict[str, str]] = {}
-    for fact in facts.messages:
-        if fact.get("kind") != "quarantine":
-            continue
-        provider = str(fact.get("provider") or "")
-        of_entry = hidden.setdefault(fact.get("target_seq"), {})
-        if not fact.get("lifted"):
-            pictures = " (its pictures)" if fact.get("part") else ""
-            of_entry[provider] = f"{provider or 'all models'}{pictures}"
-        elif provider:
-            of_entry.pop(provider, None)
-        else:
-            of_entry.clear()
-    marked: list[JsonObject] = []
-    for message in page.messages:
-        words = ", ".join(hidden.get(message.get("seq"), {}).values())
-        marked.append({**message, "hidden": words} if words else message)
-    return structs.replace(page, messages=tuple(marked))
-
-
 def _message(message: JsonObject) -> str:
     at = format_time(str(message.get("timestamp")))
     head = f"[{message.get('seq')}] {message.get('role')} · {at}"
@@ -213,9 +190,7 @@ def _message(message: JsonObject) -> str:
             head += f" · {value}"
     if why := message.get("rejected"):
         head += f" · rejected: {why}"
-    head += "".join(f" · {words}" for words in end_words(message))
-    if hidden := message.get("hidden"):
-        head += f" · hidden from {hidden}"
+    head += "".join(f" · {words}" for words in remarks_on(message))
     lines = [sanitize_line(head)]
     lines += map(attachment_words, objects_in(message.get("attachments")))
     for call in objects_in(message.get("tool_calls")):
@@ -224,11 +199,12 @@ def _message(message: JsonObject) -> str:
     return "\n".join([*lines, *_cut_words(message)])
 
 
-def end_words(message: JsonObject) -> list[str]:
-    """Says of an answer why it is not whole, and why another model gave it."""
+def remarks_on(message: JsonObject) -> list[str]:
+    """Says why an answer is not whole, why another model gave it, and from whose models a message
+    is hidden."""
     stop = stop_words(word_in(message, "stop_reason"), tokens_of_answer(message))
     instead = fallback_words(model_of(message), message.get("fallback_from"))
-    return [words for words in (stop, instead) if words]
+    return [words for words in (stop, instead, hidden_words(message)) if words]
 
 
 def listed_models(choice: messages.ModelChoice) -> list[str]:

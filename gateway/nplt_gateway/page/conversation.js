@@ -38,6 +38,7 @@ export const MESSAGES_MAX = 240;
  * @property {any[]} [attachments]
  * @property {boolean} [truncated]
  * @property {boolean} [cleared]
+ * @property {string} [hidden]
  * @property {string} [redacted_at]
  * @property {number} [size]
  * @property {any} [metadata]
@@ -341,6 +342,8 @@ export class Conversation {
         break;
       case "cleared":
       case "redacted":
+      case "quarantined":
+      case "released":
         this.needsReload = true;
         break;
       case "lagged":
@@ -437,7 +440,7 @@ export class Conversation {
   merged(message, known) {
     const held = known.get(message.seq);
     if (!held) return { ...message, revision: 0 };
-    const fields = ["content", "state", "cleared", "redacted_at", "rejected", "truncated"];
+    const fields = ["content", "state", "cleared", "hidden", "redacted_at", "rejected", "truncated"];
     const old = /** @type {any} */ (held);
     const isSame = fields.every((field) => old[field] === message[field]);
     const statuses = (/** @type {Message} */ each) =>

@@ -241,7 +241,15 @@ class PromptView {
     this.time = h("time");
     this.actions = h("div.actions");
     this.form = /** @type {HTMLElement | null} */ (null);
-    this.element = h("article.prompt", { "aria-label": "You" }, this.files, this.text, this.actions);
+    this.remark = h("p.remark");
+    this.element = h(
+      "article.prompt",
+      { "aria-label": "You" },
+      this.files,
+      this.text,
+      this.remark,
+      this.actions,
+    );
     this.shown = "";
   }
 
@@ -259,6 +267,8 @@ class PromptView {
       ),
     );
     show(this.text, !isEdited && message.content !== "");
+    setText(this.remark, hiddenRemark(message));
+    show(this.remark, Boolean(message.hidden));
     this.form?.remove();
     this.form = isEdited ? this.editor(message) : null;
     if (this.form) this.text.after(this.form);
@@ -441,6 +451,11 @@ class AnswerView {
 }
 
 /** @param {Message} message */
+function hiddenRemark(message) {
+  return message.hidden ? `Models of ${message.hidden} refused this and are not shown it.` : "";
+}
+
+/** @param {Message} message */
 function remarkOf(message) {
   if (message.rejected) return `This answer was not accepted: ${message.rejected}`;
   if (message.state === "interrupted") return "Stopped.";
@@ -451,9 +466,14 @@ function remarkOf(message) {
     refusal: "The model declined to answer.",
     pause: "The provider paused the answer.",
   });
-  if (message.stop_reason && why[message.stop_reason]) return why[message.stop_reason];
   const from = message.fallback_from;
-  return from ? `${modelName(from.model)} could not answer: ${from.message ?? from.reason}` : "";
+  return [
+    message.stop_reason && why[message.stop_reason],
+    from && `${modelName(from.model)} could not answer: ${from.message ?? from.reason}`,
+    hiddenRemark(message),
+  ]
+    .filter(Boolean)
+    .join(" ");
 }
 
 class LiveView {

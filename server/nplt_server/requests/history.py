@@ -6,10 +6,10 @@ HISTORY_REQUEST, CONTEXT_REQUEST, USAGE, TOOLS. The storage cuts the pages
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from msgspec import to_builtins
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, JsonObject, RequestError, messages
@@ -17,8 +17,8 @@ from nplt_server.connections.session import Session
 from nplt_server.conversations.context_report import context_report, sent_context_report
 from nplt_server.dialects import BRACKET_BYTES_MAX, PendingReply
 from nplt_server.histories import FoundConversation
-from nplt_storage.active_entries import is_in
-from nplt_storage.entries import ClearEntry
+from nplt_storage.active_entries import ActiveEntries, is_in
+from nplt_storage.entries import ClearEntry, QuarantineEntry
 from nplt_storage.pages import MessagePage, PageQuery
 from nplt_storage.rows import NEW_NAME
 
@@ -51,10 +51,12 @@ async def history(
         if request.max_bytes is not None:
             asked = max(request.max_bytes, _PAGE_BYTES_MIN)
         cleared_through = await _cleared_through(found)
+        hidden = await _hidden(session, found) if request.view == "messages" else {}
         server_bytes_max = session.server.services.limits.message_bytes_max
         bytes_max = min(asked, server_bytes_max, pending.bytes_max or asked)
         limit = min(request.limit, _PAGE_MESSAGES_MAX)
         reserved = _ENVELOPE_BYTES + (_MARK_BYTES * limit if cleared_through else 0)
+        reserved += sum(_MARK_BYTES + 4 * len(words) for words in hidden.values())
         query = PageQuery(
             before=request.before,
             after=request.after,
@@ -71,6 +73,8 @@ async def history(
             page = await found.profile.store.page(session_id, query)
         if cleared_through and request.view == "messages":
             page = replace(page, messages=tuple(_marked(page.messages, cleared_through)))
+        if hidden:
+            page = replace(page, messages=tuple(_with_hidden(page.messages, hidden)))
         found = await session.server.session_manager.find(session_id, session.user) or found
     row, here = found.row if found else None, session.conversation
     chosen = row.model if row else None
@@ -119,6 +123,37 @@ async def _cleared_through(found: FoundConversation) -> int:
                 ]
                 return max(seqs, default=1) - 1
     return 0
+
+
+_SEARCHED_FACTS: Final = 200
+"""How many facts of a conversation that is not open are searched for quarantines."""
+
+
+async def _hidden(session: Session, found: FoundConversation) -> dict[int, str]:
+    """From whose models each quarantined entry is hidden."""
+    row = found.row
+    opened = session.server.session_manager.opened(row.session_id)
+    if opened is not None:
+        quarantines = opened.history.quarantines
+    else:
+        query = PageQuery(view="entries", roles=("system",), limit=_SEARCHED_FACTS)
+        with found.profile.explained():
+            facts = (await found.profile.store.page(row.session_id, query)).messages
+        known = (each for each in facts if each.get("kind") == QuarantineEntry.kind)
+        entries = (convert(each, QuarantineEntry, strict=False) for each in known)
+        quarantines = ActiveEntries(entries, row.hidden).quarantined
+    return {seq: ", ".join(map(_of_quarantine, each)) for seq, each in quarantines.items()}
+
+
+def _of_quarantine(entry: QuarantineEntry) -> str:
+    return f"{entry.provider or 'all models'}{' (its pictures)' if entry.part else ''}"
+
+
+def _with_hidden(messages: Iterable[JsonObject], hidden: Mapping[int, str]) -> Iterator[JsonObject]:
+    for message in messages:
+        seq = message["seq"]
+        words = hidden.get(seq) if isinstance(seq, int) else None
+        yield message if words is None else {**message, "hidden": words}
 
 
 def _marked(messages: Iterable[JsonObject], cleared_through: int) -> Iterator[JsonObject]:

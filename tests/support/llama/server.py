@@ -1,5 +1,5 @@
 """llama.cpp's server with the hand-made model, in a process of its own, for all tests of
-a process. `python -m tests.support.llama.server MODEL.gguf` is that process: it makes the
+a process. `python -m tests.support.llama.server MODEL.gguf TOKENS` is that process: it makes the
 model, tells its address, and ends with its input.
 """
 
@@ -26,11 +26,14 @@ SLOTS = 4
 
 
 class LlamaServer:
-    def __init__(self) -> None:
+    def __init__(self, window_tokens: int = WINDOW_TOKENS) -> None:
         self._directory = tempfile.TemporaryDirectory()
         self.model_file = Path(self._directory.name) / "model.gguf"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.llama.server", str(self.model_file)],
+            [
+                *(sys.executable, "-m", "tests.support.llama.server"),
+                *(str(self.model_file), str(window_tokens)),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -75,7 +78,7 @@ def main() -> None:
     asked.use_jinja = True
     asked.sampling.temp = 0.0  # the same every time, blanks in a call included
     asked.n_parallel = SLOTS
-    asked.n_ctx = WINDOW_TOKENS * SLOTS
+    asked.n_ctx = int(sys.argv[2]) * SLOTS
     asked.cpuparams.n_threads = asked.cpuparams_batch.n_threads = 1
     serving = xllamacpp.Server(asked)
     print(serving.listening_address, flush=True)
