@@ -113,10 +113,17 @@ class ProviderPaused(ProviderUnavailable):
     ) -> None:
         """`why`, `reason`: how the last call failed."""
         who = "the provider" if of_provider else "this model"
-        failed = "" if reason == "rate_limited" else "failed several times in a row and "
+        paused = f"is not asked for {retry_after:.0f} s"
+        if reason == "rate_limited":  # the time to try again is in `why`
+            sentence = f"{who} {paused}; choose another model, or wait: {why}"
+        else:
+            last = f" (the last time: {why})" if why else ""
+            sentence = (
+                f"{who} failed several times in a row and {paused}; "
+                f"try again then, or choose another model{last}"
+            )
         super().__init__(
-            f"{who} {failed}is not asked for {retry_after:.0f} s; "
-            f"try again then, or choose another model{f' (the last time: {why})' if why else ''}",
+            sentence,
             retry_after=retry_after,
             of_provider=of_provider,
             reason=reason,

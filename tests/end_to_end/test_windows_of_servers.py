@@ -90,6 +90,7 @@ def facts_of(client: Client, model: str) -> dict[str, Any]:
                 "tools": False,
                 "images": True,
                 "source": "Ollama's default; not loaded",
+                "source of tools": "Ollama's /api/show",
             },
         ),
         (
@@ -112,6 +113,7 @@ def test_server_tells_the_window_of_its_model_and_more(
     ):
         facts = facts_of(client, f"box/{model}")
     facts["source"] = facts["sources"].get("context_tokens")
+    facts["source of tools"] = facts["sources"].get("tools")
     assert {name: facts.get(name) for name in expected} == expected
 
 

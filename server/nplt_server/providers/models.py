@@ -203,6 +203,8 @@ class ListedModel(Struct, frozen=True):
     price_cached: float | None = None
     source: str = "the provider's list"
     """The source of the window, in a few words."""
+    abilities_source: str = ""
+    """The source of `tools` and `images`, if it is another one."""
     server: str = ""
     """The software that gave the list, if it has endpoints of its own (`server_details`)."""
 
@@ -296,10 +298,11 @@ def _with_list(known: ModelFacts, listed: ListedModel) -> ModelFacts:
         window, sources["context_tokens"] = listed.context_tokens, listed.source
     if prices is None and listed.prices is not None:
         prices, sources["prices"] = listed.prices, listed.source
+    abilities_source = listed.abilities_source or listed.source
     if listed.tools is not None:
-        sources["tools"] = listed.source
+        sources["tools"] = abilities_source
     if listed.images is not None:
-        sources["images"] = listed.source
+        sources["images"] = abilities_source
     return structs.replace(
         known,
         context_tokens=window,

@@ -153,6 +153,7 @@ def _shown(model: ListedModel, answer: JsonValue) -> ListedModel:
         tools=None if can is None else "tools" in can,
         images=None if can is None else "vision" in can,
         source="num_ctx in Ollama's /api/show" if num_ctx else "Ollama's default; not loaded",
+        abilities_source="Ollama's /api/show",
     )
 
 
