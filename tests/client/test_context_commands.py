@@ -15,6 +15,7 @@ from nplt_client import sync
 from nplt_client.render.reports import (
     context_text,
     epoch_text,
+    first_contact_text,
     model_words,
     tools_text,
     usage_text,
@@ -198,6 +199,12 @@ def test_context_and_usage_reports_are_sanitized(text: str) -> None:
     ]
     assert not FORBIDDEN.search("\n".join(shown))
     assert [one.count("\n") for one in shown] == [4, 6, 1]
+
+
+def test_the_introduction_says_where_a_server_on_another_port_listens() -> None:
+    moved = first_contact_text("offline/echo", (), address="nplt://127.0.0.1:45479")
+    assert "Your server listens at nplt://127.0.0.1:45479" in moved
+    assert "listens at" not in first_contact_text("offline/echo", ())
 
 
 def test_context_usage_and_tools_commands_print_text_and_json(server: str, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ async def test_a_whole_session_of_the_line_chat_in_the_scrollback(
         person.presses_ctrl("d")
         assert person.sees_it_end() == 0
         shown = person.raw.decode()
-    assert re.search(r"come back with: nplt chat \S+ --resume [0-9a-f]{32}\s*$", shown)
+    assert re.search(r"come back to '京都' with: nplt chat \S+ --resume [0-9a-f]{8}\s*$", shown)
     assert "\x1b[?1049h" not in shown
     assert json.loads(prompts.read_text().splitlines()[1])["text"] == "你好"
 

@@ -144,7 +144,8 @@ def test_a_whole_session_of_the_plain_chat(server: str, tmp_path: Path) -> None:
         person.sees("/not a command\r\n")
         person.is_asked()
         person.presses_ctrl_d()
-        session_id = person.sees_match("come back with: nplt chat --resume ([0-9a-f]{32})")
+        farewell = "come back to 'my morning' with: nplt chat --resume ([0-9a-f]{8})\r"
+        session_id = person.sees_match(farewell)
         assert person.sees_it_end() == 0
     with at_terminal("--resume", "my morning", home=tmp_path, NPLT_SERVER=server) as person:
         person.sees("/not a command")

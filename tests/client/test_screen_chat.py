@@ -82,7 +82,9 @@ def test_a_whole_session_of_the_full_screen_chat(server: str, tmp_path: Path) ->
         person.presses_ctrl("d")
         assert person.sees_it_end() == 0
         farewell = person.last_line
-        assert re.fullmatch(r"come back with: nplt chat --resume [0-9a-f]{32}", farewell)
+        assert re.fullmatch(
+            r"come back to '京都 notes' with: nplt chat --resume [0-9a-f]{8}", farewell
+        )
 
 
 def test_the_screen_shows_a_reconnect_and_the_resumed_answer(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ to resume the conversation. Imports no toolkit.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from time import monotonic
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from nplt_client.chat.approvals import Approvals, ApprovalWanted, approval_wante
 from nplt_client.chat.elsewhere import Elsewhere
 from nplt_client.client import Client, connect
 from nplt_client.errors import ConnectionLost, LimitExceeded, NpltError, RequestRefused, TimedOut
+from nplt_client.render.reports import SHORT_ID_MIN
 from nplt_client.render.terminal import print_remark, remark_if_silent
 from nplt_client.render.text import safe_line, shorten, width_of
 from nplt_client.settings import (
@@ -823,8 +825,8 @@ def run_chat(
 
     async def talk_once(
         options: ChatOptions, address: Address, draft: str
-    ) -> tuple[int, str | None, str | None]:
-        """Returns the result of `talk`, and the id of the conversation if it is stored."""
+    ) -> tuple[int, str | None, ChatSession]:
+        """Returns the result of `talk`, and its session."""
         shown: ChatSession | None = None
 
         def connection_changed(state: ConnectionState) -> None:
@@ -855,23 +857,35 @@ def run_chat(
             shown = session  # `talk` makes its display at once
             code, next_draft = await talk(session, draft)
             await session.end()
-            return code, next_draft, client.session_id if session.is_stored else None
+            return code, next_draft, session
 
     async def talk_on(options: ChatOptions, address: Address) -> int:
-        code, draft, session_id = await talk_once(options, address, "")
+        code, draft, session = await talk_once(options, address, "")
         while draft is not None:
+            session_id = session.client.session_id if session.is_stored else None
             if session_id is not None:  # the conversation has its model
                 options = replace(options, model=None)
             options = replace(options, go_on=False, new=False, resume=session_id)
-            code, draft, session_id = await talk_once(options, address, draft)
-        if session_id is not None and is_interactive:
-            server = f" {options.server}" if options.server else ""
-            print_remark(f"come back with: nplt chat{server} --resume {session_id}")
+            code, draft, session = await talk_once(options, address, draft)
+        if session.is_stored and is_interactive:
+            print_remark(_farewell(session, options.server))
         return code
 
     return with_server(
         find_address(options.server), lambda address: asyncio.run(talk_on(options, address))
     )
+
+
+def _farewell(session: ChatSession, server: str | None) -> str:
+    """Says how to open the conversation again. The beginning of an id is enough."""
+    called = f"to {safe_line(session.name, _NAME_WIDTH_MAX)!r} " if session.name else ""
+    whole = session.client.session_id
+    short = whole[:SHORT_ID_MIN] if re.fullmatch("[0-9a-f]{32}", whole) else whole
+    at = f" {server}" if server else ""
+    return f"come back {called}with: nplt chat{at} --resume {short}"
+
+
+_NAME_WIDTH_MAX: Final = 40
 
 
 async def _enter_wanted(session: ChatSession, options: ChatOptions, address: Address) -> None:

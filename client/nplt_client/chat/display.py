@@ -20,6 +20,7 @@ from nplt_client.chat.prompt_text import PastedTexts, mentioned_files
 from nplt_client.errors import NpltError
 from nplt_client.render.reports import first_contact_text
 from nplt_client.render.text import safe_line
+from nplt_client.settings import DEFAULT_PORT
 from nplt_client.wire.reconnect_policy import Online
 
 THEMES = {"dark": "dark", "light": "light", "terminal": "ansi-dark"}
@@ -146,7 +147,14 @@ class ChatDisplay(SessionView):
     def first_contact(self) -> str:
         client = self.session.client
         is_chosen = client.model != client.welcome.model
-        return first_contact_text(self.session.model, client.welcome.models, is_chosen=is_chosen)
+        background = self.session.background
+        is_moved = background is not None and background.port != DEFAULT_PORT
+        return first_contact_text(
+            self.session.model,
+            client.welcome.models,
+            is_chosen=is_chosen,
+            address=str(background) if is_moved else "",
+        )
 
     async def attempt(self, work: Awaitable[object]) -> None:
         """Awaits `work`, and shows an `NpltError` instead of raising it."""

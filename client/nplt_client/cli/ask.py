@@ -134,7 +134,8 @@ class TextOutput:
 
     def turn_began(self, receipt: messages.Receipt, model: str) -> None:
         if receipt.position:
-            self._remark(f"waiting behind {receipt.position} other prompt(s)")
+            ahead = "1 prompt is" if receipt.position == 1 else f"{receipt.position} prompts are"
+            self._remark(f"waiting: {ahead} ahead")
 
     def event_received(self, event: messages.Event, piece: str) -> None:
         if self._streams:

@@ -556,9 +556,12 @@ def _share(tokens: int, of: int) -> str:
     return f"{tokens:,} of {of:,} tokens ({100 * tokens / of:.1f} %)"
 
 
-def first_contact_text(model: str, models: Sequence[str], *, is_chosen: bool = False) -> str:
+def first_contact_text(
+    model: str, models: Sequence[str], *, is_chosen: bool = False, address: str = ""
+) -> str:
     """Introduces an empty conversation: which model answers and why, how to get a better one,
-    and what to try. `is_chosen`: the person chose the model."""
+    and what to try. `is_chosen`: the person chose the model. `address`: where the server in the
+    background listens, if not at the default port."""
     provider = model.partition("/")[0]
     has_vendor = any(one.partition("/")[0] not in ("offline", "local") for one in models)
     about = {
@@ -572,10 +575,13 @@ def first_contact_text(model: str, models: Sequence[str], *, is_chosen: bool = F
     else:
         lines = [
             f"{what}, because the server found no key.",
-            "For a better one: export OPENAI_API_KEY=… or ANTHROPIC_API_KEY=…,",
-            "then nplt server restart. Ollama, llama.cpp and LM Studio are found by",
-            "themselves: start one, and /model lists what it has.",
+            "For a better one, export OPENAI_API_KEY=… or ANTHROPIC_API_KEY=… and enter: "
+            "nplt server restart",
+            "Ollama, llama.cpp and LM Studio are found by themselves: start one, and /model lists "
+            "its models.",
         ]
+    if address:
+        lines.append(f"Your server listens at {address}; nplt finds it there by itself.")
     if provider == "offline":
         tries = [("hello", "an answer"), ("!tool now {}", "an answer that calls a tool")]
     else:
