@@ -34,6 +34,23 @@ export function shortTime(time, now = new Date()) {
   return (isThisYear ? dayOfYear : dayAndYear).format(date);
 }
 
+const weekday = new Intl.DateTimeFormat(undefined, { weekday: "long" });
+
+/**
+ * @param {string | Date} time that is still to come
+ * @param {Date} now
+ */
+export function futureTime(time, now = new Date()) {
+  const date = new Date(time);
+  const days = Math.round((startOfDay(date) - startOfDay(now)) / DAY);
+  const isThisYear = date.getFullYear() === now.getFullYear();
+  let day = `on ${(isThisYear ? dayOfYear : dayAndYear).format(date)}`;
+  if (days <= 0) day = "today";
+  else if (days === 1) day = "tomorrow";
+  else if (days < 7) day = `on ${weekday.format(date)}`;
+  return `${day} at ${clock.format(date)}`;
+}
+
 /** @param {string | number} time */
 export function longTime(time) {
   return new Date(time).toLocaleString();
@@ -46,10 +63,10 @@ export function size(bytes) {
   return `${(bytes / 1024 / 1024).toFixed(1)} MB`;
 }
 
-/** @param {number} tokens */
-export function tokens(tokens) {
-  if (tokens >= 1_000_000) return `${trimmed(tokens / 1_000_000)}M`;
-  return tokens >= 1_000 ? `${trimmed(tokens / 1_000)}k` : String(tokens);
+/** @param {number} count */
+export function tokens(count) {
+  if (count >= 1_000_000) return `${trimmed(count / 1_000_000)}M`;
+  return count >= 1_000 ? `${trimmed(count / 1_000)}k` : String(count);
 }
 
 /** @param {number} value */
