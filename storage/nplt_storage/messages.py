@@ -75,6 +75,8 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
     """The entry with the tool results that came with a prompt."""
     stop_reason: str | None = None
     fallback_from: Mapping[str, JsonValue] | None = None
+    reasoning_size: int | None = None
+    """The code points of the reasoning before the answer; the entry has the text."""
 
     def copy(self) -> ChatMessage:
         """A deep copy."""
@@ -126,6 +128,8 @@ def chat_message(
 ) -> ChatMessage:
     model, usage, state, sections = None, None, None, None
     tool_calls: tuple[ToolCall, ...] = ()
+    prompt = entry if isinstance(entry, ModelInputEntry) else None
+    output = entry if isinstance(entry, ModelOutputEntry) else None
     match entry:
         case ModelInputEntry():
             model, sections = entry.model, entry.sections
@@ -154,11 +158,12 @@ def chat_message(
         usage=usage,
         state=state,
         redacted_at=entry.redacted_at,
-        rejected=entry.rejected if isinstance(entry, ModelOutputEntry) else None,
-        continues=entry.continues if isinstance(entry, ModelInputEntry) else None,
-        results_seq=entry.results_seq if isinstance(entry, ModelInputEntry) else None,
-        stop_reason=entry.stop_reason if isinstance(entry, ModelOutputEntry) else None,
-        fallback_from=entry.fallback_from if isinstance(entry, ModelOutputEntry) else None,
+        rejected=output.rejected if output else None,
+        continues=prompt.continues if prompt else None,
+        results_seq=prompt.results_seq if prompt else None,
+        stop_reason=output.stop_reason if output else None,
+        fallback_from=output.fallback_from if output else None,
+        reasoning_size=(len(output.reasoning) or None) if output else None,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from tests.browser.conftest import NewWindow, Window
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import HISTORY_REQUEST, PROMPT, RawClient
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
@@ -291,3 +292,128 @@ def test_everything_is_reached_by_the_keyboard(window: Window) -> None:
     window.wait("document.querySelector('.bubble')")
     keyboard.press("Control+b")
     assert not window.page.locator(".sidebar").is_visible()
+
+
+def test_thoughts_are_read_after_a_reload(window: Window) -> None:
+    window.ask("!think about a wombat")
+    window.page.reload()
+    window.until_online()
+    window.until_idle()
+    assert not window.run("nplt.client.conversation.messages[1].reasoning")
+    window.page.locator(".thinking summary").click()
+    window.wait_for_text("about a wombat", ".thinking .folded")
+
+
+def test_a_cleared_context_is_marked_and_can_be_undone(window: Window) -> None:
+    window.ask("before")
+    window.page.get_by_label("What can be done").last.click()
+    window.click("Begin with an empty context", "menuitem")
+    window.wait("document.querySelectorAll('.clear-line').length === 1")
+    assert window.texts(".cleared .bubble") == ["before"]
+    window.click("Undo")
+    window.wait("!document.querySelector('.clear-line')")
+    assert window.texts(".cleared") == []
+
+
+def test_a_message_is_erased_and_its_copies_are_listed(
+    shared_server: ServerProcess, window: Window
+) -> None:
+    window.ask("the password is swordfish99")
+    first = window.session_id
+    window.click("New conversation")
+    window.until_online()
+    window.ask("again: swordfish99")
+    window.page.locator(".prompt").hover()
+    window.page.locator(".prompt").get_by_label("More").click()
+    window.click("Erase for good …", "menuitem")
+    window.click("Erase it")
+    window.page.get_by_role("heading", name="The message was erased").wait_for()
+    assert window.page.locator(f".copies a[href^='#/c/{first}/']").count()
+    for button in window.page.locator(".copies button").element_handles():
+        button.click()
+    window.wait("!document.querySelector('.copies button')")
+    window.click("Close")
+    window.wait("document.querySelector('.bubble').textContent.includes('(erased)')")
+    with RawClient(shared_server.port) as terminal:
+        terminal.hello()
+        for session_id in (first, window.session_id):
+            messages = terminal.request(HISTORY_REQUEST, {"session_id": session_id}).json
+            assert "swordfish99" not in json.dumps(messages)
+
+
+def test_the_effort_is_chosen_for_the_conversation(window: Window) -> None:
+    window.ask("one")
+    window.page.locator(".model").click()
+    window.page.get_by_label("How much it thinks").select_option("high")
+    window.wait("document.querySelector('.model').textContent.endsWith('· high')")
+    window.page.keyboard.press("Escape")
+    window.page.reload()
+    window.until_online()
+    window.wait("document.querySelector('.model').textContent.endsWith('· high')")
+    window.page.locator(".model").click()
+    assert window.page.get_by_label("How much it thinks").input_value() == "high"
+    window.page.get_by_label("How much it thinks").select_option("")
+    window.wait("document.querySelector('.model').textContent.endsWith('echo')")
+
+
+def test_a_prompt_is_sent_for_later_listed_and_cancelled(window: Window) -> None:
+    window.ask("now")
+    window.page.get_by_label("Prompt", exact=True).last.fill("a long prompt " * 20 + "its end")
+    window.click("Send later")
+    window.page.get_by_text("Tomorrow morning").click()
+    window.wait_for_text("Runs tomorrow at 09:00", ".later")
+    assert window.answers == ["now"]
+    assert window.run("nplt.client.outbox.prompts.length") == 0
+    window.page.locator(".line .due").first.wait_for()
+    window.page.reload()
+    window.until_online()
+    window.wait_for_text("its end", ".later .text")
+    window.page.locator(".later").get_by_text("Cancel").click()
+    window.wait("!document.querySelector('.later')")
+    window.page.reload()
+    window.until_online().until_idle()
+    assert window.texts(".later") == []
+
+
+def test_prompts_for_later_of_a_copy_are_held_until_they_are_released(
+    shared_server: ServerProcess, window: Window
+) -> None:
+    window.ask("now")
+    original = window.session_id
+    due = datetime.now(UTC) + timedelta(hours=20)
+    with RawClient(shared_server.port) as terminal:
+        terminal.hello()
+        fields = {"session_id": original, "text": "much later", "not_before": due.isoformat()}
+        assert terminal.request(PROMPT, fields).json["state"] == "later"
+    window.wait_for_text("much later", ".later")
+    window.page.get_by_label("What can be done").last.click()
+    window.click("Continue in a copy", "menuitem")
+    window.wait_for_text("Held, because this is a copy", ".later")
+    window.click("Let it run")
+    window.wait_for_text("Runs ", ".later .head")
+
+
+def test_a_prompt_for_later_becomes_a_prompt_when_its_time_has_come(window: Window) -> None:
+    window.ask("now")
+    window.run(
+        "nplt.client.prompt('soon', [], { not_before: new Date(Date.now() + 1500).toISOString() })"
+    )
+    window.page.locator(".later").wait_for()
+    window.wait("!document.querySelector('.later')")
+    window.wait("document.querySelectorAll('.answer:not(.live)').length === 2")
+    window.until_idle()
+    assert window.texts(".bubble") == window.answers == ["now", "soon"]
+
+
+def test_the_rest_of_a_very_long_answer_is_shown_when_it_is_asked_for(window: Window) -> None:
+    text = "".join(f"Paragraph {number} of many 😀.\n\n" for number in range(20_000)).strip()
+    window.page.evaluate("(text) => { nplt.client.prompt(text) }", text)
+    window.wait("nplt.client.conversation.messages.length === 2")
+    window.until_idle()
+    window.page.reload()
+    window.until_online()
+    window.until_idle()
+    window.page.get_by_text("Show the rest").click()
+    last = "nplt.client.conversation.messages.at(-1)"
+    window.wait(f"!{last}.truncated")
+    assert window.run(f"{last}.content") == text

@@ -4,7 +4,7 @@ import { Cursor, codePoints, withoutFirst } from "../../gateway/nplt_gateway/pag
 import { FrameReader, encodeMessage } from "../../gateway/nplt_gateway/page/frames.js";
 import { Outbox } from "../../gateway/nplt_gateway/page/outbox.js";
 import { asMarkdown } from "../../gateway/nplt_gateway/page/export.js";
-import { ageGroup, tokens } from "../../gateway/nplt_gateway/page/text.js";
+import { ageGroup, futureTime, tokens } from "../../gateway/nplt_gateway/page/text.js";
 
 const hex = (bytes) => Buffer.from(bytes).toString("hex");
 const bytes = (text) => new Uint8Array(Buffer.from(text, "hex"));
@@ -42,6 +42,7 @@ const COMMANDS = {
       live: shown.live && shown.live.text,
       queue: shown.queue,
       needsReload: shown.needsReload,
+      later: [...shown.later.values()].map((each) => [each.turn_id, each.due_at, each.held ?? false]),
     };
   },
   outbox({ prompts, confirmed }) {
@@ -63,6 +64,9 @@ const COMMANDS = {
   },
   texts({ times, now, counts }) {
     return [times.map((time) => ageGroup(time, new Date(now))), counts.map(tokens)];
+  },
+  future({ times, now }) {
+    return times.map((time) => futureTime(time, new Date(now)));
   },
 };
 

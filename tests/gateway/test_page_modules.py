@@ -261,3 +261,38 @@ def test_times_and_counts_are_shown_as_people_say_them() -> None:
     )
     assert groups == ["Today", "Yesterday", "Previous 7 days", "Previous 30 days"]
     assert counts == ["999", "1.5k", "128k", "2M"]
+
+
+def test_future_times_are_shown_as_people_say_them() -> None:
+    now = "2026-03-15T12:00:00"
+    times = ["2026-03-15T18:00", "2026-03-16T09:00", "2026-03-18T09:00", "2026-04-02T09:00"]
+    ((today, tomorrow, weekday, later),) = run(("future", {"times": times, "now": now}))
+    assert today.startswith("today at ")
+    assert tomorrow.startswith("tomorrow at ")
+    assert weekday.startswith("on Wednesday at ")
+    assert later.startswith("on ")
+    assert "Apr" in later
+
+
+def test_prompts_for_later_come_are_held_and_go() -> None:
+    def entry(seq: int, kind: str, turn_id: str, **fields: object) -> list[Any]:
+        return [0x28, {"session_id": "s", "entry": {"seq": seq, "kind": kind, **fields,
+                                                    "turn_id": turn_id}}]  # fmt: skip
+
+    due = "2030-01-01T00:00:00Z"
+    steps = [
+        entry(1, "later_prompt", "t1", content="first", not_before=due),
+        entry(2, "later_prompt", "t2", content="second", not_before=due),
+        entry(3, "later_prompt", "t3", content="third", not_before=due),
+        entry(4, "later_change", "t2", change="held"),
+        entry(5, "later_change", "t3", change="cancelled"),
+    ]
+    begun = [0x28, _entry(6, "model_input", "t1", "first")]
+    released = entry(7, "later_change", "t2", change="released")
+    before, after = run(
+        ("conversation", {**_FRESH, "steps": steps}),
+        ("conversation", {**_FRESH, "steps": [*steps, begun, released]}),
+    )
+    assert before["later"] == [["t1", due, False], ["t2", due, True]]
+    assert after["later"] == [["t2", due, False]]
+    assert (before["queue"], after["queue"]) == ([], ["t1"])

@@ -55,6 +55,15 @@ def test_an_answer_names_its_model_usage_and_state() -> None:
     assert message["state"] == "interrupted"
 
 
+def test_an_answer_says_how_long_its_reasoning_is_until_it_is_redacted() -> None:
+    entry = ModelOutputEntry(seq=2, id="e2", timestamp=START, content="hi", reasoning="so 😀")
+    assert chat_message(entry, {}).as_json()["reasoning_size"] == 4
+    assert "reasoning_size" not in chat_message(replace(entry, reasoning=""), {}).as_json()
+    tombstone = redacted(entry, START)
+    assert isinstance(tombstone, ModelOutputEntry)
+    assert "reasoning_size" not in chat_message(tombstone, {}).as_json()
+
+
 def test_a_model_that_names_its_provider_is_not_named_twice() -> None:
     named = ModelInvocationDescriptor(provider="p", specification="", model="p/m")
     assert model_name(named) == "p/m"

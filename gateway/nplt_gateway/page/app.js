@@ -8,6 +8,7 @@ import { Composer } from "./composer.js";
 import { askName, chooseModel, openMenu, showSettings, showUsage } from "./dialogs.js";
 import { h, iconButton, setText, show } from "./dom.js";
 import { exportConversation } from "./export.js";
+import { askTime } from "./later.js";
 import { logOut, loginView, useCode, whoAmI } from "./login.js";
 import { renderer } from "./markdown.js";
 import { Announcer, Notifier } from "./notify.js";
@@ -24,7 +25,7 @@ class Page {
     const { client } = this;
     this.isWaiting = false;
     this.transcript = new Transcript(client);
-    this.composer = new Composer(client, () => chooseModel(client));
+    this.composer = new Composer(client, () => chooseModel(client), askTime);
     this.composer.onsent = () => {
       this.transcript.isAtEnd = true;
       client.showEnd();
@@ -239,6 +240,7 @@ class Page {
       },
       { icon: "fork", label: "Continue in a copy", act: () => client.fork() },
       { icon: "undo", label: "Take the last turn back", act: () => client.undo() },
+      { icon: "clear", label: "Begin with an empty context", act: () => client.clear() },
       { icon: "chart", label: "Tokens and cost", act: () => showUsage(client) },
       { icon: "download", label: "Export as Markdown", act: () => exportConversation(client, id, "md") },
       { icon: "download", label: "Export as JSON", act: () => exportConversation(client, id, "json") },

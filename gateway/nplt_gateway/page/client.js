@@ -7,6 +7,7 @@
 
 import { Conversation } from "./conversation.js";
 import { Conversations } from "./conversations.js";
+import { codePoints } from "./cursor.js";
 import * as code from "./frames.js";
 import { Outbox } from "./outbox.js";
 import { ConnectionLost, Refused, Wire } from "./wire.js";
@@ -18,7 +19,7 @@ const REFRESH_EVERY = 20_000;
 const SEEN_AFTER = 400;
 const PIECE_BYTES = 48 * 1024;
 const BUFFERED_BYTES = 512 * 1024;
-const REST_CHARACTERS = 200_000;
+const REASONING_BYTES = 900_000;
 
 /** @typedef {"connecting" | "online" | "offline" | "logged out"} Phase */
 
@@ -46,6 +47,7 @@ export class Client {
     this.models = [];
     /** @type {any} what is known of each model */
     this.facts = {};
+    this.canSendLater = false;
     /** @type {Conversation} */
     this.conversation = new Conversation(newId(), true);
     /** @type {{text: string, isError: boolean, undo?: () => void} | null} */
@@ -73,6 +75,7 @@ export class Client {
     this.server = welcome.server;
     this.limits = welcome.limits;
     this.models = welcome.models;
+    this.canSendLater = Boolean(welcome.features?.includes("later"));
     if (!this.conversation.model) this.conversation.model = welcome.model;
     this.attach().then(() => this.flush());
     this.watch();
@@ -184,6 +187,8 @@ export class Client {
         if (shown.needsReload || !shown.isLoaded) this.reload();
         for (const each of shown.approvals.values()) this.asked(each);
       });
+      this.readLater(shown);
+      this.readOptions(shown);
       this.seen();
     } catch (error) {
       if (!(error instanceof Refused) || this.conversation !== shown) return;
@@ -316,15 +321,15 @@ export class Client {
   /**
    * @param {string} text
    * @param {any[]} attachments
-   * @param {number} [replaceFrom]
+   * @param {{replace_from?: number, not_before?: string}} [how] instead of which message, or when
    */
-  prompt(text, attachments = [], replaceFrom) {
+  prompt(text, attachments = [], how = {}) {
     this.outbox.add({
       message_id: newId(),
       session_id: this.conversation.id,
       text,
       attachments,
-      replace_from: replaceFrom,
+      ...how,
     });
     this.flush();
     this.changed();
@@ -352,12 +357,14 @@ export class Client {
         create: true,
         attachments: prompt.attachments.map((each) => each.file_id),
         replace_from: prompt.replace_from,
+        not_before: prompt.not_before,
       };
       const receipt = await this.wire.request(code.PROMPT, fields, (reply) => {
         this.outbox.confirm(prompt, reply.seq);
         if (isHere) shown.isNew = false;
       });
-      if (receipt.duplicate || !isHere) this.outbox.remove(prompt);
+      const isElsewhere = receipt.duplicate || receipt.state === "later" || !isHere;
+      if (isElsewhere) this.outbox.remove(prompt);
     } catch (error) {
       prompt.isSending = false;
       if (error instanceof Refused) {
@@ -373,8 +380,8 @@ export class Client {
   /** @param {any} entry an entry that came: its prompt is no longer shown as unsent */
   settle(entry) {
     for (const prompt of this.outbox.prompts) {
-      const isIt = entry.kind === "model_input" && entry.message_id === prompt.message_id;
-      if (isIt) this.outbox.remove(prompt);
+      const isPrompt = entry.kind === "model_input" || entry.kind === "later_prompt";
+      if (isPrompt && entry.message_id === prompt.message_id) this.outbox.remove(prompt);
     }
   }
 
@@ -407,7 +414,7 @@ export class Client {
   /** Asks the last prompt again. */
   regenerate() {
     const prompt = this.conversation.lastPrompt;
-    if (prompt) this.prompt(prompt.content, prompt.attachments ?? [], prompt.seq);
+    if (prompt) this.prompt(prompt.content, prompt.attachments ?? [], { replace_from: prompt.seq });
   }
 
   /** Takes the last turn back. */
@@ -418,6 +425,68 @@ export class Client {
     const reply = await this.ask(code.ROLLBACK, { turns: [turnId] });
     const redo = () => this.ask(code.ROLLBACK, { redo: true, session_id: sessionId });
     if (reply) this.say("The last turn was taken back.", false, redo);
+  }
+
+  /** From here on, models are no longer shown what was said before. */
+  async clear() {
+    const shown = this.conversation;
+    const reply = await this.ask(code.CLEAR_REQUEST, {});
+    if (!reply) return;
+    const seq = reply.cleared_through_seq;
+    const undo = () => {
+      const isLast = (shown.messages.at(-1)?.seq ?? 0) <= seq && !shown.isRunning;
+      if (isLast) this.ask(code.ROLLBACK, { to_seq: seq, session_id: shown.id });
+      else this.say("There are newer messages, so this can't be undone any more.", true);
+    };
+    this.say("Models are no longer shown what is above.", false, undo);
+  }
+
+  /**
+   * Erases a message for good.
+   * @param {number} seq
+   * @returns {Promise<any>} where else the text was found, or `null`
+   */
+  erase(seq, sessionId = this.conversation.id) {
+    return this.ask(code.REDACT, { seq, session_id: sessionId });
+  }
+
+  // Prompts for later
+
+  /**
+   * Reads the texts of the prompts for later; the reply to ATTACH has only their times.
+   * @param {Conversation} shown
+   */
+  async readLater(shown) {
+    for (const each of shown.later.values()) {
+      if (each.content !== undefined) continue;
+      try {
+        const part = await this.wire.request(code.HISTORY_REQUEST, {
+          session_id: shown.id,
+          seq: each.seq,
+          offset: 0,
+        });
+        each.content = part.content;
+      } catch (error) {
+        if (!(error instanceof Refused)) return; // attaching again reads it
+        each.content = "";
+      }
+      this.changed();
+    }
+  }
+
+  /** @param {string} turnId */
+  async cancelLater(turnId) {
+    const reply = await this.ask(code.CANCEL, { turn_id: turnId });
+    if (reply) this.conversation.later.delete(turnId);
+    this.changed();
+  }
+
+  /** In a copy, prompts for later wait until somebody lets them run there too. */
+  async releaseLater() {
+    const shown = this.conversation;
+    const row = await this.ask(code.SESSION_UPDATE, { session_id: shown.id, release: true });
+    if (row) for (const each of shown.later.values()) each.held = undefined;
+    this.changed();
   }
 
   // The list
@@ -531,6 +600,26 @@ export class Client {
     if (!choice) return;
     this.models = choice.models;
     this.facts = choice.facts ?? {};
+    this.conversation.options = choice.options ?? {};
+    this.changed();
+  }
+
+  /** @param {Conversation} shown what its prompts ask for, which the reply to ATTACH does not say */
+  async readOptions(shown) {
+    if (shown.isNew) return;
+    try {
+      const choice = await this.wire.request(code.MODEL_SWITCH, {});
+      if (this.conversation === shown) shown.options = choice.options ?? {};
+      this.changed();
+    } catch (error) {
+      if (!(error instanceof ConnectionLost || error instanceof Refused)) throw error;
+    }
+  }
+
+  /** @param {string | null} effort how much the model should think; `null`: as it does by itself */
+  async chooseEffort(effort) {
+    const choice = await this.ask(code.MODEL_SWITCH, { options: { effort } });
+    if (choice) this.conversation.options = choice.options ?? {};
     this.changed();
   }
 
@@ -597,18 +686,35 @@ export class Client {
    */
   async readWhole(message, sessionId = this.conversation.id) {
     let text = "";
-    for (let offset = 0; ; offset += REST_CHARACTERS) {
+    for (let offset = 0; ; ) {
       const part = await this.wire.request(code.HISTORY_REQUEST, {
         session_id: sessionId,
         seq: message.seq,
         offset,
-        length: REST_CHARACTERS,
       });
       text += part.content;
-      if (offset + REST_CHARACTERS >= part.size) break;
+      offset += codePoints(part.content);
+      if (!part.content || offset >= part.size) break;
     }
     message.content = text;
     message.truncated = false;
+    message.revision++;
+    this.changed();
+  }
+
+  /**
+   * Reads the thoughts before an answer. Messages only say how long they are.
+   * @param {import("./conversation.js").Message} message
+   */
+  async readReasoning(message) {
+    const page = await this.wire.request(code.HISTORY_REQUEST, {
+      session_id: this.conversation.id,
+      view: "entries",
+      after: message.seq - 1,
+      limit: 1,
+      max_bytes: REASONING_BYTES,
+    });
+    message.reasoning = page.messages[0]?.reasoning || "(erased)";
     message.revision++;
     this.changed();
   }

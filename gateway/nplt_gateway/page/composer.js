@@ -19,8 +19,9 @@ export class Composer {
   /**
    * @param {import("./client.js").Client} client
    * @param {() => void} chooseModel
+   * @param {(done: (time: Date) => void) => void} askTime
    */
-  constructor(client, chooseModel) {
+  constructor(client, chooseModel, askTime) {
     this.client = client;
     /** @type {Upload[]} */
     this.uploads = [];
@@ -37,6 +38,9 @@ export class Composer {
     this.model = h("span");
     this.sendButton = iconButton("send", "Send", () => this.send(), ".send");
     this.stopButton = iconButton("stop", "Stop the answer", () => client.cancel(), ".stop");
+    this.laterButton = iconButton("clock", "Send later", () =>
+      askTime((time) => this.send(time.toISOString())),
+    );
     this.hint = h("span.hint");
     const addFile = iconButton("clip", "Add files", () => this.picker.click());
     const modelButton = h(
@@ -50,7 +54,7 @@ export class Composer {
       { "aria-label": "Prompt" },
       this.files,
       this.area,
-      h("div.row", {}, addFile, modelButton, this.hint, this.stopButton, this.sendButton),
+      h("div.row", {}, addFile, modelButton, this.hint, this.laterButton, this.stopButton, this.sendButton),
       this.picker,
     );
     this.element = h("footer.composer-frame", {}, this.box);
@@ -123,7 +127,8 @@ export class Composer {
     this.render();
   }
 
-  send() {
+  /** @param {string} [notBefore] */
+  send(notBefore) {
     const text = this.area.value.trim();
     if (this.uploads.some((each) => !each.file_id && !each.problem)) return;
     const files = this.uploads.filter((each) => each.file_id);
@@ -135,6 +140,7 @@ export class Composer {
         filename: each.file.name,
         size: each.file.size,
       })),
+      notBefore ? { not_before: notBefore } : {},
     );
     this.uploads = [];
     this.write("");
@@ -167,12 +173,14 @@ export class Composer {
       this.uploads = [];
       this.grow();
     }
-    setText(this.model, modelName(shown.model) || "Model");
+    const { effort } = shown.options;
+    setText(this.model, [modelName(shown.model) || "Model", effort].filter(Boolean).join(" · "));
     const hasText = this.area.value.trim() !== "";
     const isUploading = this.uploads.some((each) => !each.file_id && !each.problem);
     show(this.stopButton, shown.isRunning);
     show(this.sendButton, hasText || !shown.isRunning);
     this.sendButton.disabled = !hasText || isUploading;
+    show(this.laterButton, hasText && !isUploading && this.client.canSendLater);
     setText(this.hint, shown.isRunning && hasText ? "Waits until the answer is complete" : "");
     keep(
       this.files,

@@ -32,6 +32,7 @@ export const MESSAGES_MAX = 240;
  * @property {string} [state]
  * @property {string} [stop_reason]
  * @property {string} [reasoning]
+ * @property {number} [reasoning_size] how long the reasoning is that can be asked for
  * @property {string} [rejected]
  * @property {any} [usage]
  * @property {any} [fallback_from]
@@ -66,6 +67,17 @@ export const MESSAGES_MAX = 240;
  * @property {string} expires_at
  */
 
+/**
+ * A prompt that runs later.
+ * @typedef {object} Later
+ * @property {string} turn_id
+ * @property {number} seq
+ * @property {string} due_at
+ * @property {boolean} [held] whether it waits, in a copy, for somebody to release it
+ * @property {string} [content] the whole text
+ * @property {string} [preview] the beginning of it
+ */
+
 export class Conversation {
   /**
    * @param {string} id
@@ -94,6 +106,10 @@ export class Conversation {
     this.queue = [];
     /** @type {Map<string, Approval>} */
     this.approvals = new Map();
+    /** @type {Map<string, Later>} by turn */
+    this.later = new Map();
+    /** @type {any} what prompts ask for here, such as an effort */
+    this.options = {};
     this.otherClients = 0;
     /** @type {{turnId: string, usage: any, seconds: number} | null} */
     this.lastTurn = null;
@@ -144,6 +160,12 @@ export class Conversation {
     else if (this.live?.turnId !== active.turn_id) this.begin(active.turn_id, active.model);
     this.approvals = new Map(
       attached.pending_approvals.map((/** @type {Approval} */ each) => [each.approval_id, each]),
+    );
+    this.later = new Map(
+      (attached.later ?? []).map((/** @type {Later} */ each) => {
+        const { content } = this.later.get(each.turn_id) ?? {};
+        return [each.turn_id, { content, ...each }];
+      }),
     );
     this.otherClients = Math.max(0, attached.clients.length - 1);
     if (attached.resync || (request.after_seq === undefined && attached.head_seq)) {
@@ -251,30 +273,11 @@ export class Conversation {
     this.isNew = false;
     switch (entry.kind) {
       case "model_input":
-        this.insert({
-          ...entry,
-          attachments: entry.attachments?.map(
-            (/** @type {string} */ id) => this.files.get(id) ?? { file_id: id },
-          ),
-        });
-        if (this.live?.turnId !== entry.turn_id && !this.queue.includes(entry.turn_id)) {
-          this.queue.push(entry.turn_id);
-        }
+        this.addPrompt(entry);
         break;
-      case "model_output": {
-        const { provider, model } = entry.invocation ?? {};
-        const live = this.live;
-        const message = { ...entry, model: model && `${provider}/${model}` };
-        if (live && live.turnId === entry.turn_id && live.call === (call ?? 0)) {
-          if (entry.truncated && codePoints(live.text) === entry.size) {
-            Object.assign(message, { content: live.text, truncated: false });
-          }
-          Object.assign(live, { text: "", reasoning: "", call: live.call + 1 });
-        }
-        this.insert(message);
-        if (this.endsTurn(entry)) this.leave(entry.turn_id);
+      case "model_output":
+        this.addOutput(entry, call ?? 0);
         break;
-      }
       case "tool_results":
         for (const each of entry.tool_calls) this.updateTool(each.tool_call_id, each);
         break;
@@ -288,6 +291,12 @@ export class Conversation {
       case "attachment":
         this.files.set(entry.file_id, entry);
         break;
+      case "later_prompt":
+        this.later.set(entry.turn_id, { ...entry, due_at: entry.not_before });
+        break;
+      case "later_change":
+        this.changeLater(entry);
+        break;
       case "rollback":
       case "clear":
         this.needsReload = true;
@@ -295,6 +304,42 @@ export class Conversation {
       default:
         break;
     }
+  }
+
+  /** @param {any} entry */
+  addPrompt(entry) {
+    this.later.delete(entry.turn_id);
+    this.insert({
+      ...entry,
+      attachments: entry.attachments?.map(
+        (/** @type {string} */ id) => this.files.get(id) ?? { file_id: id },
+      ),
+    });
+    if (this.live?.turnId !== entry.turn_id && !this.queue.includes(entry.turn_id)) {
+      this.queue.push(entry.turn_id);
+    }
+  }
+
+  /** @param {any} entry @param {number} call */
+  addOutput(entry, call) {
+    const { provider, model } = entry.invocation ?? {};
+    const live = this.live;
+    const message = { ...entry, model: model && `${provider}/${model}` };
+    if (live && live.turnId === entry.turn_id && live.call === call) {
+      if (entry.truncated && codePoints(live.text) === entry.size) {
+        Object.assign(message, { content: live.text, truncated: false });
+      }
+      Object.assign(live, { text: "", reasoning: "", call: live.call + 1 });
+    }
+    this.insert(message);
+    if (this.endsTurn(entry)) this.leave(entry.turn_id);
+  }
+
+  /** @param {any} entry */
+  changeLater({ turn_id: turnId, change }) {
+    const later = this.later.get(turnId);
+    if (change === "cancelled") this.later.delete(turnId);
+    else if (later) this.later.set(turnId, { ...later, held: change === "held" });
   }
 
   /** @param {any} entry an output */
@@ -318,6 +363,7 @@ export class Conversation {
   /** @param {any} event */
   finish(event) {
     this.leave(event.turn_id);
+    this.later.delete(event.turn_id);
     if (this.lastTurn?.turnId === event.turn_id && this.lastTurn) this.lastTurn.usage = event.usage;
   }
 
@@ -329,6 +375,9 @@ export class Conversation {
         break;
       case "model":
         this.model = event.model;
+        break;
+      case "options":
+        this.options = event.options ?? {};
         break;
       case "approval":
         this.approvals.delete(event.approval_id);

@@ -18,6 +18,7 @@
  * @property {number} [head_seq]
  * @property {string} [running_since]
  * @property {string} [deleted_at]
+ * @property {string} [due_at] when the first prompt for later runs
  * @property {string} [warning]
  */
 

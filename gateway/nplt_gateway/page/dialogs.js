@@ -91,7 +91,7 @@ export async function chooseModel(client) {
     autocomplete: "off",
   });
   const list = h("div.models", { role: "listbox", "aria-label": "Models" });
-  const dialog = openDialog("Model of this conversation", filter, list);
+  const dialog = openDialog("Model of this conversation", filter, list, effortChoice(client));
   const fill = () => {
     const words = filter.value.toLowerCase().split(/\s+/);
     const found = client.models.filter((model) =>
@@ -129,6 +129,19 @@ export async function chooseModel(client) {
   filter.focus();
   await client.loadModels();
   fill();
+}
+
+const EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+
+/** @param {import("./client.js").Client} client */
+function effortChoice(client) {
+  const chosen = client.conversation.options.effort ?? "";
+  const select = h("select", {}, h("option", { value: "" }, "as it does by itself"));
+  for (const effort of EFFORTS) {
+    select.append(h("option", { value: effort, selected: effort === chosen }, effort));
+  }
+  select.addEventListener("change", () => client.chooseEffort(select.value || null));
+  return h("label.setting", {}, h("span", {}, "How much it thinks"), select);
 }
 
 /** @param {any} facts */

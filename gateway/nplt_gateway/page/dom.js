@@ -93,6 +93,9 @@ const STROKES = {
   file: "M7 3h7l5 5v13H7zM14 3v5h5",
   warn: "M12 4l9 16H3zM12 10v4M12 17h.01",
   bell: "M6 16V11a6 6 0 1 1 12 0v5l2 2H4zM10 21h4",
+  clock: "M12 20a8 8 0 1 0 0-16 8 8 0 0 0 0 16zM12 8v4.5l3 2",
+  erase: "M9 19h11M5 14.5l8-8a2 2 0 0 1 3 0l2.5 2.5a2 2 0 0 1 0 3L11.5 19H8.5L5 15.5a.7.7 0 0 1 0-1zM9 10.5l5.5 5.5",
+  clear: "M4 12h16M8 7l-1-3M12 7V3M16 7l1-3M8 17l-1 3M12 17v4M16 17l1 3",
   chart: "M5 20V10M12 20V4M19 20v-7",
 };
 

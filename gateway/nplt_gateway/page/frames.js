@@ -38,6 +38,7 @@ export const SESSION_CHANGED = 0x29;
 export const USAGE = 0x32;
 export const FILE_GET = 0x33;
 export const ROLLBACK = 0x35;
+export const REDACT = 0x36;
 export const WATCH = 0x38;
 export const SEEN = 0x39;
 

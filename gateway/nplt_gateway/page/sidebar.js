@@ -3,7 +3,7 @@
 import { h, icon, iconButton, keep, setText, show } from "./dom.js";
 import { openMenu } from "./dialogs.js";
 import { exportConversation } from "./export.js";
-import { ageGroup, longTime, shortTime } from "./text.js";
+import { ageGroup, futureTime, longTime, shortTime } from "./text.js";
 
 const SEARCH_AFTER = 200;
 const STATES = /** @type {Record<string, string>} */ ({
@@ -164,7 +164,7 @@ export class Sidebar {
       "a",
       { href: `#/c/${id}` },
       h("span.name"),
-      h("span.sub", {}, h("span.preview"), h("time")),
+      h("span.sub", {}, h("span.preview"), h("span.due", { hidden: true }, icon("clock")), h("time")),
     );
     const dot = h("span.dot");
     const menu = iconButton("more", "What can be done", (event) => {
@@ -209,6 +209,9 @@ export class Sidebar {
     const time = /** @type {HTMLTimeElement} */ (link.querySelector("time"));
     setText(time, shortTime(row.deleted_at ?? row.updated_at));
     time.title = longTime(row.updated_at);
+    const due = /** @type {HTMLElement} */ (link.querySelector(".due"));
+    show(due, Boolean(row.due_at));
+    due.title = row.due_at ? `A prompt runs ${futureTime(row.due_at)}` : "";
     const words = [STATES[row.state], unread ? `${unread} unread` : ""].filter(Boolean).join(", ");
     const dot = /** @type {HTMLElement} */ (element.children[1]);
     dot.title = words;

@@ -7,8 +7,11 @@
  */
 
 import { approvalCard } from "./approvals.js";
+import { openMenu } from "./dialogs.js";
 import { h, icon, iconButton, keep, setText, show } from "./dom.js";
+import { askToErase } from "./erase.js";
 import { attachmentChip } from "./files.js";
+import { LaterView } from "./later.js";
 import { MarkdownText } from "./markdown.js";
 import { compactJson, duration, longTime, modelName, shortTime, size, tokens } from "./text.js";
 
@@ -21,11 +24,11 @@ const PROMPT_MAX = 6_000;
 /** @typedef {import("./conversation.js").Message} Message */
 
 /**
- * What is shown in one place: a message, the text of a running turn, a prompt that is not sent yet
- * or an approval.
+ * What is shown in one place: a message, the text of a running turn, a prompt that is not sent yet,
+ * one for later, an approval, or the line below which models read.
  * @typedef {object} Item
  * @property {string} key
- * @property {"prompt" | "answer" | "fault" | "live" | "unsent" | "approval"} kind
+ * @property {"prompt" | "answer" | "fault" | "live" | "unsent" | "approval" | "later" | "clear"} kind
  * @property {any} value
  * @property {boolean} [isLast] whether it is the last answer of its turn
  * @property {boolean} [isNewest] whether no other turn follows
@@ -175,7 +178,7 @@ export class Transcript {
  * @returns {Item[]}
  */
 export function itemsOf(client) {
-  const { messages, live, approvals, hasAfter, id } = client.conversation;
+  const { messages, live, approvals, later, hasAfter, id } = client.conversation;
   /** @type {Item[]} */
   const items = [];
   messages.forEach((message, at) => {
@@ -184,6 +187,7 @@ export function itemsOf(client) {
     const next = messages[at + 1];
     const isLast = next?.turn_id !== message.turn_id && live?.turnId !== message.turn_id;
     items.push({ key: `m${message.seq}`, kind, value: message, isLast });
+    if (message.cleared && !next?.cleared) items.push({ key: "clear", kind: "clear", value: {} });
   });
   const newest = messages.at(-1)?.turn_id;
   for (const item of items) item.isNewest = item.value.turn_id === newest && !hasAfter;
@@ -201,6 +205,8 @@ export function itemsOf(client) {
     const isShown = messages.some((each) => each.seq === prompt.seq);
     if (!isShown) items.push({ key: `unsent ${prompt.message_id}`, kind: "unsent", value: prompt });
   }
+  const waiting = [...later.values()].sort((a, b) => a.due_at.localeCompare(b.due_at));
+  for (const each of waiting) items.push({ key: `later ${each.turn_id}`, kind: "later", value: each });
   return items;
 }
 
@@ -274,8 +280,11 @@ class PromptView {
     if (this.form) this.text.after(this.form);
     this.actions.replaceChildren(
       h("time", { datetime: message.timestamp, title: longTime(message.timestamp) }, shortTime(message.timestamp)),
-      iconButton("copy", "Copy", (event) => copy(event, message.content)),
-      iconButton("edit", "Edit and ask again", () => this.transcript.edit(message.seq)),
+      ...[
+        iconButton("copy", "Copy", (event) => copy(event, message.content)),
+        iconButton("edit", "Edit and ask again", () => this.transcript.edit(message.seq)),
+        moreButton(this.client, message),
+      ].filter(Boolean),
     );
     show(this.actions, !isEdited);
   }
@@ -293,7 +302,7 @@ class PromptView {
         return;
       }
       this.transcript.edit(null);
-      this.client.prompt(text, message.attachments ?? [], message.seq);
+      this.client.prompt(text, message.attachments ?? [], { replace_from: message.seq });
     };
     area.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
       if (event.isComposing) return;
@@ -364,7 +373,7 @@ class AnswerView {
   constructor(client, transcript) {
     this.client = client;
     this.transcript = transcript;
-    this.thinking = new Thinking();
+    this.thinking = new Thinking(() => this.readThoughts());
     this.markdown = new MarkdownText();
     this.tools = h("div.tools");
     this.remark = h("p.remark", { hidden: true });
@@ -395,7 +404,8 @@ class AnswerView {
     if (!this.message) this.adopt(message);
     this.message = message;
     this.element.classList.toggle("cleared", Boolean(message.cleared));
-    this.thinking.update(message.reasoning ?? "", false);
+    const thoughts = message.reasoning ?? (message.reasoning_size ? null : "");
+    this.thinking.update(thoughts, false);
     this.markdown.set(message.redacted_at ? "(erased)" : message.content, true);
     show(this.markdown.element, message.content !== "");
     show(this.rest, Boolean(message.truncated));
@@ -439,8 +449,15 @@ class AnswerView {
       isNewest && !running && iconButton("again", "Ask again", () => client.regenerate()),
       isNewest && !running && iconButton("undo", "Take this turn back", () => client.undo()),
       iconButton("fork", "Continue in a copy from here", () => client.fork(message.seq)),
+      moreButton(client, message),
       h("span.facts", { title: message.timestamp && longTime(message.timestamp) }, facts.join(" · ")),
     ].filter(Boolean);
+  }
+
+  async readThoughts() {
+    const { message } = this;
+    if (message.reasoning !== undefined || !message.reasoning_size) return;
+    await this.client.readReasoning(message).catch((error) => this.client.fail(error));
   }
 
   async showRest() {
@@ -526,23 +543,24 @@ class LiveView {
 }
 
 class Thinking {
-  constructor() {
+  /** @param {() => void} onopen is called when thoughts are to be shown that are not here yet */
+  constructor(onopen = () => {}) {
     this.summary = h("span", {}, "");
     this.text = h("div.folded");
     this.element = h(
       "details.thinking",
-      { hidden: true },
+      { hidden: true, ontoggle: () => this.element.open && onopen() },
       h("summary", {}, icon("think"), this.summary, icon("right")),
       this.text,
     );
   }
 
-  /** @param {string} reasoning @param {boolean} isRunning */
+  /** @param {string | null} reasoning `null`: it must be asked for @param {boolean} isRunning */
   update(reasoning, isRunning) {
     show(this.element, reasoning !== "");
-    if (!reasoning) return;
+    if (reasoning === "") return;
     setText(this.summary, isRunning ? "Thinking …" : "Thoughts");
-    setText(this.text, reasoning);
+    setText(this.text, reasoning ?? "Loading …");
   }
 }
 
@@ -623,6 +641,15 @@ class ApprovalView {
   }
 }
 
+/** The models read only what is below this line. */
+class ClearView {
+  constructor() {
+    this.element = h("p.clear-line", {}, h("span", {}, "Models are no longer shown what is above"));
+  }
+
+  update() {}
+}
+
 /** @type {Record<Item["kind"], any>} */
 const VIEWS = {
   prompt: PromptView,
@@ -631,7 +658,20 @@ const VIEWS = {
   live: LiveView,
   unsent: UnsentView,
   approval: ApprovalView,
+  later: LaterView,
+  clear: ClearView,
 };
+
+/** @param {Client} client @param {Message} message */
+function moreButton(client, message) {
+  const erase = { icon: "erase", label: "Erase for good …", act: () => askToErase(client, message.seq) };
+  return (
+    !message.redacted_at &&
+    iconButton("more", "More", (event) =>
+      openMenu(/** @type {HTMLElement} */ (event.currentTarget), [erase]),
+    )
+  );
+}
 
 /** @param {string} label @param {() => void} onclick */
 function button(label, onclick) {

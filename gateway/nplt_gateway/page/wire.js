@@ -102,6 +102,7 @@ export class Wire {
       client: "nplt-page/1",
       keepalive: KEEPALIVE_SECONDS,
       token: this.token,
+      features: ["later"],
     };
     try {
       await this.request(code.HELLO, hello, (welcome) => {
