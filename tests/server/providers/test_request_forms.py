@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from tests.server.conversations import Stage
 from tests.server.providers.poison_stage import conversation_with
@@ -395,6 +396,20 @@ async def test_what_was_learned_is_kept_over_restarts_and_expires(tmp_path: Path
         times.append(NOW + LEARNED_FOR + timedelta(seconds=1))
         assert again.of("box/model") is None
         assert LearnedForms(path, clock=lambda: times[-1]).as_json() == {}
+
+
+async def test_workers_keep_what_each_of_them_learns(tmp_path: Path) -> None:
+    path = tmp_path / "forms.json"
+    workers = [LearnedForms(path) for _ in range(4)]
+    async with anyio.create_task_group() as tasks:
+        for number in range(40):
+            form = RequestForm(without_tools=True)
+            tasks.start_soon(workers[number % 4].learn, f"box/m{number}", "there", form)
+    assert len(LearnedForms(path).as_json()) == 40
+    newer = RequestForm(without_images=True)
+    await workers[0].learn("box/m1", "there", newer)
+    await workers[1].learn("box/m2", "there", newer)
+    assert workers[1].of("box/m1") == RequestForm(without_tools=True, without_images=True)
 
 
 async def test_what_was_learned_at_one_address_does_not_hold_at_another() -> None:
