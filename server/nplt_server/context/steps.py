@@ -211,7 +211,9 @@ def _result_at(result: ToolCallResult, level: LevelOfDetail) -> ToolCallResult:
     text = text_at_level(result, result.sections, level, levels_of)
     if result.blob is not None and level == "live":
         more = result.blob.size - len(result.result.encode())
-        text += f"\n[… {more:,} bytes more: read_result reads on …]"
+        # Named, because models see the ids of their vendor, or none.
+        how = f'read_result reads them, tool_call_id "{result.tool_call_id}"'
+        text += f"\n[… {more:,} bytes more: {how} …]"
     return result if text is result.result else structs.replace(result, result=text)
 
 

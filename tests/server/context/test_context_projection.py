@@ -306,9 +306,10 @@ def test_the_screen_comes_with_the_last_result_and_the_results_stay_as_they_were
 
 def test_a_tool_result_kept_as_a_blob_is_marked_as_shortened() -> None:
     blob = BlobReference(blob_id="b", size=1_000_003, sha256="")
-    result = replace(answer_to(call(), "abc"), blob=blob)
+    result = replace(answer_to(call(id="c1"), "abc"), blob=blob)
     message = message_of(ToolResultsEntry(turn_id="t", results=(result,)), "live")
-    assert contents([message]) == ["abc\n[… 1,000,000 bytes more: read_result reads on …]"]
+    how = 'read_result reads them, tool_call_id "c1"'
+    assert contents([message]) == [f"abc\n[… 1,000,000 bytes more: {how} …]"]
 
 
 def test_long_arguments_are_shortened_with_the_output_and_stay_an_object() -> None:
