@@ -61,6 +61,7 @@ def _start(tell: Callable[[str], None]) -> Address:
         tell("started nplt-server by systemd; stop it with: nplt server stop")
         return address
     log = log_path()
+    earlier = log.stat().st_size if log.exists() else 0
     # -P: modules in the current directory must not be imported.
     command = [sys.executable, "-P", "-m", "nplt_server", "--any-port", "--log-file", str(log)]
     with log.open("ab") as output:
@@ -89,8 +90,8 @@ def _start(tell: Callable[[str], None]) -> Address:
             break
         time.sleep(_LOOK_AGAIN_SECONDS)
     child.terminate()  # does nothing if it has ended
-    if not (lines := last_lines(log, _LOG_LINES_SHOWN)):
-        raise CannotConnect(f"{why}; its log is empty ({log})")
+    if not (lines := last_lines(log, _LOG_LINES_SHOWN, after=earlier)):
+        raise CannotConnect(f"{why}; it wrote nothing to its log ({log})")
     raise CannotConnect(f"{why}; the end of {log}:\n" + "\n".join(f"    {line}" for line in lines))
 
 
@@ -118,11 +119,13 @@ def log_path() -> Path:
     return Path(state_dir()) / "server.log"
 
 
-def last_lines(path: Path, count: int) -> list[str]:
+def last_lines(path: Path, count: int, *, after: int = 0) -> list[str]:
+    """The last lines of a file; with `after`, only lines that begin behind so many bytes, unless
+    the file is shorter by now."""
     try:
         with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 1024 * count))
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1024 * count, after if after <= size else 0))
             text = file.read().decode(errors="replace")
     except FileNotFoundError:
         return []

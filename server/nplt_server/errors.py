@@ -82,7 +82,7 @@ class ProviderError(Exception):
 
     def __str__(self) -> str:
         vendor = str(self.vendor or "")
-        return f"{self.sentence}; it says: {vendor}" if vendor else self.sentence
+        return f"{self.sentence}; the provider says: {vendor}" if vendor else self.sentence
 
 
 @dataclass(eq=False, repr=False)

@@ -392,3 +392,7 @@ def test_the_last_lines_of_a_log_are_found(tmp_path: Path) -> None:
     assert last_lines(log, 3) == []
     log.write_text("".join(f"line {number}\n" for number in range(10_000)))
     assert last_lines(log, 3) == ["line 9997", "line 9998", "line 9999"]
+    size = log.stat().st_size
+    assert last_lines(log, 3, after=size - len("line 9999\n")) == ["line 9999"]
+    assert last_lines(log, 3, after=size) == []
+    assert len(last_lines(log, 3, after=size + 1)) == 3, "it was rotated meanwhile"

@@ -75,7 +75,10 @@ def test_ask_says_once_that_a_model_takes_no_tools_and_models_shows_it(tmp_path:
         house.a.rule = refuses_tools
         answer, remarks = house.nplt("ask", "hello")
         assert answer == "fine\n"
-        assert "a/m takes no tools and is asked without them (it says: registry.ollama" in remarks
+        assert (
+            "a/m takes no tools and is asked without them (the provider says: registry.ollama"
+            in remarks
+        )
         shown = house.nplt("models")[0]
         (row,) = (line.split() for line in shown.splitlines() if line.startswith("* a/m"))
         assert row[row.index("unknown") + 1] == "no", "the facts know it before the next call"

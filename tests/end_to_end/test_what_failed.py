@@ -106,7 +106,7 @@ def test_tls_to_a_plain_port_says_http(tmp_path: Path) -> None:
         # { Error(w, "404 page not found", StatusNotFound) }"
         (
             Reply(status=404, body=b"404 page not found\n", content_type="text/plain"),
-            "it says: 404 page not found",
+            "the provider says: 404 page not found",
         ),
     ],
 )
@@ -194,9 +194,9 @@ def test_a_wrong_key_is_explained_by_where_it_came_from(
     monkeypatch.setenv("BOX_KEY", "sk-wrong")
     with vendor(refusal(401, "Incorrect API key provided")) as server:
         for settings, words in (
-            ({"api_key_env": "BOX_KEY"}, "it came from BOX_KEY in the server's environment"),
-            ({"api_key_file": str(key_file)}, f"it was read from {key_file}"),
-            ({}, "the settings of the provider name none"),
+            ({"api_key_env": "BOX_KEY"}, "the key came from BOX_KEY in the server's environment"),
+            ({"api_key_file": str(key_file)}, f"the key was read from {key_file}"),
+            ({}, "the settings name no key for this provider"),
         ):
             said = error_of(tmp_path, server.url, **settings)
             assert f"does not accept the API key (401); {words}" in said

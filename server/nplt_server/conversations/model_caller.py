@@ -624,7 +624,7 @@ class ModelCaller:
 
     def _say_without_tools(self, vendor: str) -> None:
         self._said_without_tools = True
-        said = f" (it says: {vendor})" if vendor else ""
+        said = f" (the provider says: {vendor})" if vendor else ""
         self._events.send_status(
             "notice", f"{self.model} takes no tools and is asked without them{said}"
         )

@@ -53,14 +53,15 @@ def key_source(provider: VendorSettings) -> str:
     """Says where the key is from, for the error if the provider does not accept it. A server that
     runs keeps the key that it read at its start."""
     if provider.api_key_file is not None:
-        return f"it was read from {provider.api_key_file}: correct that, then: nplt server restart"
+        where = f"the key was read from {provider.api_key_file}; correct it"
+        return f"{where}, then: nplt server restart"
     if provider.api_key_env is None and provider.base_url is not None:
-        return "the settings of the provider name none: add api_key_env or api_key_file"
+        return "the settings name no key for this provider; add api_key_env or api_key_file"
     variable = provider.api_key_env or standard_variable(provider, "API_KEY")
     if not variable.isupper():  # it may be the key itself
         return "check api_key_env of the provider in the server's settings"
     return (
-        f"it came from {variable} in the server's environment: export it again, "
+        f"the key came from {variable} in the server's environment; export the right one, "
         "then: nplt server restart"
     )
 

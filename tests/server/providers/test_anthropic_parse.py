@@ -172,7 +172,7 @@ def test_an_error_event_says_whether_it_came_before_the_first_token() -> None:
         with pytest.raises(ProviderUnavailable) as caught:
             fed(*events)
         assert caught.value.before_first_token == before
-        assert str(caught.value).endswith("it says: Overloaded (code overloaded_error)")
+        assert str(caught.value).endswith("the provider says: Overloaded (code overloaded_error)")
 
 
 def test_events_after_message_stop_are_ignored() -> None:

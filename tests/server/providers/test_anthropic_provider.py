@@ -171,7 +171,7 @@ async def test_a_refusal_that_names_a_message_names_its_entries(
     with pytest.raises(ProviderRefused) as caught:
         await deltas_of(claude, asked)
     assert caught.value.entry_seqs == seqs
-    assert f"it says: {named}: '…' can't be taken" in str(caught.value)
+    assert f"the provider says: {named}: '…' can't be taken" in str(caught.value)
 
 
 async def test_a_context_overflow_has_its_own_error(claude: VendorProvider) -> None:

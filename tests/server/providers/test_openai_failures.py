@@ -126,7 +126,7 @@ def test_a_refusal_says_what_the_provider_says_and_what_can_be_done() -> None:
     )
     assert str(failure) == (
         "the provider refused the request (400); change what it names, or choose another model; "
-        "it says: Unsupported value: 'temperature' does not support 0.2 with this model. "
+        "the provider says: Unsupported value: 'temperature' does not support 0.2 with this model. "
         "(code unsupported_value, param temperature)"
     )
 

@@ -167,7 +167,7 @@ async def test_a_refused_entry_is_quarantined_and_all_clients_get_an_event() -> 
         assert (event.details["seq"], event.details["code"]) == (4, "refused_by_provider")
         reason = str(event.details["reason"])
         assert reason.startswith("anthropic/claude-opus-4-5: the provider refused the request")
-        assert "it says: messages.3.content: your prompt was flagged" in reason
+        assert "the provider says: messages.3.content: your prompt was flagged" in reason
         thoughts = [
             received for received in stage.ear.received if isinstance(received, AgentThought)
         ]

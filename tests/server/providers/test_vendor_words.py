@@ -40,6 +40,6 @@ async def test_it_is_in_the_error_in_the_record_and_in_the_log_without_key_and_p
     assert finished.error["vendor"] == words
     assert fault.vendor == words
     for place in (str(finished.error["message"]), fault.content, caplog.text):
-        assert f"it says: {vendor_text}" in place
+        assert f"the provider says: {vendor_text}" in place
         assert SECRET not in place.replace(f"what is {SECRET}?", "")
         assert vendors.key not in place
