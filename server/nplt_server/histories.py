@@ -163,15 +163,19 @@ class Histories:
             incomplete=any(page.incomplete for page in pages),
         )
 
-    async def all_rows(self, user: str, query: RowQuery) -> builtins.list[ConversationRow]:
-        rows: builtins.list[ConversationRow] = []
+    async def rows(self, user: str, query: RowQuery) -> AsyncIterator[ConversationRow]:
+        """All rows, read page by page: a user may have a hundred thousand."""
         query = replace(query, limit=_ROWS_AT_ONCE)
         while True:
             page = await self.list(user, query)
-            rows += page.rows
+            for row in page.rows:
+                yield row
             if page.next_cursor is None:
-                return rows
+                return
             query = replace(query, cursor=page.next_cursor)
+
+    async def all_rows(self, user: str, query: RowQuery) -> builtins.list[ConversationRow]:
+        return [row async for row in self.rows(user, query)]
 
     async def count(self, user: str) -> int:
         return sum(await self._ask_each(lambda store: store.count(user)))

@@ -12,7 +12,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -107,7 +107,7 @@ class Quotas:
             return None
         used = self._used.get(user)
         if used is None or monotonic() - used.summed_at > seconds:
-            ids = {row.session_id for row in await self.histories.all_rows(user, RowQuery())}
+            ids = {row.session_id async for row in self.histories.rows(user, RowQuery())}
             trash = {each.row.session_id for each in await self.histories.trash(user)}
             used = self._used[user] = await to_thread.run_sync(self._sum, ids, trash)
         return used
@@ -118,13 +118,13 @@ class Quotas:
             used.files += _bytes_below(folder, seen)
         stores = (profile.store.description.path for profile in self.histories)
         for data_dir in (Path(path) for path in stores if path is not None):
-            for path in _paths_in(data_dir / "history"):
-                if (session_id_of(path.name) or companion_of(path.name)) in ids:
-                    used.conversations += _bytes_below(path, seen)
-            for path in _paths_in(data_dir / "trash"):
-                if deleted_id(path.name) in deleted:
-                    used.files += _bytes_below(path / "files", seen)
-                    used.conversations += _bytes_below(path, seen)
+            for entry in _entries_of(data_dir / "history"):
+                if (session_id_of(entry.name) or companion_of(entry.name)) in ids:
+                    used.conversations += _bytes_of(entry, seen)
+            for entry in _entries_of(data_dir / "trash"):
+                if deleted_id(entry.name) in deleted:
+                    used.files += _bytes_below(Path(entry.path, "files"), seen)
+                    used.conversations += _bytes_of(entry, seen)
         return used
 
     async def _check_disk(self, size: int) -> None:
@@ -155,22 +155,25 @@ def _too_much(what: str, used: int, most: int) -> RequestError:
     )
 
 
-def _paths_in(directory: Path) -> list[Path]:
-    try:
-        return list(directory.iterdir())
-    except OSError:
-        return []
+def _entries_of(directory: Path | str) -> Iterator[os.DirEntry[str]]:
+    """Yields one entry at a time, because there may be a hundred thousand."""
+    with suppress(OSError), os.scandir(directory) as entries:
+        yield from entries
 
 
-def _bytes_below(path: Path, seen: set[int]) -> int:
+def _bytes_below(directory: Path | str, seen: set[int]) -> int:
+    return sum(_bytes_of(entry, seen) for entry in _entries_of(directory))
+
+
+def _bytes_of(entry: os.DirEntry[str], seen: set[int]) -> int:
     """Returns the bytes of a file, or of all files in a folder. A file that forks share counts
     once; one that can't be examined counts as empty."""
     try:
-        about = path.lstat()
+        about = entry.stat(follow_symlinks=False)
     except OSError:
         return 0
     if stat.S_ISDIR(about.st_mode):
-        return sum(_bytes_below(below, seen) for below in _paths_in(path))
+        return _bytes_below(entry.path, seen)
     is_new = about.st_ino not in seen
     seen.add(about.st_ino)
     return about.st_size if is_new else 0

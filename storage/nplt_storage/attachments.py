@@ -263,7 +263,7 @@ def mark_copy(files: Path, session_id: str) -> None:
     """Marks a copy as unfinished, unless the conversation already has attachments, which the copy
     must not remove."""
     disk = _disk_of(files)
-    if session_id not in disk.names_in(files):
+    if session_id not in disk.names_in(files, with_part=session_id):
         disk.make_directory(files / _COPIES)
         disk.close(disk.open(files / _COPIES / session_id, os.O_WRONLY | os.O_CREAT))
 
@@ -275,7 +275,7 @@ def unfinished_copies(files: Path) -> list[str]:
 def end_copy(files: Path, session_id: str, *, is_there: bool) -> None:
     """Removes the mark and, unless the conversation exists (`is_there`), its attachments."""
     disk = _disk_of(files)
-    if session_id in disk.names_in(files / _COPIES):
+    if session_id in disk.names_in(files / _COPIES, with_part=session_id):
         if not is_there:
             disk.remove_tree(files / session_id)
         with suppress(OSError):  # the directory stays: another copy may be about to use it

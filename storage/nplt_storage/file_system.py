@@ -424,11 +424,12 @@ def lock_directory(descriptor: int, directory: Path) -> None:
 
 
 class Disk(FileOperations):
-    def names_in(self, directory: Path) -> list[str]:
-        """Sorted names; empty if there is no such directory of ours."""
+    def names_in(self, directory: Path, *, with_part: str = "") -> list[str]:
+        """Sorted names that have that part; empty if there is no such directory of ours. The memory
+        needed is that of these names, however many others there are."""
         try:
-            with self._listed(directory) as descriptor:
-                return sorted(os.listdir(descriptor))  # noqa: PTH208
+            with self._listed(directory) as descriptor, os.scandir(descriptor) as entries:
+                return sorted(entry.name for entry in entries if with_part in entry.name)
         except (FileNotFoundError, NotADirectoryError, NotOurs):
             return []
 

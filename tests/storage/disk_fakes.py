@@ -148,9 +148,9 @@ class MemoryDisk(Disk):
 
     # Directories
 
-    def names_in(self, directory: Path) -> list[str]:
+    def names_in(self, directory: Path, *, with_part: str = "") -> list[str]:
         try:
-            return sorted(self._folder(directory).names)
+            return sorted(name for name in self._folder(directory).names if with_part in name)
         except FileNotFoundError:
             return []
 
@@ -204,8 +204,8 @@ class WatchedDisk(WatchedFiles, Disk):
         self._disk = disk
         self._asked = before
 
-    def names_in(self, directory: Path) -> list[str]:
-        return self._disk.names_in(directory)
+    def names_in(self, directory: Path, *, with_part: str = "") -> list[str]:
+        return self._disk.names_in(directory, with_part=with_part)
 
     def found(self, path: Path) -> FoundFile:
         return self._disk.found(path)

@@ -12,7 +12,7 @@ from nplt_storage.files.seen_file import NAME, SeenFile
 
 
 def marks_in(path: Path, *known: str) -> SeenFile:
-    file = SeenFile(Disk(path), path / NAME, is_known=(known or ("s1", "s2")).__contains__)
+    file = SeenFile(Disk(path), path / NAME, known=known or ("s1", "s2"))
     file.load()
     return file
 
@@ -54,6 +54,17 @@ def test_a_file_full_of_old_lines_is_rewritten_without_conversations_that_are_go
     assert marks_in(tmp_path).marks == {"s1": 1_099}
 
 
+def test_the_marks_of_deleted_conversations_are_forgotten(tmp_path: Path) -> None:
+    known: set[str] = set()
+    file = SeenFile(Disk(tmp_path), tmp_path / NAME, known=known)
+    for number in range(2_100):
+        known.add(f"s{number}")
+        file.begin(f"s{number}", 0)
+        known.remove(f"s{number}")
+    assert len(file.marks) < 1_100
+    assert len((tmp_path / NAME).read_bytes().splitlines()) < 1_100
+
+
 class FullDisk(Disk):
     is_full = False
 
@@ -65,7 +76,7 @@ class FullDisk(Disk):
 
 def test_a_mark_that_could_not_be_written_is_written_with_the_next_one(tmp_path: Path) -> None:
     disk = FullDisk(tmp_path)
-    file = SeenFile(disk, tmp_path / NAME, is_known=("s1", "s2").__contains__)
+    file = SeenFile(disk, tmp_path / NAME, known=("s1", "s2"))
     file.note("s1", 1)
     file.write()
     disk.is_full = True

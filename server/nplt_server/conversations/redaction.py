@@ -23,6 +23,7 @@ from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import FORK_MARK
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.services import Services
+from nplt_server.histories import FoundConversation
 from nplt_storage.entries import (
     AttachmentEntry,
     CompactionEntry,
@@ -36,7 +37,7 @@ from nplt_storage.entries import (
 from nplt_storage.errors import BadEntry, StorageError
 from nplt_storage.history import ConversationHistory
 from nplt_storage.redaction import texts_of
-from nplt_storage.rows import ConversationRow, RowQuery
+from nplt_storage.rows import RowQuery
 from nplt_storage.search import SearchQuery
 
 SEARCH_SECONDS_MAX: Final = 5.0
@@ -273,15 +274,15 @@ async def _search(services: Services, erased: Erased, copies: list[RedactedCopy]
     """Adds what is found to `copies`. Returns whether all of it was found."""
     is_all = True
     try:
-        async for row in _rows(services, erased):
+        async for found in _conversations(services, erased):
             try:
-                async for entry in _holding(services, erased, row):
+                async for entry in _holding(erased, found):
                     if len(copies) == COPIES_MAX:
                         return False
                     copies.append(
                         RedactedCopy(
-                            session_id=row.session_id,
-                            name=row.name,
+                            session_id=found.row.session_id,
+                            name=found.row.name,
                             seq=entry.seq,
                             kind=entry.kind,
                         )
@@ -293,9 +294,19 @@ async def _search(services: Services, erased: Erased, copies: list[RedactedCopy]
     return is_all
 
 
-async def _rows(services: Services, erased: Erased) -> AsyncIterator[ConversationRow]:
+async def _conversations(services: Services, erased: Erased) -> AsyncIterator[FoundConversation]:
     seen: set[str] = set()
-    named = [erased.session_id]
+    async for session_id in _session_ids(services, erased):
+        if session_id in seen:
+            continue
+        seen.add(session_id)
+        found = await services.histories.find(session_id)
+        if found is not None and found.row.user == erased.user:
+            yield found
+
+
+async def _session_ids(services: Services, erased: Erased) -> AsyncIterator[str]:
+    yield erased.session_id
     for text in erased.text.queries:
         try:
             page = await services.histories.search(
@@ -303,27 +314,19 @@ async def _rows(services: Services, erased: Erased) -> AsyncIterator[Conversatio
             )
         except StorageError:  # an index that does not answer only orders what follows
             break
-        named += [hit.session_id for hit in page.hits]
-    for session_id in dict.fromkeys(named):
-        found = await services.histories.find(session_id)
-        if found is not None and found.row.user == erased.user:
-            seen.add(session_id)
-            yield found.row
+        for hit in page.hits:
+            yield hit.session_id
     for archived in (False, True):
-        for row in await services.histories.all_rows(erased.user, RowQuery(archived=archived)):
-            if row.session_id not in seen:
-                seen.add(row.session_id)
-                yield row
+        rows = services.histories.rows(erased.user, RowQuery(archived=archived))
+        # Not the rows: reading the conversations takes seconds, and rows take much more memory.
+        for session_id in [row.session_id async for row in rows]:
+            yield session_id
 
 
-async def _holding(
-    services: Services, erased: Erased, row: ConversationRow
-) -> AsyncIterator[Entry]:
-    found = await services.histories.find(row.session_id)
-    if found is None:
-        return
-    mine = erased.seqs if row.session_id == erased.session_id else ()
-    async for batch in found.profile.store.entries(row.session_id):
+async def _holding(erased: Erased, found: FoundConversation) -> AsyncIterator[Entry]:
+    session_id = found.row.session_id
+    mine = erased.seqs if session_id == erased.session_id else ()
+    async for batch in found.profile.store.entries(session_id):
         for entry in batch:
             is_here = entry.seq in mine or entry.redacted_at is not None
             if not is_here and erased.text.is_in(entry):

@@ -440,7 +440,8 @@ class NewConversation:
     def finish(self) -> None:
         """Publishes the conversation durably."""
         with plain_errors(self._session_id):
-            if self._path.name in self._disk.names_in(self._path.parent):
+            name = self._path.name
+            if name in self._disk.names_in(self._path.parent, with_part=name):
                 raise ConversationExists(self._session_id)
             self._file.seal()
             self._name_blobs()

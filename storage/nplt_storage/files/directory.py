@@ -142,7 +142,8 @@ class FileReading:
                     stamp = void_stamp(self._path.name, None)
                     yield EntriesAdded(row=self._row, stamp=stamp, replaces_all=True)
                 return
-            if self._path.name not in self._disk.names_in(self._path.parent):
+            name = self._path.name
+            if name not in self._disk.names_in(self._path.parent, with_part=name):
                 return  # deleted since it was listed
             log.warning("%s: %s", self._path.name, error)
             reason = error.reason if isinstance(error, ConversationDamaged) else str(error)
@@ -410,7 +411,7 @@ class OpenDirectory:
         self.order = ReadingOrder()
         self.names: dict[str, str] = {}
         """The file names by conversation id."""
-        self.seen = SeenFile(self.disk, paths.path / SEEN_NAME, is_known=self.names.__contains__)
+        self.seen = SeenFile(self.disk, paths.path / SEEN_NAME, known=self.names)
         self.changes = RowChanges()
         self.damage: dict[str, str] = {}
         """The damage of unusable files, by conversation id."""

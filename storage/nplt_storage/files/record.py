@@ -303,7 +303,7 @@ def remove_traces(
     reference, an attachment. Blocks. `blobs_kept` belong to an entry that is about to be
     written."""
     erased = redaction.erased
-    for name in copies(disk.names_in(path.parent), path):
+    for name in copies(disk.names_in(path.parent, with_part=path.name), path):
         disk.remove(path.with_name(name))
     disk.sync_directory(path.parent)
     spared = blobs_kept - blobs_named_by([erased])

@@ -295,7 +295,7 @@ def apply_repair(path: Path, repair: Repair) -> Path:
     disk = _disk_of(path)
     with opened(disk, path, os.O_RDONLY) as original:
         disk.sync(original)
-        taken = disk.names_in(path.parent)
+        taken = disk.names_in(path.parent, with_part=path.name)
         aside = next(each for each in numbered(path, "before-repair") if each.name not in taken)
         give_second_name(disk, path, aside, path.with_name(f".{aside.name}.new"))
         disk.sync_directory(path.parent)

@@ -6,15 +6,15 @@ Each line is a mark, `{"session_id": …, "seen_seq": …}`; the last line of a 
 mark that a client set is synced before it is acknowledged; several that wait share one sync. The
 first mark of a conversation is only written: if a power cut loses it, the conversation gets another
 one when it is opened again. A deleted conversation keeps its mark, because it may be restored. The
-file is rewritten when most of its lines are out of date; marks of conversations that are gone are
-left out then. A line that can't be read is ignored.
+file is rewritten when most of its lines are out of date or of conversations that are gone, whose
+marks are forgotten then. A line that can't be read is ignored.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -45,11 +45,12 @@ class SeenFile:
     """May be used from any thread. `marks` has the marks, those changed last at the end; only this
     class changes it."""
 
-    def __init__(self, disk: Disk, path: Path, *, is_known: Callable[[str], bool]) -> None:
+    def __init__(self, disk: Disk, path: Path, *, known: Collection[str]) -> None:
+        """`known` has the ids of the conversations that are there."""
         self.marks: dict[str, int] = {}
         self._disk = disk
         self._path = path
-        self._is_known = is_known
+        self._known = known
         self._lock = Lock()
         """Held while `marks` or the lines to write are changed."""
         self._writing = Lock()
@@ -110,7 +111,7 @@ class SeenFile:
             with self._lock:
                 unwritten, self._unwritten = self._unwritten, {}
             try:
-                if not self._is_sound or self._lines > 2 * len(self.marks) + _SURPLUS_LINES_MAX:
+                if not self._is_sound or self._lines > 2 * len(self._known) + _SURPLUS_LINES_MAX:
                     self._rewrite(unwritten)
                 elif unwritten:
                     self._append(unwritten)
@@ -133,7 +134,7 @@ class SeenFile:
         """Rewrites the file. The conversations of `unwritten` may not be created yet."""
         with self._lock:
             spared = unwritten.keys() | self._unwritten.keys()
-            for session_id in [each for each in self.marks if not self._is_known(each)]:
+            for session_id in [each for each in self.marks if each not in self._known]:
                 if session_id not in spared:
                     del self.marks[session_id]
             marks = dict(self.marks)

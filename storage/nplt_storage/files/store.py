@@ -303,7 +303,8 @@ class JsonFileStore:
         user = None if row.user == UNKNOWN_USER else row.user
         known = KnownElsewhere(user=user, created_at=row.created_at if user else None)
         with plain_errors(session_id):
-            names = by_session_id(self._disk.names_in(path.parent))[session_id]
+            there = self._disk.names_in(path.parent, with_part=session_id)
+            names = by_session_id(there)[session_id]
             if len(names) > 1:
                 reason = f"there is more than one file for it: {', '.join(names)}"
                 raise ConversationDamaged(session_id, reason)

@@ -83,7 +83,7 @@ class Trash:
         the trash. `gone` is called as soon as no file of it is left, even if a later step fails."""
         disk, history = self._disk, self._directory.history
         with plain_errors(session_id):
-            names = disk.names_in(history)
+            names = disk.names_in(history, with_part=session_id)
             paths = [history / name for name in names if session_id_of(name) == session_id]
             if not paths:
                 raise ConversationNotFound(session_id)
@@ -120,7 +120,7 @@ class Trash:
             folder = latest.parent
             names = disk.names_in(folder)
             whole = [name for name in names if session_id_of(name) == session_id]
-            there = set(disk.names_in(history))
+            there = disk.names_in(history, with_part=session_id)
             if any(session_id_of(name) == session_id for name in there):
                 raise ConversationExists(session_id)
             if _ATTACHMENTS in names:
@@ -150,7 +150,7 @@ class Trash:
     def _deletions(self, session_id: str) -> Iterator[Path]:
         """The file of each deletion of that conversation, last deleted first. If one has two files,
         the first names the owner."""
-        for name in reversed(self._folders()):
+        for name in reversed(self._folders(session_id)):
             if deleted_id(name) == session_id:
                 folder = self._directory.trash / name
                 names = self._disk.names_in(folder)
@@ -242,13 +242,13 @@ class Trash:
         self._disk.remove_tree(source)
 
     def _free_name(self, folder: Path, name: str) -> str:
-        taken = set(self._disk.names_in(folder))
+        taken = self._disk.names_in(folder, with_part=name)
         numbered = (f"{name}~{number}" for number in count(2))
         return next(each for each in chain([name], numbered) if each not in taken)
 
-    def _folders(self) -> list[str]:
-        """The folders, oldest deletion first."""
-        names = self._disk.names_in(self._directory.trash)
+    def _folders(self, session_id: str = "") -> list[str]:
+        """The folders, oldest deletion first; with `session_id`, those whose names contain it."""
+        names = self._disk.names_in(self._directory.trash, with_part=session_id)
         found = [name for name in names if _FOLDER.fullmatch(name)]
         return sorted(found, key=lambda name: (name[:15], len(name), name))
 
