@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -13,8 +13,10 @@ from starlette.routing import Route
 
 from nplt_gateway.access import Access
 from nplt_gateway.bodies import QUICK_BYTES_MAX, Body, read_json_and_digest
+from nplt_gateway.errors import as_api_error
 from nplt_gateway.http_connection import HttpConnection
 from nplt_gateway.retries import SentRequests
+from nplt_gateway.session_pipe import SessionPipe
 from nplt_protocol import ErrorCode, JsonObject, RequestError
 from nplt_server.app import Server
 from nplt_server.providers import check_options, options_not_taken
@@ -40,6 +42,12 @@ class ApiRequest:
     async def body(self, shape: type[Body]) -> tuple[Body, str]:
         """The body, checked, and its digest."""
         return await read_json_and_digest(self.request, self.server, self.user, shape)
+
+    def session(self) -> SessionPipe:
+        """A session of its user, not yet open."""
+        return SessionPipe(
+            self.server, self.user, client=self.client, address=self.connection.client_address
+        )
 
     async def compute(self, work: Callable[[], T]) -> T:
         """Computes something of the body: in a thread, unless the body is known to be small."""
@@ -100,13 +108,19 @@ class ApiRequest:
 Endpoint: TypeAlias = Callable[[ApiRequest], Awaitable[Response]]
 
 
-def api_route(method: str, path: str, endpoint: Endpoint) -> Route:
-    """A route whose requests need a token, on a server that has tokens."""
+def api_route(
+    method: str, path: str, endpoint: Endpoint, params: Mapping[str, str] | None = None
+) -> Route:
+    """A route whose requests need a token, on a server that has tokens. `params` maps the fields in
+    the server's errors to those of the request."""
 
     async def serve(request: Request) -> Response:
         app: _Application = request.scope["app"]
         connection: HttpConnection = request.scope["state"]["connection"]
         user = await app.access.user_by_token(connection, request.headers)
-        return await endpoint(ApiRequest(request, app.server, connection, user, app.sent))
+        try:
+            return await endpoint(ApiRequest(request, app.server, connection, user, app.sent))
+        except RequestError as error:
+            raise as_api_error(error, params or {}) from None
 
     return Route(path, serve, methods=[method])

@@ -30,7 +30,6 @@ from nplt_gateway.access import Access, check_framing
 from nplt_gateway.bodies import JsonResponse
 from nplt_gateway.errors import SERVER, ApiError, api_error
 from nplt_gateway.retries import SentRequests
-from nplt_gateway.session_pipe import PipeClosed
 from nplt_gateway.which_conversation import take_name_from_path
 from nplt_protocol import RequestError
 from nplt_server.app import Server
@@ -89,8 +88,6 @@ class Application:
             await _refuse(error, scope, receive, send)
         except RequestError as refusal:
             await _refuse(api_error(refusal), scope, receive, send)
-        except PipeClosed as closed:
-            await _refuse(api_error(closed.error), scope, receive, send)
         except ClientDisconnect:
             pass
         except HTTPException as unfit:  # Starlette's own: a method that the route does not have

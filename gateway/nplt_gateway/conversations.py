@@ -16,14 +16,13 @@ from starlette.routing import BaseRoute
 
 from nplt_gateway.api_request import ApiRequest, api_route
 from nplt_gateway.bodies import JsonResponse
-from nplt_gateway.chat_body import Shape, refused
 from nplt_gateway.client_messages import AssistantMessage, ClientMessage, SystemText, UserMessage
-from nplt_gateway.errors import ApiError, as_api_error
-from nplt_gateway.items import items_of_turn
-from nplt_gateway.response_body import InputItem, read_items
+from nplt_gateway.errors import ApiError
+from nplt_gateway.request_bodies import InputItem, Shape, read_items, refused
+from nplt_gateway.response_builder import items_of_turn, page_of
 from nplt_gateway.response_ids import conversation_id, prompt_seq_of_item, session_id_of
 from nplt_gateway.session_pipe import SessionPipe
-from nplt_protocol import JsonObject, JsonValue, RequestError
+from nplt_protocol import JsonObject, JsonValue
 from nplt_protocol.messages import (
     HistoryPage,
     HistoryRequest,
@@ -48,12 +47,6 @@ class ConversationBody(Shape):
     metadata: dict[str, Any] | None = None
 
 
-def _pipe(call: ApiRequest) -> SessionPipe:
-    return SessionPipe(
-        call.server, call.user, client=call.client, address=call.connection.client_address
-    )
-
-
 def _wanted(call: ApiRequest) -> str:
     text = call.request.path_params["conversation_id"]
     session_id = session_id_of(text)
@@ -68,12 +61,9 @@ async def create(call: ApiRequest) -> Response:
     if body.metadata:
         raise refused("metadata", "a conversation has none here; a response has")
     messages = list(read_items(body.items or (), "items"))
-    try:
-        async with _pipe(call) as pipe:
-            session_id = await _created(pipe, messages)
-            row = await pipe.ask(SessionUpdate(session_id=session_id), SessionRow)
-    except RequestError as error:
-        raise as_api_error(error, _PARAMS) from None
+    async with call.session() as pipe:
+        session_id = await _created(pipe, messages)
+        row = await pipe.ask(SessionUpdate(session_id=session_id), SessionRow)
     return JsonResponse(_as_json(row))
 
 
@@ -100,22 +90,16 @@ async def _created(pipe: SessionPipe, messages: Sequence[ClientMessage]) -> str:
 
 
 async def get(call: ApiRequest) -> Response:
-    try:
-        async with _pipe(call) as pipe:
-            row = await pipe.ask(SessionUpdate(session_id=_wanted(call)), SessionRow)
-    except RequestError as error:
-        raise as_api_error(error, _PARAMS) from None
+    async with call.session() as pipe:
+        row = await pipe.ask(SessionUpdate(session_id=_wanted(call)), SessionRow)
     return JsonResponse(_as_json(row))
 
 
 async def delete(call: ApiRequest) -> Response:
     """Moves the conversation to the trash, from which `nplt undelete` brings it back."""
     session_id = _wanted(call)
-    try:
-        async with _pipe(call) as pipe:
-            await pipe.ask(SessionDelete(session_id=session_id), SessionDeleted)
-    except RequestError as error:
-        raise as_api_error(error, _PARAMS) from None
+    async with call.session() as pipe:
+        await pipe.ask(SessionDelete(session_id=session_id), SessionDeleted)
     gone: JsonObject = {"id": conversation_id(session_id), "object": "conversation.deleted"}
     return JsonResponse({**gone, "deleted": True})
 
@@ -141,22 +125,11 @@ async def list_items(call: ApiRequest) -> Response:
         raise refused("order", "it is asc or desc")
     if after is not None and prompt_seq_of_item(after) is None:
         raise ApiError(404, f"there is no item {after[:100]!r}", code="not_found", param="after")
-    try:
-        async with _pipe(call) as pipe:
-            await pipe.ask(SessionUpdate(session_id=session_id), SessionRow)  # it must be there
-            reader = _ItemReader(pipe, session_id, is_ascending=order == "asc")
-            items, has_more = await reader.page(after, int(limit))
-    except RequestError as error:
-        raise as_api_error(error, _PARAMS) from None
-    return JsonResponse(
-        {
-            "object": "list",
-            "data": [*items],
-            "first_id": items[0]["id"] if items else None,
-            "last_id": items[-1]["id"] if items else None,
-            "has_more": has_more,
-        }
-    )
+    async with call.session() as pipe:
+        await pipe.ask(SessionUpdate(session_id=session_id), SessionRow)  # it must be there
+        reader = _ItemReader(pipe, session_id, is_ascending=order == "asc")
+        items, has_more = await reader.page(after, int(limit))
+    return JsonResponse(page_of(items, has_more=has_more))
 
 
 class _ItemReader:
@@ -246,8 +219,8 @@ def _after(items: Sequence[JsonObject], item_id: str | None) -> Iterator[JsonObj
 
 
 ROUTES: Final[tuple[BaseRoute, ...]] = (
-    api_route("POST", "/v1/conversations", create),
-    api_route("GET", "/v1/conversations/{conversation_id}", get),
-    api_route("DELETE", "/v1/conversations/{conversation_id}", delete),
-    api_route("GET", "/v1/conversations/{conversation_id}/items", list_items),
+    api_route("POST", "/v1/conversations", create, _PARAMS),
+    api_route("GET", "/v1/conversations/{conversation_id}", get, _PARAMS),
+    api_route("DELETE", "/v1/conversations/{conversation_id}", delete, _PARAMS),
+    api_route("GET", "/v1/conversations/{conversation_id}/items", list_items, _PARAMS),
 )

@@ -22,6 +22,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from nplt_protocol.messages import TurnPlace
+
 CREATED: Final = 0
 IN_PROGRESS: Final = 1
 ENDED: Final = 2**52
@@ -50,6 +52,10 @@ class ResponseId(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return f"resp_{self.prompt_seq}_{self.turn_id}_{self.session_id}"
+
+    @property
+    def place(self) -> TurnPlace:
+        return TurnPlace(turn_id=self.turn_id, seq=self.prompt_seq)
 
     def item(self, kind: str, call: int | None = None, place: int | None = None) -> str:
         """The id of an item of this turn. `place` tells the tools of one call apart."""

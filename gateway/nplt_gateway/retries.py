@@ -1,13 +1,16 @@
-"""Recognizes requests that a client's library sends again, without a key of their own.
+"""Recognizes requests that are sent again.
 
-The SDKs of OpenAI send a request again by themselves when its connection breaks
+A request with an `Idempotency-Key` has it in the id of its prompt, so that the prompt runs once
+(`ids_of_key`). The SDKs of OpenAI send a request again by themselves when its connection breaks
 (`x-stainless-retry-count`), and give it no key. Such a request joins the turn that is there, if it
 is certain which one that is: the same user sent the same body within ten minutes, exactly one turn
 has that body, it is the newest of its conversation, and its connection broke before the client had
 the final event. Equal bodies alone prove nothing, because people say "yes" twice.
 
 `SentRequests` remembers the requests of this process. A request joins by sending its prompt with
-the `message_id` of the first one: the server then sends the receipt of that turn again.
+the `message_id` of the first one: the server then sends the receipt of that turn again. After a
+restart, or at another server, only a turn that has no end yet, or was cut off by a server's death,
+is certain not to have reached its client.
 
     if retry_count > 0 and (first := sent.to_join(user, body_sha256)) is not None:
         message_id, session_id = first.message_id, first.session_id
@@ -23,6 +26,8 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
 from time import monotonic
 from typing import Final, Literal
 
@@ -30,6 +35,18 @@ from nplt_protocol.messages import Receipt
 
 JOIN_SECONDS_MAX: Final = 600.0
 _REMEMBERED_MAX: Final = 10_000
+_DAY_SECONDS: Final = 24 * 3_600
+
+
+def ids_of_key(key: str, now: datetime) -> tuple[str, str]:
+    """The ids that the prompt of a request with this key has if it is sent today, and if it was
+    sent yesterday. So a key holds for at least 24 hours, and at most for 48."""
+    day = int(now.timestamp()) // _DAY_SECONDS
+
+    def id_on(day: int) -> str:
+        return f"request-{sha256(f'{day} {key}'.encode()).hexdigest()[:32]}"
+
+    return id_on(day), id_on(day - 1)
 
 
 @dataclass(slots=True, eq=False)
@@ -93,6 +110,14 @@ class SentRequests:
         request = self._requests[next(iter(turns))]
         is_newest = self._newest.get(request.session_id) == request.turn_id
         return request if request.state == "lost" and is_newest else None
+
+    def has(self, user: str, body_sha256: str) -> bool:
+        """Whether such a request came to this process lately."""
+        return (user, body_sha256) in self._by_body
+
+    def knows(self, turn_id: str) -> bool:
+        """Whether a request for that turn came to this process lately."""
+        return turn_id in self._requests
 
     def _forget_old(self) -> None:
         since = self.clock() - JOIN_SECONDS_MAX

@@ -49,12 +49,11 @@ from nplt_server.requests import HANDLERS
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
 
-class PipeClosed(Exception):
-    """The server has closed the session; the error says why."""
+class PipeClosed(RequestError):
+    """The server has closed the session; it says why."""
 
     def __init__(self, error: RequestError) -> None:
-        super().__init__(error.message)
-        self.error = error
+        super().__init__(error.code, error.message, retry_after=error.retry_after)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 import orjson
 from msgspec import Struct
 
+from nplt_gateway.response_ids import ResponseId
 from nplt_gateway.session_pipe import SessionPipe
 from nplt_protocol import ErrorCode, JsonObject, RequestError
 from nplt_protocol.messages import (
@@ -58,11 +59,11 @@ TurnPart: TypeAlias = Delta | Stored | Over
 class TurnReader:
     """Attaches its session to the conversation; the session must not be used for another."""
 
-    def __init__(self, pipe: SessionPipe, session_id: str, turn_id: str, prompt_seq: int) -> None:
-        self.session_id = session_id
-        self.turn_id = turn_id
+    def __init__(self, pipe: SessionPipe, turn: ResponseId) -> None:
+        self.session_id = turn.session_id
+        self.turn_id = turn.turn_id
         self._pipe = pipe
-        self._cursor = Cursor(session_id, prompt_seq - 1)
+        self._cursor = Cursor(turn.session_id, turn.prompt_seq - 1)
         self._progress = TurnProgress()
         self._parts: list[TurnPart] = []
         self._given: dict[tuple[DeltaKind, int], int] = {}
@@ -79,7 +80,7 @@ class TurnReader:
 
     async def next_parts(self) -> list[TurnPart]:
         """Returns the next parts, at least one; waits for them. The last one is `Over`. Raises
-        `RequestError` and `PipeClosed`."""
+        `RequestError`."""
         while not self._parts:
             if not self._is_live:
                 await self._catch_up()
@@ -240,3 +241,38 @@ class TurnReader:
 def _call_of(entry: JsonObject) -> int | None:
     call = entry.get("call")
     return call if isinstance(call, int) else None
+
+
+# Entries as clients get them
+
+
+def client_calls_of(entry: JsonObject) -> list[JsonObject]:
+    """The calls of an output that its client is to run."""
+    calls = entry.get("tool_calls") if entry.get("kind") == "model_output" else None
+    listed = calls if isinstance(calls, list) else []
+    return [call for call in listed if isinstance(call, dict) and call.get("by_client")]
+
+
+def arguments_of(call: JsonObject) -> str:
+    """The arguments as the model wrote them."""
+    return str(call.get("raw_arguments") or "{}")
+
+
+def model_of(entry: JsonObject) -> str | None:
+    invocation = entry.get("invocation")
+    if not isinstance(invocation, dict):
+        return None
+    return f"{invocation.get('provider')}/{invocation.get('model')}"
+
+
+def failure_of(error: JsonObject | None, state: str) -> RequestError:
+    """The error for a turn that failed or was cancelled."""
+    known = error or {}
+    message = str(known.get("message") or f"the answer is not complete ({state})")
+    if known.get("code") == "cancelled" or state == "interrupted":
+        return RequestError(ErrorCode.UNAVAILABLE, f"the answer was interrupted: {message}")
+    try:
+        code = ErrorCode(str(known.get("code")))
+    except ValueError:
+        code = ErrorCode.INTERNAL
+    return RequestError(code, message)

@@ -22,8 +22,8 @@ from starlette.types import Scope
 
 from nplt_gateway.api_request import ApiRequest
 from nplt_gateway.errors import ApiError
+from nplt_gateway.request_bodies import PromptBody
 
-IDEMPOTENCY_HEADER: Final = "idempotency-key"
 CONVERSATION_HEADER: Final = "x-nplt-conversation"
 RECORDED_HEADER: Final = "x-nplt-recorded"
 _NAME_CHARACTERS_MAX: Final = 200
@@ -97,18 +97,19 @@ def foreign_chat(call: ApiRequest, *, cache_key: str | None = None) -> Named | N
     return None
 
 
-def of_retries(call: ApiRequest) -> Named | None:
-    """A new conversation that a retry of the same request finds again, by its Idempotency-Key."""
-    key = call.header(IDEMPOTENCY_HEADER)
-    return _of_chat("request", key) if key else None
-
-
 def _of_chat(namespace: str, chat_id: str) -> Named:
     digest = sha256(f"{namespace}\n{chat_id}".encode()).hexdigest()[:32]
     return Named(reference=f"{namespace}-{digest}", may_create=True)
 
 
-def is_task(call: ApiRequest, system: str, *, has_tools: bool) -> bool:
+def is_recorded(call: ApiRequest, body: PromptBody, system: str) -> bool:
+    """Whether what the client asks for belongs to a conversation at all."""
+    if body.store is False and not call.server.settings.http.store_unstored:
+        return False
+    return not _is_task(call, system, has_tools=bool(body.client_tools))
+
+
+def _is_task(call: ApiRequest, system: str, *, has_tools: bool) -> bool:
     """Whether the client asks for something outside its conversation, such as a title."""
     if call.header(_TASK_HEADER):
         return True

@@ -110,6 +110,13 @@ Door: TypeAlias = Literal["nplt", "plain", "http", "web"]
 browser."""
 
 
+class TurnPlace(Message, frozen=True, kw_only=True):
+    """A turn, and the seq of its prompt."""
+
+    turn_id: Word
+    seq: Annotated[int, Meta(ge=1)]
+
+
 class OfferedTool(Message, frozen=True, kw_only=True):
     """A tool that the client offers with a prompt and runs itself."""
 
@@ -179,6 +186,11 @@ class Prompt(Request, frozen=True, kw_only=True):
     body_sha256: Name | None = None
     """The digest of the HTTP request that brought the prompt. Sent again with the same
     `message_id`, the prompt must have the same digest."""
+    earlier_ids: tuple[Name, ...] = ()
+    """Other ids by which this prompt may have been sent before."""
+    after: TurnPlace | None = None
+    """The turn that the prompt follows. If turns came after that one, the prompt goes to a fork
+    that ends with it. All `messages` are new then."""
     door: Door | None = None
     client: Name | None = None
     """Set by the server, which ignores what a client says in these two."""

@@ -10,6 +10,8 @@ from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
 
+ECHO = "offline/echo"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -67,3 +69,25 @@ def read_all(sock: socket.socket) -> bytes:
     while piece := sock.recv(65_536):
         received += piece
     return received
+
+
+def complete(url: str, text: str, headers: dict[str, str] | None = None, **fields: Any) -> Answer:
+    body = {"model": ECHO, "messages": [{"role": "user", "content": text}], **fields}
+    return request(f"{url}v1/chat/completions", "POST", body=body, headers=headers)
+
+
+def begin_and_leave(url: str, session_id: str, text: str, headers: dict[str, str]) -> None:
+    body = json.dumps({"stream": True, "messages": [{"role": "user", "content": text}]})
+    lines = {
+        "Host": "localhost",
+        "Content-Type": "application/json",
+        "Content-Length": len(body),
+        "X-Nplt-Conversation": session_id,
+        **headers,
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    with connect(url) as sock:
+        sock.sendall(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n{body}".encode())
+        received = b""
+        while b"assistant" not in received:
+            received += sock.recv(65_536)

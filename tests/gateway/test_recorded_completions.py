@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 from tests.conftest import Connect
-from tests.gateway.http_client import Answer, connect, request
+from tests.gateway.http_client import ECHO, begin_and_leave, complete
 from tests.support.raw_client import (
     APPROVAL,
     APPROVAL_REQUEST,
@@ -23,17 +23,11 @@ from tests.support.raw_client import (
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
-ECHO = "offline/echo"
 
 
 @pytest.fixture(scope="module")
 def url(shared_server: ServerProcess) -> str:
     return shared_server.http_url
-
-
-def complete(url: str, text: str, headers: dict[str, str] | None = None, **fields: Any) -> Answer:
-    body = {"model": ECHO, "messages": [{"role": "user", "content": text}], **fields}
-    return request(f"{url}v1/chat/completions", "POST", body=body, headers=headers)
 
 
 @pytest.fixture
@@ -137,32 +131,15 @@ def test_a_lost_connection_stops_no_turn(
     terminal = connect(shared_server)
     session_id = terminal.hello()["session_id"]
     terminal.ask("begin")
-    _begin_and_leave(url, session_id, "!slow 1 all of it", {})
+    begin_and_leave(url, session_id, "!slow 1 all of it", {})
     assert _finished(terminal) == "completed"
-    _begin_and_leave(url, session_id, "!slow 3600 never", {"x-nplt-cancel-on-disconnect": "true"})
+    begin_and_leave(url, session_id, "!slow 3600 never", {"x-nplt-cancel-on-disconnect": "true"})
     assert _finished(terminal) == "interrupted"
 
 
 def _finished(terminal: Any) -> str:
     state: str = terminal.event(TURN_FINISHED).json["state"]
     return state
-
-
-def _begin_and_leave(url: str, session_id: str, text: str, headers: dict[str, str]) -> None:
-    body = json.dumps({"stream": True, "messages": [{"role": "user", "content": text}]})
-    lines = {
-        "Host": "localhost",
-        "Content-Type": "application/json",
-        "Content-Length": len(body),
-        "X-Nplt-Conversation": session_id,
-        **headers,
-    }
-    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    with connect(url) as sock:
-        sock.sendall(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n{body}".encode())
-        received = b""
-        while b"assistant" not in received:
-            received += sock.recv(65_536)
 
 
 def test_a_text_file_and_the_prompt_are_stored_together(url: str) -> None:
@@ -298,55 +275,6 @@ def test_a_history_that_would_remove_the_turn_of_a_terminal_forks(
     assert other.json["choices"][0]["message"]["content"] == "two"
     assert other.headers["x-nplt-conversation"] != session_id
     assert contents(session_id)[:4] == ["one", "one", "typed", "typed"]
-
-
-def test_a_request_repeated_with_its_idempotency_key_runs_once(
-    url: str, contents: Callable[[str], list[str]]
-) -> None:
-    key = {"idempotency-key": "order 1"}
-    one = complete(f"{url}c/retried/", "only once", key)
-    two = complete(f"{url}c/retried/", "only once", key)
-    assert one.json["id"] == two.json["id"]
-    assert one.json["choices"] == two.json["choices"]
-    assert contents(one.headers["x-nplt-conversation"]) == ["only once", "only once"]
-    other = complete(f"{url}c/retried/", "something else", key)
-    assert (other.status, other.error["code"]) == (409, "conflict")
-    # Equal bodies alone never join.
-    complete(f"{url}c/retried/", "only once")
-    assert len(contents(one.headers["x-nplt-conversation"])) == 4
-
-
-def test_a_retry_joins_the_turn_that_still_runs(url: str) -> None:
-    key = {"idempotency-key": "order 2"}
-    body = {"stream": True, "messages": [{"role": "user", "content": "!slow 1 a b c"}]}
-    _begin_and_leave(url, "joined", "!slow 1 a b c", key)
-    answer = request(f"{url}c/joined/v1/chat/completions", "POST", body=body, headers=key)
-    events = [line[6:] for line in answer.body.decode().splitlines() if line.startswith("data: {")]
-    deltas = (json.loads(event)["choices"][0]["delta"] for event in events)
-    assert "".join(delta.get("content", "") for delta in deltas) == "a b c"
-
-
-def test_a_request_that_the_library_repeats_joins_its_turn(
-    url: str, shared_server: ServerProcess, contents: Callable[[str], list[str]]
-) -> None:
-    place, again = f"{url}c/repeated/v1/chat/completions", {"x-stainless-retry-count": "1"}
-    body = {"stream": True, "messages": [{"role": "user", "content": "!slow 1 a b c"}]}
-    _begin_and_leave(url, "repeated", "!slow 1 a b c", {})
-    answer = request(place, "POST", body=body, headers=again)
-    assert answer.body.count(b'"content":"') > 1
-    assert answer.body.strip().endswith(b"[DONE]")
-    assert contents("repeated") == ["!slow 1 a b c", "a b c"]
-    # Its client has the final event now: what comes again is another request.
-    request(place, "POST", body=body, headers=again)
-    assert len(contents("repeated")) == 4
-
-
-def test_a_response_repeated_with_its_key_is_the_same_response(url: str) -> None:
-    key, body = {"idempotency-key": "order 3"}, {"model": ECHO, "input": "once"}
-    ids = {
-        request(f"{url}v1/responses", "POST", body=body, headers=key).json["id"] for _ in range(2)
-    }
-    assert len(ids) == 1
 
 
 def test_an_approval_is_asked_at_a_terminal_and_denied_without_one(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from nplt_gateway.retries import JOIN_SECONDS_MAX, SentRequest, SentRequests
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nplt_gateway.retries import JOIN_SECONDS_MAX, SentRequest, SentRequests, ids_of_key
 from nplt_protocol.messages import Receipt
 
 
@@ -89,3 +93,13 @@ def test_the_oldest_requests_are_forgotten_when_there_are_too_many() -> None:
         sender.send(f"body {number}", session=f"s{number}").lose()
     assert sender.sent.to_join("ada", "body 0") is None
     assert sender.sent.to_join("ada", "body 1") is not None
+
+
+@given(st.integers(0, 10**9), st.integers(0, 72 * 3_600))
+def test_a_key_holds_for_24_hours_and_not_after_48(began: int, later: int) -> None:
+    first = datetime.fromtimestamp(began, UTC)
+    then = first + timedelta(seconds=later)
+    sent_as, _ = ids_of_key("order", first)
+    is_known = sent_as in ids_of_key("order", then)
+    assert is_known or later > 24 * 3_600
+    assert not is_known or later < 48 * 3_600

@@ -88,7 +88,7 @@ async def test_a_stopping_server_closes_its_pipes(tmp_path: Path) -> None:
         server.stop()
         with pytest.raises(PipeClosed) as closed:
             await until_finished(pipe)
-        assert closed.value.error.code == ErrorCode.SHUTTING_DOWN
+        assert closed.value.code == ErrorCode.SHUTTING_DOWN
 
 
 async def test_other_clients_do_not_see_a_pipe_come_and_go(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ conversation, not to a connection: a client that leaves stops nothing. The turn 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Literal, TypeVar
@@ -27,6 +27,7 @@ from nplt_protocol.messages import (
     Prompt,
     Receipt,
     ToolResult,
+    TurnPlace,
     UsageAccount,
 )
 from nplt_server.conversations.agent_state import AgentState, MessageEntry
@@ -285,15 +286,17 @@ class Conversation:
             await self._check_fits(prompt, draft)
         async with self.record.exclusive():
             self.check_open()
-            sent_as = prompt.message_id
-            earlier = await self._earlier_prompt(sent_as) if sent_as else None
-            if earlier is not None:
-                call_guarded(receipt, self._second_receipt(prompt, earlier))
-                return
-            if prompt.messages and compares:
-                entry = await self._store(prompt, draft, await self._compared(prompt))
-            else:
-                entry = await self._store(prompt, draft)
+            for sent_as in (prompt.message_id, *prompt.earlier_ids):
+                earlier = await self._earlier_prompt(sent_as) if sent_as else None
+                if earlier is not None:
+                    call_guarded(receipt, self._second_receipt(prompt, earlier))
+                    return
+            difference = None
+            if compares and prompt.after is not None:
+                await self._check_is_last(prompt.after, prompt.messages)
+            elif compares and prompt.messages:
+                difference = await self._compared(prompt)
+            entry = await self._store(prompt, draft, difference)
             ahead = self.queue.add_prompt(entry)
             # Its task is there before the receipt is queued for sending, so that the receipt
             # and the turn's first events leave in one write.
@@ -444,6 +447,31 @@ class Conversation:
         entry = await self.record.append(draft)
         self._last_tools = (self.history, entry)
         return entry
+
+    async def _check_is_last(self, place: TurnPlace, new: Sequence[GivenMessage]) -> None:
+        """Raises `ForkNeeded` if prompts came after that turn that were not taken back."""
+        last_seq, hidden = 0, () if self.row is None else self.row.hidden
+        async for entry in self._entries_from(place.seq):
+            is_prompt = isinstance(entry, ModelInputEntry)
+            if entry.turn_id == place.turn_id and entry.redacted_at is None:
+                last_seq = entry.seq
+            elif not last_seq:
+                break
+            elif is_prompt and not is_in(hidden, entry.seq):
+                raise ForkNeeded(last_seq, new)
+        if not last_seq:
+            gone = f"there is no turn {place.turn_id} in this conversation"
+            raise RequestError(ErrorCode.NOT_FOUND, gone, field="after")
+
+    async def _entries_from(self, seq: int) -> AsyncIterator[Entry]:
+        entries = self.history.entries_after(seq - 1)
+        if entries is not None:
+            for entry in entries:
+                yield entry
+            return
+        async for batch in self.record.profile.store.entries(self.session_id, after=seq - 1):
+            for entry in batch:
+                yield entry
 
     async def _compared(self, prompt: Prompt) -> Difference:
         """Finds what is new in the client's list of messages. Raises `ForkNeeded`."""

@@ -169,7 +169,7 @@ FORK_MARK: Final = " (fork)"
 """Ends the name of a fork that was given none."""
 
 
-async def fork(
+async def fork(  # noqa: PLR0913  what to copy, and what the copy is
     services: Services,
     session_manager: SessionManager,
     *,
@@ -177,6 +177,7 @@ async def fork(
     user: str,
     at_seq: int | None,
     name: str | None,
+    fork_id: str | None = None,
 ) -> SessionCreated:
     """Copies a conversation's entries up to `at_seq`, and its files, into a new conversation, in
     one step. A deletion of the original waits for that."""
@@ -197,7 +198,7 @@ async def fork(
         await services.quotas.check_conversations(user, await services.quotas.size_of(session_id))
         called = name or row.name[: _NAME_CHARACTERS_MAX - len(FORK_MARK)] + FORK_MARK
         new = NewFork(
-            session_id=services.new_session_id(),
+            session_id=fork_id or services.new_session_id(),
             user=user,
             created_at=services.clock(),
             entry_id=services.new_entry_id(),

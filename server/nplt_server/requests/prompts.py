@@ -6,6 +6,7 @@ PROMPT, CANCEL, MODEL_SWITCH, CLEAR_REQUEST, ROLLBACK, COMPACT, APPROVAL.
 from __future__ import annotations
 
 from functools import partial
+from hashlib import sha256
 from itertools import islice
 from typing import Final
 
@@ -47,29 +48,43 @@ async def prompt(session: Session, request: messages.Prompt, pending: PendingRep
         await conversation.accept(request, receipt=send_receipt)
     except ForkNeeded as fork:
         is_foreign = True
-        original, conversation = conversation, await _fork(session, conversation, fork.at_seq)
+        original = conversation
+        conversation = await _fork(session, conversation, fork.at_seq, request)
         files = {file_id for message in fork.new for file_id in message.attachments}
         await operations.copy_files(original, conversation, files)
         request = replace(request, messages=fork.new)
         await conversation.accept(request, receipt=send_receipt, compares=False)
 
 
-async def _fork(session: Session, conversation: Conversation, at_seq: int) -> Conversation:
-    """Returns a conversation for a list of messages that differs from the record after entry
-    `at_seq`: a fork that ends there, or a new one if nothing is shared."""
-    services, session_manager = session.server.services, session.server.session_manager
-    row = conversation.row
-    if row is None or at_seq < row.first_seq:
-        return session_manager.new(session.user, conversation.record.profile.id)
+async def _fork(
+    session: Session, conversation: Conversation, at_seq: int, request: messages.Prompt
+) -> Conversation:
+    """Returns a conversation for a prompt that belongs after entry `at_seq`: a fork that ends
+    there, or a new one if nothing is shared. Its id follows from the prompt's, so a prompt that is
+    sent again finds the fork that was made for it."""
+    session_manager, user, source = session.server.session_manager, session.user, conversation
+    ids = [
+        sha256(f"{user}\n{source.session_id}\n{sent_as}".encode()).hexdigest()[:32]
+        for sent_as in (request.message_id, *request.earlier_ids)
+        if sent_as
+    ]
+    for fork_id in ids:
+        if await session_manager.lookup(fork_id, user) is not None:
+            return await session_manager.get(fork_id, user)
+    fork_id = ids[0] if ids else session.server.services.new_session_id()
+    if source.row is None or at_seq < source.row.first_seq:
+        history = source.record.profile.id
+        return await session.meant(fork_id, to_change=True, create=True, history=history)
     made = await operations.fork(
-        services,
+        session.server.services,
         session_manager,
-        session_id=conversation.session_id,
-        user=session.user,
+        session_id=source.session_id,
+        user=user,
         at_seq=at_seq,
         name=None,
+        fork_id=fork_id,
     )
-    return await session_manager.get(made.session_id, session.user)
+    return await session_manager.get(made.session_id, user)
 
 
 def _check_metadata(metadata: JsonObject) -> None:
