@@ -190,6 +190,7 @@ async def _open_redis(options: Options, context: StoreContext) -> ConversationSt
         advertise=context.advertise,
         is_server=context.is_server,
         levels=context.levels,
+        scratch=context.data_dir,
     )
 
 

@@ -97,7 +97,7 @@ async def test_a_conversation_whose_creation_failed_is_in_no_list(
     assert await ids_of(store) == []
     assert await store.count("ada") == 0
     assert len(places(redis_server, prefix)) == 1  # it may be about to appear
-    monkeypatch.setattr(store, "_clock", lambda: START + timedelta(days=365))
+    monkeypatch.setattr(store._rows, "_clock", lambda: START + timedelta(days=365))
     assert await ids_of(store) == []
     assert places(redis_server, prefix) == []
 
@@ -176,7 +176,7 @@ async def test_an_access_that_reaches_redis_while_the_row_is_read_is_seen(
 
     def ask_before_it_is_sent(*command: Any) -> Any:
         found = ask(*command)
-        store._send_accesses()
+        store._rows.send_accesses()
         return found
 
     monkeypatch.setattr(store._sender, "post", lambda send: None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,6 +130,28 @@ def create_database(path: Path) -> sqlite3.Connection:
 def in_memory() -> sqlite3.Connection:
     """An index of rows only: the text of all messages may be far more than memory holds."""
     return _filled(_connect(None), full_text=False)
+
+
+def unnamed_database(directory: Path | None) -> sqlite3.Connection | None:
+    """A database for one run of one process, in a file that has no name any more; `None` if it
+    could hold no full text."""
+    path = None
+    if directory is not None:
+        descriptor, name = tempfile.mkstemp(dir=directory, prefix=".search-")
+        os.close(descriptor)
+        path = Path(name)
+    connection = sqlite3.connect(path or "", isolation_level=None, check_same_thread=False)
+    with _closed_if_it_fails(connection):
+        try:
+            for setting in ("journal_mode=MEMORY", "synchronous=OFF", "mmap_size=0"):
+                connection.execute(f"PRAGMA {setting}")
+            if _has_fts5(connection):
+                return _filled(connection, full_text=True)
+        finally:
+            if path is not None:
+                path.unlink()
+    connection.close()
+    return None
 
 
 def first_value(connection: sqlite3.Connection, question: str, *values: object) -> Any:

@@ -29,14 +29,19 @@ from nplt_storage.rows import ConversationRow
 from nplt_storage.search import (
     FoundMessage,
     SearchHit,
+    SearchPage,
     SearchPlace,
     SearchQuery,
     Wanted,
+    cut_search_page,
     from_microseconds,
     hit_without_snippet,
     is_visible,
     microseconds,
     moment,
+    query_words,
+    ranked_page,
+    read_search_cursor,
     searched_text,
     took_too_long,
     words,
@@ -118,7 +123,21 @@ class TextIndex:
             self._connection.execute("DELETE FROM messages WHERE id = ?", (number,))
         return len(found)
 
-    def search(
+    def page(
+        self, user: int, query: SearchQuery, first_in: int | None, row_of: RowOf
+    ) -> SearchPage:
+        """`first_in` is the key of `query.first_in`, if that is known. Raises `BadCursor`, and
+        `StorageUnavailable` if it takes too long."""
+        before = None if query.cursor is None else read_search_cursor(query.cursor)
+        wanted = query_words(query.text)
+        if not wanted:
+            return SearchPage(hits=())
+        if query.ranked:
+            return ranked_page(self._best(user, wanted, first_in, query, row_of), wanted)
+        found = self._newest(user, wanted, before, query, row_of)
+        return cut_search_page(found, wanted, query.limit)
+
+    def _newest(
         self,
         user: int,
         wanted: Wanted,
@@ -126,8 +145,7 @@ class TextIndex:
         query: SearchQuery,
         row_of: RowOf,
     ) -> list[FoundMessage]:
-        """The newest messages before that place, one more than the limit if there are more. Raises
-        `StorageUnavailable` if it takes too long."""
+        """The newest messages before that place, one more than the limit if there are more."""
         last = _LAST_ID if before is None else before[0] << _SLOT_BITS | _SLOTS
         found: list[_Numbered] = []
         parameters = (_expression(user, wanted), last)
@@ -139,7 +157,7 @@ class TextIndex:
                         break
         return self._with_texts(found)
 
-    def best(
+    def _best(
         self,
         user: int,
         wanted: Wanted,
@@ -147,8 +165,8 @@ class TextIndex:
         query: SearchQuery,
         row_of: RowOf,
     ) -> list[FoundMessage]:
-        """The best matches by SQLite's bm25, those of the conversation `first` before all others.
-        Raises as `search` does."""
+        """The best matches by SQLite's bm25, those of the conversation `first` before all
+        others."""
         found: list[_Numbered] = []
         row_of = cache(row_of)
         parameters = (_expression(user, wanted, any_word=query.any_word), first)

@@ -53,12 +53,8 @@ from nplt_storage.rows import (
 from nplt_storage.search import (
     SearchPage,
     SearchQuery,
-    cut_search_page,
     from_microseconds,
     microseconds,
-    query_words,
-    ranked_page,
-    read_search_cursor,
 )
 
 _STAMP = "file, size, mtime_ns, inode, end_offset, head_seq, synced"
@@ -198,19 +194,10 @@ class IndexTables:
     def search(self, user: str, query: SearchQuery) -> SearchPage:
         """Raises `BadCursor`, and `StorageUnavailable` if there is no index or the search takes too
         long."""
-        before = None if query.cursor is None else read_search_cursor(query.cursor)
-        wanted = query_words(query.text)
-        if not wanted:
-            return SearchPage(hits=())
         if self.texts is None:
             raise StorageUnavailable("messages can't be searched now; the server's log says why")
-        if query.ranked:
-            first = None if query.first_in is None else self.key(query.first_in)
-            known_user = self.known_user(user)
-            best = self.texts.best(known_user, wanted, first, query, self._row_of_key)
-            return ranked_page(best, wanted)
-        found = self.texts.search(self.known_user(user), wanted, before, query, self._row_of_key)
-        return cut_search_page(found, wanted, query.limit)
+        first_in = None if query.first_in is None else self.key(query.first_in)
+        return self.texts.page(self.known_user(user), query, first_in, self._row_of_key)
 
     def keep(self, row: ConversationRow, stamp: FileStamp) -> int:
         """Writes the row and returns the conversation's key, which stays the same while it is

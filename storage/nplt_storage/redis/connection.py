@@ -273,13 +273,20 @@ class RedisConnection:
         with _cluster_errors():
             yield from self._client.scan_iter(match=pattern, count=1000)
 
-    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+    async def in_thread(
+        self,
+        work: Callable[..., T],
+        *arguments: Any,
+        limiter: anyio.CapacityLimiter | None = None,
+    ) -> T:
         """Runs the work in a thread, to its end even if the caller is cancelled: an unknown outcome
-        is worse than a late one."""
+        is worse than a late one. Long work has a limiter of its own."""
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(CONNECTIONS_MAX)
         try:
-            done = await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)
+            done = await anyio.to_thread.run_sync(
+                work, *arguments, limiter=limiter or self._threads
+            )
         except RedisError as error:
             if self.trouble is None:
                 self._away_since = monotonic()

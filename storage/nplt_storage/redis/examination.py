@@ -17,6 +17,7 @@ from msgspec import Struct
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.ids import new_entry_id
 from nplt_storage.redis import scripts
+from nplt_storage.redis.changes import are_published
 from nplt_storage.redis.connection import RedisConnection, configured
 from nplt_storage.redis.scripts import TRIAL
 
@@ -61,6 +62,13 @@ def examine(connection: RedisConnection, *, expires: bool) -> Examined:
         if not promises:
             raise failure
         found[Problem(f"a node of the Redis cluster can't be examined: {failure}")] = None
+    if not are_published(connection):
+        found[
+            Problem(
+                "this user of Redis may not publish (its ACL needs &<key_prefix>*): watchers miss "
+                "the changes that other servers make, and every search reads all conversations"
+            )
+        ] = None
     if abs(skew) > SKEW_SECONDS_MAX:
         way = "ahead of" if skew > 0 else "behind"
         found[Problem(f"the clock of this machine is {abs(skew):.1f} s {way} Redis's")] = None

@@ -27,7 +27,7 @@ import redis
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
-from nplt_storage.changes import Change, change_by
+from nplt_storage.changes import change_by
 from nplt_storage.codec import encode_line, time_as_text
 from nplt_storage.durations import Commits
 from nplt_storage.entries import BlobReference, CheckpointEntry, Entry, RollbackEntry, ends_turn
@@ -42,7 +42,7 @@ from nplt_storage.errors import (
 from nplt_storage.ids import new_entry_id
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.redis import scripts
-from nplt_storage.redis.changes import RedisChanges
+from nplt_storage.redis.changes import Published, RedisChanges
 from nplt_storage.redis.connection import (
     Argument,
     RedisConnection,
@@ -89,7 +89,7 @@ class StoreParts:
     writers: dict[str, RedisRecord | None] = field(default_factory=dict)
     """The open records by conversation; `None` while one is being opened."""
 
-    def announced(self, row: ConversationRow, change: Change) -> tuple[str, str]:
+    def announced(self, row: ConversationRow, change: Published) -> tuple[str, str]:
         """The arguments of a script that tell other servers of the change: channel and message."""
         channel = self.connection.keyspace.of_user("changes", row.user)
         return channel, f"{change} {row.session_id}"
@@ -372,7 +372,7 @@ class RedisRecord:
                     # Without the fields of another program, which may repeat the words.
                     *(row_as_bytes(made.row), origin_as_bytes(origin)),
                     self._parts.ttl_milliseconds,
-                    *self._parts.announced(made.row, "message"),
+                    *self._parts.announced(made.row, "redacted"),
                     *sorted(blobs_named_by([erased]) - blobs),
                     also=made.keys,
                 )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,9 +13,7 @@ from typing import Any, Final
 
 import anyio
 import orjson
-import redis
 from msgspec.json import decode
-from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from nplt_storage.codec import time_as_text
@@ -49,7 +46,9 @@ from nplt_storage.redis.live_journal import LiveJournal
 from nplt_storage.redis.membership import Membership
 from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Ownership
 from nplt_storage.redis.record import RedisRecord, StoreParts, origin_as_bytes
+from nplt_storage.redis.row_reader import FRESH, RowReader, decode_row
 from nplt_storage.redis.scripts import IN_TRASH
+from nplt_storage.redis.search_index import SearchIndex
 from nplt_storage.redis.streams import (
     NewStream,
     StreamSource,
@@ -57,22 +56,15 @@ from nplt_storage.redis.streams import (
     message_id_of,
     place_in_stream,
 )
-from nplt_storage.redis.user_lists import UserLists, place_as_bytes, read_place
+from nplt_storage.redis.user_lists import UserLists
 from nplt_storage.rows import (
     ConversationRow,
     RowPage,
     RowQuery,
-    cut_page,
-    matches,
-    needs_attention,
     new_row,
-    page_of,
-    place_of,
-    read_cursor,
     row_as_bytes,
-    row_from_bytes,
 )
-from nplt_storage.search import SearchPage, SearchQuery, search_entries
+from nplt_storage.search import SearchPage, SearchQuery
 from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import (
     Builder,
@@ -93,15 +85,6 @@ from nplt_storage.store import (
 
 log = logging.getLogger(__name__)
 
-_ROW_FIELDS: Final = ("row", "accessed", "damaged")
-_ROWS_AT_ONCE: Final = 200
-_SEARCHED_AT_ONCE: Final = 20
-_COUNTED_AT_ONCE: Final = 1000
-_REPAIRS_MAX: Final = 3
-"""The number of repairs of one part of a list while others write to it."""
-_FRESH: Final = timedelta(hours=1)
-"""A list entry without a conversation is kept for this long, because the conversation may be about
-to appear."""
 TRASH_SECONDS: Final = 30 * 24 * 3600
 _BATCH_ENTRIES: Final = 100
 _MINUTE_MILLISECONDS: Final = 60_000
@@ -118,6 +101,7 @@ class RedisStore:
         clock: Callable[[], datetime],
         membership: Membership,
         levels: LevelMaker = no_levels,
+        scratch: Path | None = None,
     ) -> None:
         """Use `open_url`, which connects and examines the Redis."""
         self._membership = membership
@@ -134,8 +118,8 @@ class RedisStore:
         self._ttl_milliseconds = parts.ttl_milliseconds
         self._writers = parts.writers
         self._files = RedisFiles(parts.connection, parts.ttl_milliseconds)
-        self._accesses: dict[str, datetime] = {}
-        """Last-access times that are being sent; readers in this process see them at once."""
+        self._rows = RowReader(parts, clock)
+        self._search_index = SearchIndex(parts, self._rows, scratch)
         self._unconfirmed: dict[str, str] = {}
         """The nonces of creations that may have succeeded, by session id."""
 
@@ -154,10 +138,11 @@ class RedisStore:
         advertise: str | None = None,
         is_server: bool = False,
         levels: LevelMaker = no_levels,
+        scratch: Path | None = None,
     ) -> RedisStore:
         """`advertise` is the address at which other servers reach this one. A Redis that is away is
         waited for up to `wait_seconds`. With `is_server`, a Redis that may lose conversations is
-        refused."""
+        refused. `scratch` is a directory for files that last as long as they are open."""
         connection = RedisConnection(url, timeout_seconds=timeout_seconds, key_prefix=key_prefix)
         expires = bool(ttl_seconds)
         try:
@@ -179,7 +164,7 @@ class RedisStore:
             turns_max=max_turns or 0,
             changes=RedisChanges(connection, timeout_seconds=timeout_seconds),
         )
-        return cls(parts, clock=clock, membership=membership, levels=levels)
+        return cls(parts, clock=clock, membership=membership, levels=levels, scratch=scratch)
 
     @property
     def description(self) -> StoreDescription:
@@ -198,6 +183,7 @@ class RedisStore:
     async def close(self) -> None:
         for writer in [writer for writer in self._writers.values() if writer is not None]:
             await writer.close()
+        await self._connection.in_thread(self._search_index.close)
         parts = self._parts
         background = (self._membership, self._leases, self._sender, self._lists, parts.journal)
         for part in (self.changes, *background):
@@ -314,7 +300,7 @@ class RedisStore:
         return self._registered(record)
 
     def _create(self, row: ConversationRow, nonce: str) -> RedisRecord:
-        if self._row_of(row.session_id) is None:
+        if self._rows.row(row.session_id) is None:
             self._lists.add(row)  # before: one that is there is in the list, whatever happens
         origin = origin_as_bytes(Origin(user=row.user, created_at=row.created_at))
         asked_at = self._leases.clock()
@@ -351,7 +337,7 @@ class RedisStore:
     def _open(self, session_id: str) -> tuple[Opened, RedisRecord]:
         """Opens a conversation. If it fails, nothing remains but a mark on a damaged conversation.
         Blocks."""
-        noted = self._accesses.get(session_id)
+        noted = self._rows.noted_access(session_id)
         owned, found = self._acquire(session_id)
         try:
             row = decode_row(found, noted)
@@ -398,7 +384,7 @@ class RedisStore:
         try:
             found = claim()
         except ConversationNotFound:
-            if not self._adopt(session_id):
+            if not self._rows.adopt(session_id):
                 raise
             found = claim()
         self._connection.counts.takeovers += found[6]
@@ -411,18 +397,18 @@ class RedisStore:
 
     @in_worker_thread
     def page(self, session_id: str, query: PageQuery) -> MessagePage:
-        row = self._found(session_id)
+        row = self._rows.found(session_id)
         return read_page(query, self._source(row), row.hidden, row.unfinished, self._levels)
 
     @in_worker_thread
     def text_of(self, session_id: str, seq: int) -> str | None:
-        entry = self._source(self._found(session_id)).at(seq)
+        entry = self._source(self._rows.found(session_id)).at(seq)
         return None if entry is None else content_of(entry)
 
     @in_worker_thread
     def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
         check_byte_range(offset, length)
-        self._found(session_id)
+        self._rows.found(session_id)
         keys = self._keyspace.of(session_id)
         data = self._connection.run(scripts.BLOB, keys, blob_id, offset, length)
         if data is None:
@@ -431,7 +417,7 @@ class RedisStore:
 
     @in_worker_thread
     def origin(self, session_id: str) -> Origin:
-        self._found(session_id)
+        self._rows.found(session_id)
         meta = self._keyspace.of(session_id).meta
         return decode(self._connection.ask("HGET", meta, "origin"), type=Origin)
 
@@ -446,7 +432,7 @@ class RedisStore:
         """Yields the entries; if lines were trimmed, the checkpoint that replaces them comes
         first."""
         _check_id(session_id)
-        row, (line,) = self._read(session_id, "checkpoint")
+        row, (line,) = self._rows.read(session_id, "checkpoint")
         if row is None:
             raise ConversationNotFound(session_id)
         checkpoint = decode_checkpoint(session_id, line)
@@ -464,7 +450,7 @@ class RedisStore:
 
     @in_worker_thread
     def prompt_by_message_id(self, session_id: str, message_id: str) -> SentBefore | None:
-        row, keys = self._found(session_id), self._keyspace.of(session_id)
+        row, keys = self._rows.found(session_id), self._keyspace.of(session_id)
 
         def ask() -> tuple[Any, bool]:
             """The value noted under that message id, and whether all ids are there."""
@@ -528,7 +514,7 @@ class RedisStore:
             writer.stop_writing()
 
     def _delete(self, session_id: str) -> None:
-        row, at = self._found(session_id), self._clock()
+        row, at = self._rows.found(session_id), self._clock()
         keys = [*self._keyspace.of(session_id), *self._keyspace.of(session_id, IN_TRASH)]
         score = int(at.timestamp() * 1000)
         self._connection.call(
@@ -545,7 +531,7 @@ class RedisStore:
         row, _ = self._deleted(session_id)
         if row is None or user not in (None, row.user):
             raise ConversationNotFound(session_id)
-        if self._row_of(session_id) is not None:
+        if self._rows.row(session_id) is not None:
             raise ConversationExists(session_id)
         self._lists.add(row)
         keys = [*self._keyspace.of(session_id), *self._keyspace.of(session_id, IN_TRASH)]
@@ -577,286 +563,41 @@ class RedisStore:
             row, at = self._deleted(place.decode())
             if row is not None and at is not None and row.user == user:
                 found.append(DeletedConversation(row=row, deleted_at=at))
-            elif float(score) < (self._clock() - _FRESH).timestamp() * 1000:
+            elif float(score) < (self._clock() - FRESH).timestamp() * 1000:
                 self._connection.call("ZREM", key, place)
         return found
 
     def _deleted(self, session_id: str) -> tuple[ConversationRow | None, datetime | None]:
-        row, (at,) = self._read(session_id, "deleted", place=IN_TRASH)
+        row, (at,) = self._rows.read(session_id, "deleted", place=IN_TRASH)
         return row, None if at is None else datetime.fromisoformat(at.decode())
 
-    # Rows and lists: a sorted set per user holds the order
-    #
-    # What it holds is compared with the rows, and put right where they differ. One that
-    # moves in the list while it is read appears at its new place or not at all.
+    # Rows and lists
 
-    async def row(self, session_id: str) -> ConversationRow | None:
-        if not is_session_id(session_id):
-            return None
-        return await self._connection.in_thread(self._row_of, session_id)
-
-    def _row_of(self, session_id: str) -> ConversationRow | None:
-        return self._read(session_id)[0]
-
-    def _found(self, session_id: str) -> ConversationRow:
-        _check_id(session_id)
-        row = self._row_of(session_id)
-        if row is None:
-            raise ConversationNotFound(session_id)
-        return row
-
-    def _read(
-        self, session_id: str, *more: str, place: str = ""
-    ) -> tuple[ConversationRow | None, Sequence[bytes | None]]:
-        """The row and further fields. A conversation in the older layout is converted first."""
-        noted = self._accesses.get(session_id)  # forgotten once Redis has it
-        meta = self._keyspace.of(session_id, place).meta
-        command = ("HMGET", meta, *_ROW_FIELDS, *more)
-        found: Sequence[bytes | None] = self._connection.ask(*command)
-        if found[0] is None and self._adopt(session_id, place):
-            found = self._connection.ask(*command)
-        return decode_row(found, noted), found[len(_ROW_FIELDS) :]
+    @in_worker_thread
+    def row(self, session_id: str) -> ConversationRow | None:
+        return self._rows.row(session_id)
 
     def touch(self, session_id: str, at: datetime) -> None:
-        if is_session_id(session_id):
-            self._accesses[session_id] = max(at, self._accesses.get(session_id, at))
-            self._sender.post(self._send_accesses)
-
-    def _send_accesses(self) -> None:
-        for session_id, at in list(self._accesses.items()):
-            try:
-                keys = self._keyspace.of(session_id)
-                self._connection.run(scripts.TOUCH, keys, time_as_text(at), self._ttl_milliseconds)
-            finally:
-                if self._accesses.get(session_id) == at:
-                    del self._accesses[session_id]
-
-    # What users have seen
+        self._rows.touch(session_id, at)
 
     @in_worker_thread
     def seen(self, session_ids: Sequence[str]) -> Mapping[str, int]:
-        asked = [("HGET", self._keyspace.of(id_).meta, "seen") for id_ in session_ids]
-        marks = self._connection.ask_many(asked)
-        found = zip(session_ids, marks, strict=True)
-        return {id_: int(mark) for id_, mark in found if mark is not None}
+        return self._rows.seen(session_ids)
 
     @in_worker_thread
     def mark_seen(self, session_id: str, seq: int, *, unread: bool = False) -> int:
-        row = self._found(session_id)
-        told = self._parts.announced(row, "seen")
-        keys = self._keyspace.of(session_id)
-        mark = self._connection.run(scripts.SEEN, keys, seq, int(unread), *told)
-        if mark == b"gone":
-            raise ConversationNotFound(session_id)
-        if needs_attention(row, int(mark)):
-            self._lists.add_attention([(row.user, session_id)])
-        else:
-            self._drop_attention(row.user, [session_id])
-        return int(mark)
-
-    def _in_need_of_attention(
-        self, user: str, session_ids: Sequence[str]
-    ) -> builtins.list[ConversationRow]:
-        return [row for row, seen in self._marked(user, session_ids) if needs_attention(row, seen)]
-
-    def _marked(
-        self, user: str, session_ids: Sequence[str]
-    ) -> Iterator[tuple[ConversationRow, int | None]]:
-        """The user's rows among these, each with the mark of what the user has seen."""
-        for start in range(0, len(session_ids), _ROWS_AT_ONCE):
-            some = session_ids[start : start + _ROWS_AT_ONCE]
-            noted = [self._accesses.get(id_) for id_ in some]
-            asked = [("HMGET", self._keyspace.of(id_).meta, *_ROW_FIELDS, "seen") for id_ in some]
-            found = self._connection.ask_many(asked)
-            for fields, at in zip(found, noted, strict=True):
-                row = decode_row(fields, at)
-                seen = None if fields[-1] is None else int(fields[-1])
-                if row is not None and row.user == user:
-                    yield row, seen
-
-    def _due(self, user: str) -> builtins.list[ConversationRow]:
-        """The conversations with prompts for later. Others are removed from the user's set, and
-        added again by the commit of a prompt that comes in the meantime."""
-        self._lists.flush()
-        key = self._keyspace.of_user("later", user)
-        session_ids = [member.decode() for member in self._connection.ask("SMEMBERS", key)]
-        rows = [row for row, _ in self._marked(user, session_ids) if row.due_at is not None]
-        gone = set(session_ids) - {row.session_id for row in rows}
-        if gone:
-            self._connection.call("SREM", key, *gone)
-        return rows
-
-    def _attention(self, user: str) -> builtins.list[ConversationRow]:
-        self._lists.flush()
-        members = self._connection.ask("SMEMBERS", self._keyspace.of_user("attention", user))
-        session_ids = [member.decode() for member in members]
-        rows = self._in_need_of_attention(user, session_ids)
-        in_need = {row.session_id for row in rows}
-        self._drop_attention(user, [id_ for id_ in session_ids if id_ not in in_need])
-        return rows
-
-    def _drop_attention(self, user: str, session_ids: Sequence[str]) -> None:
-        """Removes conversations at rest from the user's set. One that got a prompt in the meantime
-        is added again."""
-        if session_ids:
-            self._connection.call("SREM", self._keyspace.of_user("attention", user), *session_ids)
-            again = self._in_need_of_attention(user, session_ids)
-            self._lists.add_attention((user, row.session_id) for row in again)
+        return self._rows.mark_seen(session_id, seq, unread=unread)
 
     @in_worker_thread
     def list(self, user: str, query: RowQuery) -> RowPage:
-        if query.attention:
-            return page_of(self._attention(user), query)
-        if query.due:
-            return page_of(self._due(user), query)
-        wanted: builtins.list[ConversationRow] = []
-        unreached: set[str] = set()
-        for row in self._rows(user, query.cursor, at_first=query.limit + 1, unreached=unreached):
-            if matches(row, query):
-                wanted.append(row)
-                if len(wanted) > query.limit:
-                    break
-        wanted.sort(key=place_of, reverse=True)  # one may have been met at an older place
-        return replace(cut_page(wanted, query.limit), incomplete=bool(unreached))
+        return self._rows.list(user, query)
 
     @in_worker_thread
     def count(self, user: str) -> int:
-        self._lists.flush()
-        places = self._connection.ask("ZRANGE", self._keyspace.of_user("user", user), 0, -1)
-        ids = sorted({read_place(place)[1] for place in places})
-        there = 0
-        for start in range(0, len(ids), _COUNTED_AT_ONCE):
-            some = ids[start : start + _COUNTED_AT_ONCE]
-            keys = [self._keyspace.of(id_).meta for id_ in some]
-            asked = [("HGET", key, "user") for key in keys]
-            for id_, owner in zip(some, self._connection.ask_each(keys, asked), strict=True):
-                if isinstance(owner, RedisError):
-                    there += 1  # its node is away
-                elif owner is None:
-                    with suppress(ConversationHeld):
-                        there += self._adopt(id_)
-                else:
-                    there += owner.decode() == user
-        return there
+        return self._rows.count(user)
 
-    @in_worker_thread
-    def search(self, user: str, query: SearchQuery) -> SearchPage:
-        """Searches all entries of the user, because Redis has no full-text index."""
-        unreached: set[str] = set()
-        page = search_entries(self._entries_of(user, unreached), query)
-        return replace(page, incomplete=bool(unreached))
-
-    def _entries_of(
-        self, user: str, unreached: set[str]
-    ) -> Iterator[tuple[ConversationRow, Entry]]:
-        """The first lines of many conversations are read in one pipeline."""
-        rows = self._rows(user, unreached=unreached)
-        while some := list(islice(rows, _SEARCHED_AT_ONCE)):
-            sources = [self._source(row) for row in some]
-            keys = [self._keyspace.of(row.session_id).log for row in some]
-            begun = self._connection.ask_each(keys, [each.first_command for each in sources])
-            for row, source, lines in zip(some, sources, begun, strict=True):
-                if isinstance(lines, RedisError):
-                    unreached.add(row.session_id)
-                    continue
-                try:
-                    for entry in source.all(lines):
-                        yield row, entry
-                except (redis.ConnectionError, redis.TimeoutError):
-                    if not self._connection.is_cluster:
-                        raise
-                    unreached.add(row.session_id)
-
-    def _rows(
-        self,
-        user: str,
-        cursor: str | None = None,
-        *,
-        at_first: int = _ROWS_AT_ONCE,
-        unreached: set[str],
-    ) -> Iterator[ConversationRow]:
-        """The conversations on nodes that are away are left out, and added to `unreached`."""
-        self._lists.flush()
-        count = min(at_first, _ROWS_AT_ONCE)
-        below = None if cursor is None else place_as_bytes(read_cursor(cursor))
-        met: set[str] = set()
-        repairs_left = _REPAIRS_MAX
-        while True:
-            places = self._connection.ask(
-                *("ZREVRANGEBYLEX", self._keyspace.of_user("user", user)),
-                *("+" if below is None else b"(" + below, "-", "LIMIT", 0, count),
-            )
-            there, moved = self._put_right(user, places, unreached)
-            is_read_again = bool(moved) and repairs_left > 0
-            # One that belongs further up was missed, which only matters to who began at the top.
-            wanted = [
-                row
-                for place, row in moved
-                if cursor is None and below is not None and place > below
-            ]
-            for row in wanted if is_read_again else [*wanted, *there]:
-                if row.session_id not in met:
-                    met.add(row.session_id)
-                    yield row
-            if is_read_again:
-                repairs_left -= 1
-            elif len(places) < count:
-                return
-            else:
-                below, count, repairs_left = places[-1], _ROWS_AT_ONCE, _REPAIRS_MAX
-
-    def _put_right(
-        self, user: str, places: Sequence[bytes], unreached: set[str]
-    ) -> tuple[Sequence[ConversationRow], Sequence[tuple[bytes, ConversationRow]]]:
-        """The rows whose place in the list is right, and those that had to be moved, with their new
-        places."""
-        there: list[ConversationRow] = []
-        moved: list[tuple[bytes, ConversationRow]] = []
-        ids = [read_place(place)[1] for place in places]
-        noted = [self._accesses.get(id_) for id_ in ids]  # forgotten once Redis has them
-        keys = [self._keyspace.of(id_).meta for id_ in ids]
-        asked = [("HMGET", key, *_ROW_FIELDS) for key in keys]
-        found = self._connection.ask_each(keys, asked)
-        for listed, fields, at in zip(places, found, noted, strict=True):
-            updated_at, session_id = read_place(listed)
-            if isinstance(fields, RedisError):
-                unreached.add(session_id)
-                continue
-            row = decode_row(fields, at)
-            if row is None:
-                try:
-                    row = self._row_of(session_id)
-                except ConversationHeld:
-                    continue
-            if row is None or row.user != user:
-                if updated_at < time_as_text(self._clock() - _FRESH):
-                    self._connection.call("ZREM", self._keyspace.of_user("user", user), listed)
-                continue
-            place = place_as_bytes(place_of(row))
-            if place == listed:
-                there.append(row)
-            else:
-                self._lists.replace(user, [listed], place)
-                moved.append((place, row))
-        return there, moved
-
-    # The layout before: the same keys without a hash tag, blobs and the checkpoint apart
-
-    def _adopt(self, session_id: str, place: str = "") -> bool:
-        """Converts a conversation from the older layout; returns whether there was one."""
-        if self._connection.is_cluster:
-            return False  # which never accepted those keys
-        prefix = f"{self._keyspace.prefix}{place}{session_id}"
-        if not self._connection.ask("EXISTS", f"{prefix}:meta"):
-            return False
-        parts = ("meta", "log", "live", "prompts", "blobs", "checkpoint", "owner")
-        blobs = [blob.decode() for blob in self._connection.ask("SMEMBERS", f"{prefix}:blobs")]
-        before = [f"{prefix}:{part}" for part in parts] + [f"{prefix}:blob:{id_}" for id_ in blobs]
-        keys = [*self._keyspace.of(session_id, place), *before]
-        reply = self._connection.run(scripts.ADOPT, keys, *blobs)
-        if reply == b"held":
-            raise ConversationHeld(session_id)
-        return True  # by us, or by another server just now
+    async def search(self, user: str, query: SearchQuery) -> SearchPage:
+        return await self._search_index.search(user, query)
 
 
 async def _examined(connection: RedisConnection, wait_seconds: float, *, expires: bool) -> Examined:
@@ -890,18 +631,3 @@ def _check_ends(
     for seq in (row.first_seq, row.head_seq):
         if row.first_seq <= row.head_seq and source.at(seq) is None:
             raise ConversationDamaged(row.session_id, f"entry {seq} is not there")
-
-
-def decode_row(found: Sequence[bytes | None], noted: datetime | None) -> ConversationRow | None:
-    """Decodes the fields row, accessed and damaged; `noted` is an access time that is being
-    sent."""
-    data, accessed, damaged = found[:3]
-    if data is None:
-        return None
-    row = row_from_bytes(data)
-    times = [row.last_accessed]
-    if accessed is not None:
-        times.append(datetime.fromisoformat(accessed.decode()))
-    if noted is not None:
-        times.append(noted)
-    return replace(row, last_accessed=max(times), damaged=damaged is not None)

@@ -49,26 +49,22 @@ class StreamSource:
         lines = self._walk("XREVRANGE", min(seq - 1, self.head_seq), -1)
         return map(self._decoded, lines)
 
-    def after(self, seq: int) -> Iterator[Entry]:
-        return map(self._decoded, self.lines_after(seq))
+    def after(self, seq: int, begun: Any | None = None) -> Iterator[Entry]:
+        """`begun`: the reply to `first_command_after`, if that was sent already."""
+        return map(self._decoded, self._walk("XRANGE", max(seq, 0) + 1, 1, begun))
 
-    @property
-    def first_command(self) -> tuple[Argument, ...]:
+    def lines_after(self, seq: int) -> Iterator[bytes]:
+        return self._walk("XRANGE", max(seq, 0) + 1, 1)
+
+    def first_command_after(self, seq: int) -> tuple[Argument, ...]:
         """The command that reads the first lines, for a pipeline with those of other sources."""
-        return self._command("XRANGE", 1, self.head_seq, _LINES_AT_FIRST)
-
-    def all(self, begun: Any) -> Iterator[Entry]:
-        """All entries. `begun`: the reply to `first_command`."""
-        return map(self._decoded, self._walk("XRANGE", 1, 1, begun))
+        return self._command("XRANGE", seq + 1, self.head_seq, _LINES_AT_FIRST)
 
     def at(self, seq: int) -> Entry | None:
         if not 1 <= seq <= self.head_seq:
             return None
         lines = self._read("XRANGE", seq, seq, 1)
         return self._decoded(lines[0][1]) if lines else None
-
-    def lines_after(self, seq: int) -> Iterator[bytes]:
-        return self._walk("XRANGE", max(seq, 0) + 1, 1)
 
     def _walk(
         self, command: str, start: int, step: int, begun: Any | None = None
