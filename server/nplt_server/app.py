@@ -622,6 +622,7 @@ async def serve(
                 server.peers = ClusterPeers(
                     settings.cluster, wire_limits, tasks.spawn, is_tls=listening.tls is not None
                 )
+                kept_files.peers = server.peers
             if ends_copies and settings.files.path is None:  # else others may be copying
                 await server.end_copies()
             if histories.shared is not None:

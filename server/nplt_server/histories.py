@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import anyio.to_thread
 from msgspec import Struct
@@ -260,36 +260,61 @@ class Histories:
         return results
 
 
+class FilePeers(Protocol):
+    """The other servers of the cluster."""
+
+    def file_pieces(
+        self, address: str, user: str, session_id: str, file_id: str
+    ) -> AsyncIterator[bytes]:
+        """Raises `BadEntry` if the server at that address does not have the file, and
+        `StorageUnavailable` if it can't be reached."""
+        ...
+
+
 class HistoryFiles:
-    """The files that are kept with their conversations, for the servers that share a history."""
+    """The files that are kept with their conversations, for the servers that share a history. One
+    that is too large for that stays at the server that got it, and the others fetch it there."""
 
     def __init__(self, histories: Histories, settings: FileSettings) -> None:
+        self.peers: FilePeers | None = None
         self._histories = histories
         self._bytes_max = settings.bytes_max if settings.type == "redis" else 0
 
     async def keep(self, session_id: str, file_id: str, path: Path, *, size: int) -> None:
-        """Copies a file to the history of its conversation, if that keeps files of its size."""
-        if size <= self._bytes_max and (store := await self._store_of(session_id)) is not None:
+        """Copies a file to the history of its conversation, or notes there that it is here."""
+        store, _ = await self._kept_by(session_id)
+        if store is None:
+            return
+        if size <= self._bytes_max:
             await store.keep_file(session_id, file_id, path)
+        else:
+            await store.note_file(session_id, file_id)
 
     async def drop(self, session_id: str, file_id: str) -> None:
-        if (store := await self._store_of(session_id)) is not None:
+        store, _ = await self._kept_by(session_id)
+        if store is not None:
             await store.drop_file(session_id, file_id)
 
     async def pieces(self, session_id: str, file_id: str) -> AsyncIterator[bytes]:
-        store = await self._store_of(session_id)
+        store, user = await self._kept_by(session_id)
         if store is None:
             raise BadEntry(f"there is no file {file_id!r}")
-        async for piece in store.file_pieces(session_id, file_id):
+        address = await store.server_with_file(session_id, file_id)
+        if address is None or self.peers is None:
+            pieces = store.file_pieces(session_id, file_id)
+        else:
+            pieces = self.peers.file_pieces(address, user, session_id, file_id)
+        async for piece in pieces:
             yield piece
 
-    async def _store_of(self, session_id: str) -> KeepsFiles | None:
+    async def _kept_by(self, session_id: str) -> tuple[KeepsFiles | None, str]:
+        """The store that keeps the files of a conversation, if there is one, and its user."""
         if not any(isinstance(profile.store, KeepsFiles) for profile in self._histories):
-            return None
+            return None, ""
         found = await self._histories.find(session_id)
         if found is None or not isinstance(found.profile.store, KeepsFiles):
-            return None
-        return found.profile.store
+            return None, ""
+        return found.profile.store, found.row.user
 
 
 utc_now: Final[Callable[[], datetime]] = partial(datetime.now, UTC)

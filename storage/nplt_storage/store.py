@@ -321,6 +321,14 @@ class KeepsFiles(Protocol):
         """Raises `BadEntry` if the store does not have the whole file."""
         ...
 
+    async def note_file(self, session_id: str, file_id: str) -> None:
+        """Notes that this server has a file that is not kept in the store."""
+        ...
+
+    async def server_with_file(self, session_id: str, file_id: str) -> str | None:
+        """The address of the other server that has noted that it has the file."""
+        ...
+
     async def drop_file(self, session_id: str, file_id: str) -> None: ...
 
 

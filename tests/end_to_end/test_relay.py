@@ -750,6 +750,43 @@ def test_a_prompt_with_a_file_that_only_a_dead_server_has_is_refused_with_its_na
     assert "notes.txt" in refused.json["message"]
 
 
+def test_a_file_too_large_for_redis_is_fetched_from_the_server_that_has_it(
+    cluster: Cluster,
+) -> None:
+    files = {"bytes_max": 1000}
+    owner, edge = cluster.start("owner", files=files), cluster.start("edge", files=files)
+    client, session_id = cluster.begin(owner)
+    data = bytes(range(256)) * 5_000  # more than one piece
+    file_id = upload(client, data)
+    reader = cluster.connect(edge)
+    reader.hello()
+    last = {"file_id": file_id, "session_id": session_id, "offset": len(data) - 9}
+    assert reader.request(FILE_GET, last).payload == data[-9:]
+    owner.kill()
+    again, _ = cluster.attach(edge, session_id)  # which has a copy by now
+    receipt = again.request(PROMPT, {"text": "look", "attachments": [file_id]})
+    assert receipt.type == PROMPT, receipt.json
+
+
+def test_a_prompt_with_a_large_file_runs_at_another_server_once_the_one_that_has_it_is_back(
+    cluster: Cluster,
+) -> None:
+    files = {"bytes_max": 1000}
+    owner, edge = cluster.start("owner", files=files), cluster.start("edge", files=files)
+    client, session_id = cluster.begin(owner)
+    file_id = upload(client, b"too large " * 200)
+    owner.kill()
+    other, _ = cluster.attach(edge, session_id)
+    prompt = {"text": "look", "attachments": [file_id]}
+    refused = other.request(PROMPT, prompt)
+    assert refused.json["code"] == "unavailable", refused.json
+    assert "the file 'notes.txt' can't be read now" in refused.json["message"]
+    assert "can't be reached" in refused.json["message"]
+    owner.start()
+    receipt = other.request(PROMPT, prompt)
+    assert receipt.type == PROMPT, receipt.json
+
+
 def test_servers_may_share_a_directory_of_files(cluster: Cluster, tmp_path: Path) -> None:
     files = {"type": "directory", "path": str(tmp_path / "shared" / "files")}
     owner, edge = cluster.start("owner", files=files), cluster.start("edge", files=files)

@@ -63,7 +63,7 @@ from nplt_storage.entries import (
     RollbackEntry,
     ToolResultsEntry,
 )
-from nplt_storage.errors import StorageError, WrittenElsewhere
+from nplt_storage.errors import StorageError, StorageUnavailable, WrittenElsewhere
 from nplt_storage.history import ConversationHistory, NotInReach
 from nplt_storage.messages import ChatMessage
 from nplt_storage.rows import NEW_NAME, ConversationRow
@@ -803,7 +803,14 @@ class Conversation:
         names = {entry.file_id: entry.filename for entry in held if entry.redacted_at is None}
         for file_id in wanted:
             # An older attachment entry may not be in memory; its file is looked up in any case.
-            if not await self.services.files.has(self.session_id, file_id):
+            try:
+                is_here = await self.services.files.has(self.session_id, file_id)
+            except StorageUnavailable as error:
+                reason = f"the file {names.get(file_id, file_id)!r} can't be read now: {error}"
+                raise RequestError(
+                    ErrorCode.UNAVAILABLE, reason, field="attachments", retry_after=1.0
+                ) from error
+            if not is_here:
                 missing = f"there is no file {file_id!r} in this conversation; send it first"
                 if file_id in names:
                     missing = f"the file {names[file_id]!r} is not on this server; send it again"

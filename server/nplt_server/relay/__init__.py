@@ -27,7 +27,7 @@ import hashlib
 import hmac
 import secrets
 import ssl
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from typing import Final
 
 import anyio
@@ -49,10 +49,11 @@ from nplt_server.connections.session import Session
 from nplt_server.dialects import PendingReply
 from nplt_server.errors import ConfigurationError
 from nplt_server.relay.edge import EdgeRelay
-from nplt_server.relay.link import Links
+from nplt_server.relay.link import LinkLost, Links, Moved
 from nplt_server.relay.owner import ChannelSession, OwnerLink
 from nplt_server.settings import ClusterSettings
 from nplt_server.tasks import Spawn
+from nplt_storage.errors import StorageUnavailable
 
 __all__ = ["ClusterPeers", "fingerprint_of", "read_secret"]
 
@@ -121,6 +122,16 @@ class ClusterPeers:
         async with anyio.create_task_group() as tasks:
             for address in addresses:
                 tasks.start_soon(self._links.try_link_to, address)
+
+    async def file_pieces(
+        self, address: str, user: str, session_id: str, file_id: str
+    ) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._links.file_pieces(address, user, session_id, file_id):
+                yield piece
+        except (LinkLost, Moved) as error:
+            reason = f"the server at {address}, which has it, can't be reached"
+            raise StorageUnavailable(reason) from error
 
     def relay_for(self, session: Session) -> EdgeRelay:
         return EdgeRelay(self._links, session)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -48,6 +48,7 @@ from nplt_server import __version__
 from nplt_server.conversations.broadcast import BroadcastEvent
 from nplt_server.logs import RepeatedWarnings
 from nplt_server.tasks import Spawn
+from nplt_storage.errors import BadEntry
 
 log = logging.getLogger(__name__)
 
@@ -257,6 +258,16 @@ class EdgeLink:
             self.stream.abort(str(error))
 
 
+class _NoEvents:
+    """Uses a channel for requests alone."""
+
+    def receive_event(self, channel: Channel, event: RelayedEvent) -> None:
+        pass
+
+    def channel_lost(self, channel: Channel) -> None:
+        pass
+
+
 class Links:
     """The links from this server to others, by address."""
 
@@ -296,6 +307,27 @@ class Links:
         if link is None or (link.done() and (link.exception() or link.result().is_closed)):
             link = self._links[address] = asyncio.ensure_future(self._open(address))
         return await asyncio.shield(link)
+
+    async def file_pieces(
+        self, address: str, user: str, session_id: str, file_id: str
+    ) -> AsyncIterator[bytes]:
+        """Reads a file that another server has, as a client of it. Raises `LinkLost`, `Moved`, and
+        `BadEntry` if the file is not there either."""
+        link = await self.link_to(address)
+        channel = link.open_channel(_NoEvents(), user=user, client="files", can_decide=False)
+        try:
+            offset = 0
+            while True:
+                wanted = messages.FileGet(file_id=file_id, session_id=session_id, offset=offset)
+                reply = await channel.ask(wanted, lambda reply: None)
+                if not isinstance(reply, messages.FilePiece):
+                    raise BadEntry(f"there is no file {file_id!r}")
+                if not reply.data:
+                    return
+                yield reply.data
+                offset += len(reply.data)
+        finally:
+            channel.close()
 
     async def _open(self, address: str) -> EdgeLink:
         host, _, port = address.rpartition(":")

@@ -5,6 +5,7 @@ expires with the conversation, and is in the same slot of a cluster:
 
     file:<file_id>:<n>    a piece
     file:<file_id>        the number of pieces; written last, so that a file is complete or absent
+    file:<file_id>:at     the address of the server that has it, if it is too large to be kept here
 """
 
 from __future__ import annotations
@@ -38,6 +39,14 @@ class RedisFiles:
             raise StorageUnavailable(f"the file can't be read: {error.strerror}") from error
         self._write(session_id, f"file:{file_id}", count)
 
+    def note_place(self, session_id: str, file_id: str, address: str) -> None:
+        self._write(session_id, f"file:{file_id}:at", address)
+
+    def place(self, session_id: str, file_id: str) -> str | None:
+        blobs = self._connection.keyspace.of(session_id).blobs
+        address = self._connection.ask("HGET", blobs, f"file:{file_id}:at")
+        return None if address is None else bytes(address).decode()
+
     def pieces(self, session_id: str, file_id: str) -> Iterator[bytes]:
         blobs = self._connection.keyspace.of(session_id).blobs
         count = self._connection.ask("HGET", blobs, f"file:{file_id}")
@@ -58,7 +67,7 @@ class RedisFiles:
         blobs = self._connection.keyspace.of(session_id).blobs
         count = self._connection.ask("HGET", blobs, f"file:{file_id}")
         pieces = [f"file:{file_id}:{number}" for number in range(int(count or 0))]
-        self._connection.call("HDEL", blobs, f"file:{file_id}", *pieces)
+        self._connection.call("HDEL", blobs, f"file:{file_id}", f"file:{file_id}:at", *pieces)
 
     def _write(self, session_id: str, piece: str, data: Argument) -> None:
         keys = self._connection.keyspace.of(session_id)

@@ -279,6 +279,14 @@ class RedisStore:
     def has_file(self, session_id: str, file_id: str) -> bool:
         return self._files.has(session_id, file_id)
 
+    async def note_file(self, session_id: str, file_id: str) -> None:
+        if (address := self._leases.own.address) is not None:
+            await self._connection.in_thread(self._files.note_place, session_id, file_id, address)
+
+    async def server_with_file(self, session_id: str, file_id: str) -> str | None:
+        address = await self._connection.in_thread(self._files.place, session_id, file_id)
+        return None if address == self._leases.own.address else address
+
     @in_worker_thread
     def drop_file(self, session_id: str, file_id: str) -> None:
         self._files.drop(session_id, file_id)
