@@ -435,28 +435,47 @@ def _printable(text: str) -> str:
 @_file_command(
     "nplt-server backup /mnt/disk/nplt-monday",
     "nplt-server backup --data-dir /srv/nplt /mnt/disk/nplt-monday",
+    "nplt-server backup --data-dir redis://127.0.0.1:6379/0 /mnt/disk/nplt-monday",
 )
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
-@_data_dir_option
-def backup(target: Path, data_dir: Path | None) -> None:
+@click.option(
+    "--data-dir",
+    metavar="DIR|URL",
+    type=_DirectoryOrRedis(path_type=Path),
+    help="Where conversations are kept: a data directory or a Redis.",
+)
+def backup(target: Path, data_dir: Path | str | None) -> None:
     """Copy all conversations to DIR, also while a server runs.
 
     DIR must not be there yet. It becomes a data directory: every conversation in it
     is whole, with its attachments, and so is the trash. To restore it, stop the
     server and put DIR in the place of the data directory, or start a server with
-    --data-dir DIR. Conversations in Redis are not copied. What is no file of ours (a
-    link, a pipe, a folder in the place of a file) or can't be read is left out and
-    named, and the exit code is 3.
+    --data-dir DIR. What is no file of ours (a link, a pipe, a folder in the place of a
+    file) or can't be read is left out and named, and the exit code is 3.
+
+    With the URL of a Redis (redis://HOST:PORT/DB[?key_prefix=PREFIX]) its
+    conversations are copied, with the attached files that it has, but without its
+    trash; nplt-server migrate DIR URL restores them.
     """
+    import anyio
+
     from nplt_storage.files.examination import plural
     from nplt_storage.maintenance.backup import CannotBackUp, back_up
 
-    source, target = data_dir_of(data_dir), target.absolute()
+    target = target.absolute()
     try:
         with ProgressLine() as line:
-            done = back_up(
-                source, target, progress=lambda copied, of: line.show(f"copied {copied} of {of}")
-            )
+
+            def show(copied: int, of: int) -> None:
+                line.show(f"copied {copied} of {of}")
+
+            if isinstance(data_dir, str):
+                from nplt_storage.maintenance.redis_backup import back_up_redis
+
+                with reporting_storage_errors():
+                    done = anyio.run(partial(back_up_redis, data_dir, target, progress=show))
+            else:
+                done = back_up(data_dir_of(data_dir), target, progress=show)
     except CannotBackUp as reason:
         fail(reason)
     trash = f" and {done.deleted} in the trash" if done.deleted else ""

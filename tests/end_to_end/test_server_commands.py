@@ -318,6 +318,39 @@ def test_migrate_copies_attachments_and_blobs_between_directories(
     assert (tmp_path / "new" / "files" / "s2" / FILE_ID).read_bytes() == b"bytes"
 
 
+def test_migrate_takes_attachments_to_redis_and_back(
+    data_dir: Path, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    redis = f"{redis_server.url}?key_prefix=attached:"
+    assert run(migrate, data_dir, redis).exit_code == 0
+    assert "is not in Redis" not in run(doctor, redis).output
+    assert run(migrate, redis, tmp_path / "back").exit_code == 0
+    assert (tmp_path / "back" / "files" / "s2" / FILE_ID).read_bytes() == b"bytes"
+
+
+def test_a_backup_of_a_redis_beside_a_server_can_be_restored(
+    data_dir: Path, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    redis, restored = (f"{redis_server.url}?key_prefix={name}:" for name in ("backup", "restored"))
+    assert run(migrate, data_dir, redis).exit_code == 0
+    note = '{"id":"another","host":"h","pid":1}'
+    with redis_server.client() as client:
+        client.hset("backup:@members", "another", f"{int(time.time() * 1000) + 60_000} {note}")
+        client.hset("backup:{s1}:meta", "seen", "2")
+    copied = run(backup, "--data-dir", redis, tmp_path / "copy")
+    assert (copied.exit_code, copied.output.partition(",")[0]) == (0, "2 conversations")
+    assert run(doctor, tmp_path / "copy").output.endswith("nothing wrong, 0 notes\n")
+    assert (tmp_path / "copy" / "files" / "s2" / FILE_ID).read_bytes() == b"bytes"
+    for session_id in ("s1", "s2"):
+        copy, original = the_file(tmp_path / "copy", session_id), the_file(data_dir, session_id)
+        assert copy.read_bytes() == original.read_bytes()
+    assert run(migrate, tmp_path / "copy", restored).exit_code == 0
+    sound = run(doctor, restored)
+    assert "2 conversations" in sound.output
+    assert "is not in Redis" not in sound.output
+    assert run(backup, "--data-dir", redis, tmp_path / "copy").exit_code == 1  # it is there already
+
+
 def test_migrate_leaves_and_reports_what_it_can_not_copy(data_dir: Path, tmp_path: Path) -> None:
     path = damage(data_dir)
     before = path.read_bytes()

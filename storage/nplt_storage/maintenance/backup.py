@@ -76,14 +76,10 @@ def back_up(data_dir: Path, target: Path, *, progress: Progress) -> BackedUp:
         raise CannotBackUp(f"{data_dir} is no data directory of ours: history: {reason}")
     if not disk.is_directory(data_dir / "history"):
         raise CannotBackUp(f"{data_dir} is no data directory: there is no history in it")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise CannotBackUp(f"{target} is there already; give a directory that is not")
     if data_dir.resolve() in (target, *target.parents):
         raise CannotBackUp(f"{target} is inside of {data_dir}")
-    new_directory = target.with_name(f".{target.name}.new")
-    shutil.rmtree(new_directory, ignore_errors=True)  # left by one that was stopped
     done = BackedUp()
-    try:
+    with made_whole(target) as new_directory:
         _Copy(disk, data_dir, Disk(new_directory), new_directory, done, progress).run()
         for name in disk.names_in(data_dir / "histories"):
             other = Path("histories") / name
@@ -99,6 +95,20 @@ def back_up(data_dir: Path, target: Path, *, progress: Progress) -> BackedUp:
             else:
                 done.left_out.append((str(other), _reason(disk, data_dir / other)))
         done.left_out.sort()
+    return done
+
+
+@contextmanager
+def made_whole(target: Path) -> Iterator[Path]:
+    """Yields a directory beside the target, which takes the target's place if the block succeeds,
+    and is removed otherwise."""
+    target = target.resolve()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CannotBackUp(f"{target} is there already; give a directory that is not")
+    new_directory = target.with_name(f".{target.name}.new")
+    shutil.rmtree(new_directory, ignore_errors=True)  # left by one that was stopped
+    try:
+        yield new_directory
         mark = os.open(new_directory / COPY_MARK_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.fsync(mark)
@@ -113,7 +123,6 @@ def back_up(data_dir: Path, target: Path, *, progress: Progress) -> BackedUp:
     except BaseException:
         shutil.rmtree(new_directory, ignore_errors=True)
         raise
-    return done
 
 
 def _reason(disk: Disk, path: Path) -> str:

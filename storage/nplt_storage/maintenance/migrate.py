@@ -1,17 +1,22 @@
 """Migrates conversations from one place to another, each whole or not at all.
 
 A migration keeps the ids, compares each copy entry by entry, skips what is there already, so that
-an interrupted run can be repeated, and reports what can't be copied.
+an interrupted run can be repeated, and reports what can't be copied. Attached files go to the
+target's directory of them, or into the store itself if it keeps files.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import hashlib
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nplt_storage.copying import (
     ReadAttachment,
@@ -20,7 +25,9 @@ from nplt_storage.copying import (
     copy_conversation,
     difference,
 )
+from nplt_storage.entries import AttachmentEntry, Entry
 from nplt_storage.errors import (
+    BadEntry,
     ConversationExists,
     ConversationNotFound,
     StorageError,
@@ -30,7 +37,7 @@ from nplt_storage.file_system import Disk
 from nplt_storage.files.format import by_session_id
 from nplt_storage.ids import is_session_id
 from nplt_storage.maintenance.sources import NotAConversation, opened_source
-from nplt_storage.store import ConversationStore
+from nplt_storage.store import ConversationStore, KeepsFiles, Origin
 
 Outcome: TypeAlias = Literal["copied", "there", "left"]
 
@@ -76,7 +83,7 @@ class DirectoryPlace:
 class StorePlace:
     """An open store, with ids from the caller."""
 
-    def __init__(self, store: ConversationStore, ids: list[str]) -> None:
+    def __init__(self, store: ConversationStore, ids: Sequence[str]) -> None:
         self._store = store
         self._ids = ids
 
@@ -85,7 +92,45 @@ class StorePlace:
 
     @contextmanager
     def open(self, session_id: str) -> Iterator[OpenedSource]:
-        yield self._store, None
+        source = _Snapshot(self._store)
+        has_files = isinstance(self._store, KeepsFiles)
+        yield source, partial(source.attachment, session_id) if has_files else None
+
+
+class _Snapshot:
+    """A conversation of a store as far as it went when it was first read: servers may add to it."""
+
+    def __init__(self, store: ConversationStore) -> None:
+        self._store = store
+        self._head_seq: int | None = None
+
+    async def entries(
+        self, session_id: str, *, after: int = 0, through: int | None = None
+    ) -> AsyncIterator[Sequence[Entry]]:
+        if self._head_seq is None:
+            row = await self._store.row(session_id)
+            if row is None:
+                raise ConversationNotFound(session_id)
+            self._head_seq = row.head_seq
+        last = self._head_seq if through is None else min(through, self._head_seq)
+        async for batch in self._store.entries(session_id, after=after, through=last):
+            yield batch
+
+    async def origin(self, session_id: str) -> Origin:
+        return await self._store.origin(session_id)
+
+    async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
+        return await self._store.blob(session_id, blob_id, offset, length)
+
+    async def attachment(self, session_id: str, entry: AttachmentEntry) -> bytes | None:
+        """The attached file; `None` if the store does not have it as it was."""
+        assert isinstance(self._store, KeepsFiles)
+        try:
+            pieces = [piece async for piece in self._store.file_pieces(session_id, entry.file_id)]
+        except BadEntry:
+            return None
+        data = b"".join(pieces)
+        return data if hashlib.sha256(data).hexdigest() == entry.sha256 else None
 
 
 Place: TypeAlias = DirectoryPlace | StorePlace
@@ -113,13 +158,22 @@ async def _move(
 ) -> Moved:
     if await target.row(session_id) is not None:
         return await _met(source, session_id, target)
+    attached: list[AttachmentEntry] = []
+
+    async def keep_later(entries: Sequence[AttachmentEntry]) -> Sequence[str]:
+        attached.extend(entries)
+        return ()
+
     try:
         async with bringing_into(files, session_id, read) as bring:
             copied = await copy_conversation(
-                source, session_id, target, session_id, bring_attachments=bring
+                source, session_id, target, session_id, bring_attachments=bring or keep_later
             )
     except ConversationExists:  # another process was quicker
         return await _met(source, session_id, target)
+    if read is not None and isinstance(target, KeepsFiles):
+        missing = await _kept(attached, read, session_id, target)
+        copied = replace(copied, missing=(*copied.missing, *missing))
     wrong = await difference(source, target, session_id)
     if wrong is not None:
         await target.delete(session_id)
@@ -137,6 +191,23 @@ async def _met(source: Source, session_id: str, target: ConversationStore) -> Mo
         return Moved(session_id=session_id, outcome="there", says="it is there already")
     says = f"another conversation with this id is there: {wrong}"
     return Moved(session_id=session_id, outcome="left", says=says)
+
+
+async def _kept(
+    attached: Sequence[AttachmentEntry], read: ReadAttachment, session_id: str, target: KeepsFiles
+) -> list[str]:
+    """Puts attached files into the store, and returns the ids of those that are missing."""
+    missing: list[str] = []
+    for entry in attached:
+        data = await read(entry)
+        if data is None:
+            missing.append(entry.file_id)
+            continue
+        with NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            await target.keep_file(session_id, entry.file_id, Path(file.name))
+    return missing
 
 
 _TIMEOUT_SECONDS: Final = 30.0

@@ -36,7 +36,7 @@ _ANEW: Final = frozenset({"new", "deleted", "redacted"})
 """The changes after which what was read before counts no longer."""
 
 Published: TypeAlias = Change | Literal["redacted"]
-"""What is published of a row. A redaction is a change of messages to who watches."""
+"""The kinds of changes that are published. A redaction is a change of messages for watchers."""
 
 
 class TextChanges:

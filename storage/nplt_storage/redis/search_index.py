@@ -62,7 +62,7 @@ class SearchIndex:
         self._rows = rows
         self._directory = directory
         self._users: dict[str, _UserIndex] = {}
-        """Those who searched last are at the end."""
+        """The users who searched last are at the end."""
         self._threads: anyio.CapacityLimiter | None = None
 
     async def search(self, user: str, query: SearchQuery) -> SearchPage:
@@ -121,7 +121,7 @@ class _UserIndex:
         self._due: dict[str, bool] = {}
         """The conversations to be read, and whether messages that are indexed were rewritten."""
         self._put_off: dict[str, bool] = {}
-        """Those that the next search reads, because their node of a cluster is away."""
+        """The conversations on nodes of a cluster that are away. The next search reads them."""
 
     def close(self) -> None:
         self._published.unfollow_texts(self._user)

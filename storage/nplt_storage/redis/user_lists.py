@@ -42,7 +42,7 @@ class UserLists(Sender):
         self._attention: set[tuple[str, str]] = set()
         """The users and ids of conversations to be added to the sets."""
         self._later: set[tuple[str, str]] = set()
-        """Those of conversations with prompts for later."""
+        """The users and ids of conversations with prompts for later."""
         self._is_posted = False
         self._lock = Lock()
 
