@@ -210,7 +210,7 @@ def test_a_server_that_is_started_again_answers_though_its_provider_is_paused(
         assert "is not asked for" in str(ends[-1]["error"])
         with vendor(chat("Here I am"), port=port_of_first) as again:
             deadline = time.monotonic() + 10
-            while ask()["state"] != "completed":  # looked at once a second
+            while ask()["state"] != "completed":  # looked at four times a second
                 assert time.monotonic() < deadline
             assert again.gets >= 1
 

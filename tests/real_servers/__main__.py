@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import secrets
 import shutil
 import socket
 import subprocess
@@ -51,6 +52,7 @@ class Place(Struct, frozen=True, kw_only=True):
     url: str
     model: str
     apis: tuple[str, ...]
+    key: str = "none"
 
 
 def environment(name: str, *packages: str) -> Path:
@@ -128,8 +130,10 @@ def litellm(directory: Path) -> Iterator[Place]:
         )
         port = free_port()
         arguments = ("--config", config, "--host", "127.0.0.1", "--port", port)
-        with program(programs / "litellm", *arguments, port=port, directory=directory) as url:
-            yield Place(url=url, model="m", apis=("chat", "responses", "messages"))
+        key = f"sk-{secrets.token_hex(16)}"
+        command, more = (programs / "litellm", *arguments), {"LITELLM_MASTER_KEY": key}
+        with program(*command, port=port, directory=directory, **more) as url:
+            yield Place(url=url, model="m", apis=("chat", "responses", "messages"), key=key)
 
 
 @contextmanager
@@ -183,13 +187,16 @@ SERVERS = {"llama.cpp": llama_cpp, "litellm": litellm, "aimock": aimock, "fakell
 # The conversation
 
 
-def settings(place: Place) -> dict[str, object]:
+def settings(place: Place, directory: Path) -> dict[str, object]:
+    key_file = directory / "key"
+    key_file.touch(0o600)
+    key_file.write_text(place.key)
+
     def provider(api: str) -> dict[str, object]:
+        named = {"id": api, "models": [place.model], "api_key_file": str(key_file)}
         if api == "messages":
-            return {"id": api, "type": "anthropic", "base_url": place.url, "models": [place.model]}
-        base_url = f"{place.url}/v1"
-        named = {"id": api, "type": "openai", "models": [place.model]}
-        return {**named, "api": api, "base_url": base_url}
+            return {**named, "type": "anthropic", "base_url": place.url}
+        return {**named, "type": "openai", "api": api, "base_url": f"{place.url}/v1"}
 
     facts = {"context_tokens": WINDOW_TOKENS, "images": True}
     return {
@@ -280,7 +287,7 @@ class Talk:
 
 
 async def converse(name: str, place: Place, directory: Path, turns: int) -> bool:
-    server = ServerProcess(directory / "data", settings=settings(place)).start()
+    server = ServerProcess(directory / "data", settings=settings(place, directory)).start()
     try:
         async with nplt_client.connect(f"nplt://127.0.0.1:{server.port}") as client:
             await client.new(name)

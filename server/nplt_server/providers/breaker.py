@@ -7,8 +7,8 @@ through. If the probe fails, the breaker opens for twice as long, up to 300 s. W
 is open, calls fail at once, so that a fallback can be tried.
 
 The breaker of a provider also closes when a cheap request (for its list of models) succeeds, which
-is tried when somebody wants to call it, at most once a second: a server that was started in the
-meantime answers at once.
+is tried when somebody wants to call it, at most four times a second: a server that was started in
+the meantime answers at once.
 
 A failure with a retry time does not count, since callers obey that time; only if the time
 exceeds `patience_seconds` does the breaker open until then. Refusals (of a key, of a request,
@@ -29,7 +29,7 @@ from nplt_server.errors import ProviderPaused
 FAILURES_MAX: Final = 5
 OPEN_SECONDS: Final = 30.0
 OPEN_SECONDS_MAX: Final = 300.0
-_LOOK_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.25
 _PROBE_SECONDS: Final = 1.0
 """Retry time of other calls while a probe is running."""
 
