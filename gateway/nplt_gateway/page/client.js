@@ -321,7 +321,8 @@ export class Client {
   /**
    * @param {string} text
    * @param {any[]} attachments
-   * @param {{replace_from?: number, not_before?: string}} [how] instead of which message, or when
+   * @param {{replace_from?: number, not_before?: string, continue?: boolean}} [how] instead of which
+   *   message, when, or to go on with the last answer
    */
   prompt(text, attachments = [], how = {}) {
     this.outbox.add({
@@ -358,6 +359,7 @@ export class Client {
         attachments: prompt.attachments.map((each) => each.file_id),
         replace_from: prompt.replace_from,
         not_before: prompt.not_before,
+        continue: prompt.continue,
       };
       const receipt = await this.wire.request(code.PROMPT, fields, (reply) => {
         this.outbox.confirm(prompt, reply.seq);
@@ -414,7 +416,14 @@ export class Client {
   /** Asks the last prompt again. */
   regenerate() {
     const prompt = this.conversation.lastPrompt;
-    if (prompt) this.prompt(prompt.content, prompt.attachments ?? [], { replace_from: prompt.seq });
+    if (!prompt) return;
+    const how = { replace_from: prompt.seq, continue: prompt.continues ? true : undefined };
+    this.prompt(prompt.content, prompt.attachments ?? [], how);
+  }
+
+  /** Has the model go on with its last answer, which was cut. */
+  goOn() {
+    this.prompt("", [], { continue: true });
   }
 
   /** Takes the last turn back. */

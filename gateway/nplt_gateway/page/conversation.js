@@ -38,6 +38,7 @@ export const MESSAGES_MAX = 240;
  * @property {any} [fallback_from]
  * @property {any[]} [attachments]
  * @property {boolean} [truncated]
+ * @property {number} [continues] the answer that a prompt asks to go on with
  * @property {boolean} [cleared]
  * @property {string} [hidden]
  * @property {string} [redacted_at]

@@ -147,7 +147,8 @@ export class MarkdownText {
    */
   set(text, isFinal) {
     if (text === this.text && isFinal === this.isFinal) return;
-    if (!text.startsWith(this.text)) this.restart();
+    // The blocks of a final text are closed, its last one too, which a longer text may go on.
+    if (!text.startsWith(this.text) || (this.isFinal && text !== this.text)) this.restart();
     this.text = text;
     this.isFinal = isFinal;
     if (!this.renderedAt || this.isPlain) this.showPlain();

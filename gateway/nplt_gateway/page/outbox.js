@@ -10,6 +10,7 @@
  * @property {string} text
  * @property {{file_id: string, filename: string, size: number}[]} attachments
  * @property {number} [replace_from]
+ * @property {boolean} [continue] whether the model is to go on with its last answer
  * @property {string} [not_before] when it is to run, if that is not now
  * @property {string} [problem] why the server refused it
  * @property {boolean} [isSending]

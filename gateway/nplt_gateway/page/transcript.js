@@ -178,7 +178,8 @@ export class Transcript {
  * @returns {Item[]}
  */
 export function itemsOf(client) {
-  const { messages, live, approvals, later, hasAfter, id } = client.conversation;
+  const { live, approvals, later, hasAfter, id } = client.conversation;
+  const messages = joined(client.conversation.messages);
   /** @type {Item[]} */
   const items = [];
   messages.forEach((message, at) => {
@@ -208,6 +209,52 @@ export function itemsOf(client) {
   const waiting = [...later.values()].sort((a, b) => a.due_at.localeCompare(b.due_at));
   for (const each of waiting) items.push({ key: `later ${each.turn_id}`, kind: "later", value: each });
   return items;
+}
+
+/**
+ * Joins an answer that was cut with the one that goes on with it, and leaves out the prompt between
+ * them. A part whose beginning is not among the messages stays as it is.
+ * @param {Message[]} messages
+ */
+function joined(messages) {
+  /** @type {Message[]} */
+  const shown = [];
+  let lastSeq = 0;
+  let goesOn = "";
+  for (const message of messages) {
+    const held = shown.at(-1);
+    if (held && message.continues === lastSeq) {
+      goesOn = message.turn_id ?? "";
+    } else if (held && message.role === "assistant" && message.turn_id === goesOn) {
+      shown.splice(-1, 1, together(held, message));
+      lastSeq = message.seq;
+      goesOn = "";
+    } else {
+      shown.push(message);
+      lastSeq = message.seq;
+      goesOn = "";
+    }
+  }
+  return shown;
+}
+
+/** @type {WeakMap<Message, Message>} joined answers by their last part, which are not made twice */
+const joinedAnswers = new WeakMap();
+
+/** @param {Message} first @param {Message} rest */
+function together(first, rest) {
+  const content = first.content + rest.content;
+  const known = joinedAnswers.get(rest);
+  if (known?.content === content) return known;
+  const whole = {
+    ...rest,
+    seq: first.seq,
+    content,
+    reasoning: (first.reasoning ?? "") + (rest.reasoning ?? ""),
+    tool_calls: [...first.tool_calls, ...rest.tool_calls],
+  };
+  joinedAnswers.set(rest, whole);
+  return whole;
 }
 
 /** @type {Record<string, "prompt" | "answer" | "fault">} */
@@ -446,6 +493,7 @@ class AnswerView {
     ].filter(Boolean);
     return [
       iconButton("copy", "Copy the answer", (event) => copy(event, message.content)),
+      isNewest && !running && canGoOn(message) && goOnButton(client),
       isNewest && !running && iconButton("again", "Ask again", () => client.regenerate()),
       isNewest && !running && iconButton("undo", "Take this turn back", () => client.undo()),
       iconButton("fork", "Continue in a copy from here", () => client.fork(message.seq)),
@@ -468,6 +516,18 @@ class AnswerView {
 }
 
 /** @param {Message} message */
+function canGoOn(message) {
+  const isCut = ["length", "window", "pause", "cancelled"].includes(message.stop_reason ?? "");
+  return isCut && message.content !== "";
+}
+
+/** @param {Client} client */
+function goOnButton(client) {
+  const onclick = () => client.goOn();
+  return h("button.button.small", { type: "button", onclick }, "Go on");
+}
+
+/** @param {Message} message */
 function hiddenRemark(message) {
   return message.hidden ? `Models of ${message.hidden} refused this and are not shown it.` : "";
 }
@@ -486,7 +546,7 @@ function remarkOf(message) {
   const from = message.fallback_from;
   return [
     message.stop_reason && why[message.stop_reason],
-    from && `${modelName(from.model)} could not answer: ${from.message ?? from.reason}`,
+    from && `${from.model} could not answer: ${from.message ?? from.reason}`,
     hiddenRemark(message),
   ]
     .filter(Boolean)
