@@ -36,6 +36,7 @@ from faults.random_frames import random_frames
 from faults.resending import resending
 from faults.results import CannotBeDone, Promised, Result, table
 from faults.resumed_responses import resumed_responses
+from faults.scraping import scraping
 from faults.searches import searches
 from faults.slow_reader import slow_reader
 from faults.soak import soak
@@ -72,6 +73,7 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "BACKUP": (backups, "copies of the data directory while clients talk"),
     "SEARCH": (searches, "heavy searches, and a catalogue that is harmed while in use"),
     "SWITCH": (switching, "clients to and fro between conversations that stream"),
+    "METRICS": (scraping, "half an hour of load: metrics against the clients' counts, reloads"),
     "SOAK": (soak, "every request by twenty clients for half an hour: what is left of it"),
     "CLUSTER": (clusters, "servers over one Redis: kills, stops, cut links, Redis restarted"),
     "CHAOS": (chaos, "twenty minutes of faults of servers, links and Redis in any order"),
