@@ -225,7 +225,7 @@ def _texts(value: Any) -> Iterator[str]:
 WINDOW_TOKENS_MIN: Final = 256
 """A smaller number is not the size of a window."""
 _TOKENS: Final = r"(\d{1,3}(?:,\d{3})+|\d+)"
-_SAYINGS: Final = tuple(
+WINDOW_SAYINGS: Final = tuple(
     re.compile(saying.replace("N", _TOKENS), re.IGNORECASE)
     for saying in (
         # OpenAI, vLLM, SGLang, OpenRouter; llama.cpp; Mistral
@@ -246,7 +246,7 @@ _SAYINGS: Final = tuple(
 def window_named(words: str) -> int | None:
     """The size of the window, for context and answer together, if the text of a refusal names
     it. Limits of tokens per minute count as windows too: a larger request is never accepted."""
-    for saying in _SAYINGS:
+    for saying in WINDOW_SAYINGS:
         found = saying.search(words)
         if found is not None:
             tokens = int(found[1].replace(",", "")[:12])
@@ -254,7 +254,7 @@ def window_named(words: str) -> int | None:
     return None
 
 
-_SENT_SAYINGS: Final = tuple(
+SENT_SAYINGS: Final = tuple(
     re.compile(saying.replace("N", _TOKENS), re.IGNORECASE)
     for saying in (
         # vLLM: "you requested 5000 tokens (4000 in the messages, 1000 in the completion)"
@@ -277,7 +277,7 @@ _SENT_SAYINGS: Final = tuple(
 
 def sent_tokens_named(words: str) -> int | None:
     """The tokens of the context that was sent, without the answer, if a refusal names them."""
-    for saying in _SENT_SAYINGS:
+    for saying in SENT_SAYINGS:
         found = saying.search(words)
         if found is not None:
             return int(found[1].replace(",", "")[:12])
@@ -296,10 +296,13 @@ _TOO_LARGE = re.compile(
     r"(?i)context.length|context.window|context.size|prompt is too long|too many tokens"
     r"|exceed.context|request_too_large|maximum context"
 )
+# The sentences of vendors that these and the patterns above match, with their addresses, are in
+# tests/server/providers/test_context_overflow_words.py.
+#
 # An account without money is told as 429, or as 400; waiting does not fill it.
 _NO_MONEY = re.compile(
     r"(?i)insufficient_quota|billing_hard_limit_reached|billing_error|credit balance is too low"
-    r"|insufficient (?:balance|credit|funds)|budget has been exceeded|exceeded.budget"
+    r"|insufficient (?:balance|credit|funds)|budget has been exceeded|exceeded.?budget"
 )
 # OpenAI and Groq; Anthropic; OpenRouter; Mistral; DeepSeek; LiteLLM; Azure; Gemini; Ollama
 _NO_SUCH_MODEL = re.compile(
@@ -426,10 +429,11 @@ def _failure(status: int, body: VendorError, retry_after: str | None) -> Provide
             reason="overloaded" if is_overloaded else "unavailable",
             is_starting=is_starting,
         )
-    if status in (413, 429) or _TOO_LARGE.search(all_words):
+    window_tokens = window_named(body.message)
+    if status in (413, 429) or window_tokens is not None or _TOO_LARGE.search(all_words):
         return RequestTooLarge(
             f"this is too long for the model ({status}); compact or clear the conversation",
-            window_tokens=window_named(body.message),
+            window_tokens=window_tokens,
             sent_tokens=sent_tokens_named(body.message),
         )
     if status == 404:

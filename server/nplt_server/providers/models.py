@@ -86,7 +86,7 @@ def facts_of_local(provider: LocalSettings) -> ModelFacts:
 
 
 def local_is_installed() -> bool:
-    return find_spec("xllamacpp") is not None and installed_model() is not None
+    return can_run_models() and installed_model() is not None
 
 
 def installed_model() -> Path | None:

@@ -110,7 +110,10 @@ class ChatParser(AnswerParser):
                 self._reasoning_field = field
                 yield ReasoningPiece(text=thought)
                 break  # some servers send both, the same twice
-        if text := self._without_repeated(text_of(delta.get("content"))):
+        text = text_of(delta.get("content"))
+        if self._repeats:
+            text = self._without_repeated(text)
+        if text:
             yield TextPiece(text=text)
         if "refusal" in delta and (refusal := text_of(delta["refusal"])):
             self._refused = True
@@ -123,8 +126,6 @@ class ChatParser(AnswerParser):
             yield usage_of(usage, sent="prompt", output="completion")
 
     def _without_repeated(self, text: str) -> str:
-        if not self._repeats:
-            return text
         text, self._held = self._held + text, ""
         if self._repeats.startswith(text) and text != self._repeats:
             self._held = text
