@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import timedelta
 from itertools import count
 from threading import Event
@@ -120,6 +120,32 @@ async def test_a_list_that_redis_can_not_write_now_is_written_with_the_next_entr
     after = places(redis_server, prefix)
     assert len(before) == len(after) == 2
     assert not set(before) & set(after)
+
+
+async def test_the_lists_of_many_conversations_are_written_in_one_round_trip(
+    store: RedisStore, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers = await written(store, "s1", "s2", "s3")
+    store._lists.flush()
+    call_many, may_go, sizes = store._connection.call_many, Event(), list[int]()
+
+    def noted(commands: Iterable[Sequence[bytes | str | int]]) -> list[Any]:
+        commands = list(commands)
+        sizes.append(len(commands))
+        return call_many(commands)
+
+    def wait() -> None:
+        may_go.wait(30)
+
+    store._lists.post(wait)
+    monkeypatch.setattr(store._connection, "call_many", noted)
+    for writer in writers:
+        await writer.turns(2, 2)
+    may_go.set()
+    store._lists.flush()
+    assert len(sizes) == 1
+    assert await ids_of(store) == ["s3", "s2", "s1"]
+    assert len(places(redis_server, prefix)) == 3
 
 
 async def test_entries_do_not_queue_up_for_a_list_that_can_not_be_written(

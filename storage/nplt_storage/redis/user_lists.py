@@ -11,10 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from threading import Lock
+from typing import Literal, TypeAlias
+
+from redis.exceptions import RedisError
 
 from nplt_storage.codec import time_as_text
 from nplt_storage.redis.connection import Argument, RedisConnection, Sender
 from nplt_storage.rows import ConversationRow, RowPlace, place_of
+
+_Command: TypeAlias = tuple[Argument, ...]
 
 
 def place_as_bytes(place: RowPlace) -> bytes:
@@ -82,50 +87,53 @@ class UserLists(Sender):
             self.post(self._send)
 
     def replace(self, user: str, gone: Iterable[bytes], place: bytes) -> None:
-        """Adds the new place before removing the old ones, so that the conversation is never
-        missing. Blocks."""
-        key = self._connection.keyspace.of_user("user", user)
-        commands: list[tuple[Argument, ...]] = [("ZADD", key, 0, place)]
-        commands += [("ZREM", key, each) for each in gone if each != place]
-        self._connection.call_many(commands)
+        """Blocks."""
+        self._connection.call_many(self._move(user, gone, place))
 
     def add_attention(self, conversations: Iterable[tuple[str, str]]) -> None:
         """Blocks."""
-        of_user = self._connection.keyspace.of_user
-        self._connection.call_many(
-            ("SADD", of_user("attention", user), session_id) for user, session_id in conversations
-        )
+        self._connection.call_many(self._adding("attention", conversations))
 
     def add_later(self, conversations: Iterable[tuple[str, str]]) -> None:
         """Blocks."""
+        self._connection.call_many(self._adding("later", conversations))
+
+    def _move(self, user: str, gone: Iterable[bytes], place: bytes) -> list[_Command]:
+        """Adds the new place before removing the old ones, so that the conversation is never
+        missing."""
+        key = self._connection.keyspace.of_user("user", user)
+        return [("ZADD", key, 0, place), *(("ZREM", key, each) for each in gone if each != place)]
+
+    def _adding(
+        self, what: Literal["attention", "later"], conversations: Iterable[tuple[str, str]]
+    ) -> list[_Command]:
         of_user = self._connection.keyspace.of_user
-        self._connection.call_many(
-            ("SADD", of_user("later", user), session_id) for user, session_id in conversations
-        )
+        return [("SADD", of_user(what, user), session_id) for user, session_id in conversations]
 
     def _send(self) -> None:
+        """Writes everything that waits, in one pipeline for each node. If one fails, it is written
+        with the next move, unless a reader corrects it first."""
         with self._lock:
             self._is_posted = False
             attention, self._attention = self._attention, set()
             later, self._later = self._later, set()
+            moves, self._waiting = self._waiting, {}
+        commands = self._adding("attention", attention) + self._adding("later", later)
+        for user, place, gone in moves.values():
+            commands += self._move(user, gone, place)
         try:
-            self.add_attention(attention)
-            self.add_later(later)
+            keys = [str(key) for _, key, *_ in commands]
+            for reply in self._connection.ask_each(keys, commands):
+                if isinstance(reply, RedisError):  # of one node
+                    raise reply
         except BaseException:
             with self._lock:
                 self._attention |= attention
                 self._later |= later
-            raise
-        while self._waiting:
-            with self._lock:
-                session_id, (user, place, gone) = self._waiting.popitem()
-            try:
-                self.replace(user, gone, place)
-            except BaseException:
-                with self._lock:  # written with the next move, unless a reader corrects it first
+                for session_id, (user, place, gone) in moves.items():
                     newer = self._waiting.get(session_id, (user, place, set()))
                     self._waiting[session_id] = (*newer[:2], newer[2] | gone)
-                raise
+            raise
 
 
 def _ending(row: ConversationRow) -> tuple[tuple[int, ...], int]:
