@@ -95,6 +95,7 @@ _PROVIDERS_SECONDS_MAX = 2.0
 _RESUME_ATTEMPTS = 5
 _RESUME_SECONDS = 5.0
 _BACK_OFF_SECONDS = (0.01, 1.0)
+_EXPIRED_SECONDS = 3600.0
 _MEET_SECONDS = 15.0
 _SWEEP_SECONDS = 1.0
 _HOW_TO_GET_MORE = (
@@ -251,6 +252,8 @@ class Server(ServerState):
             tasks.start_soon(_every, self._sweep, sweeping, _SWEEP_SECONDS)
             tasks.start_soon(_every_second, self.session_manager.check_owned, owned)
             tasks.start_soon(self._run_due)
+            expiring = "removing the files of expired conversations"
+            tasks.start_soon(_every, self._remove_expired, expiring, _EXPIRED_SECONDS)
             if self.services.histories.shared is not None:
                 tasks.start_soon(_every, self._meet_peers, "meeting other servers", _MEET_SECONDS)
             async with anyio.create_task_group() as accepting:
@@ -412,6 +415,10 @@ class Server(ServerState):
                 end = partial(end_copy, files, session_id, is_there=is_there)
                 await anyio.to_thread.run_sync(end)
 
+    async def _remove_expired(self) -> None:
+        with suppress(StorageError):  # the next time will do
+            await self.services.kept_files.remove_expired(self.services.files)
+
     async def _run_due(self) -> None:
         """Runs the prompts for later when their time has come."""
         mark = self.settings.data_dir / COPY_MARK_NAME
@@ -564,7 +571,7 @@ async def serve(
             greeting = banner(router.default_model, settings.providers)
             admission = Admission(settings, greeting)
             limits = settings.limits
-            kept_files = HistoryFiles(histories, settings.files)
+            kept_files = HistoryFiles(histories, settings)
             files = AttachmentFiles(
                 settings.files.path or settings.data_dir / "files", source=kept_files
             )

@@ -25,7 +25,8 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_server.digest import levels_of
 from nplt_server.errors import CannotServe, ConfigurationError
-from nplt_server.settings import ClusterSettings, FileSettings, HistorySettings, Settings
+from nplt_server.settings import ClusterSettings, HistorySettings, Settings
+from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.changes import RowChanges
 from nplt_storage.errors import (
     BadEntry,
@@ -275,10 +276,12 @@ class HistoryFiles:
     """The files that are kept with their conversations, for the servers that share a history. One
     that is too large for that stays at the server that got it, and the others fetch it there."""
 
-    def __init__(self, histories: Histories, settings: FileSettings) -> None:
+    def __init__(self, histories: Histories, settings: Settings) -> None:
         self.peers: FilePeers | None = None
         self._histories = histories
-        self._bytes_max = settings.bytes_max if settings.type == "redis" else 0
+        ttls = (history.backend.options.get("ttl") for history in settings.histories)
+        self._ttl_seconds = max((ttl for ttl in ttls if isinstance(ttl, int)), default=0)
+        self._bytes_max = settings.files.bytes_max if settings.files.type == "redis" else 0
 
     async def keep(self, session_id: str, file_id: str, path: Path, *, size: int) -> None:
         """Copies a file to the history of its conversation, or notes there that it is here."""
@@ -306,6 +309,18 @@ class HistoryFiles:
             pieces = self.peers.file_pieces(address, user, session_id, file_id)
         async for piece in pieces:
             yield piece
+
+    async def remove_expired(self, files: AttachmentFiles) -> None:
+        """Removes this server's files of conversations that have expired (`ttl`). Raises
+        `StorageError` if a history does not answer, because it may have the conversation."""
+        if not self._ttl_seconds:
+            return
+        for session_id in await files.unchanged_for(self._ttl_seconds):
+            if await self._histories.find(session_id) is not None:
+                continue
+            stores = [profile.store for profile in self._histories]
+            if not any([await store.is_trash_of_another(session_id, "") for store in stores]):
+                await files.remove_all(session_id)
 
     async def _kept_by(self, session_id: str) -> tuple[KeepsFiles | None, str]:
         """The store that keeps the files of a conversation, if there is one, and its user."""

@@ -15,6 +15,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from time import time
 from typing import Final, Protocol
 
 import aiofiles
@@ -202,6 +203,27 @@ class AttachmentFiles:
         path = self.path_of(session_id, file_id)
         with _plain_errors("the file can't be removed"):
             await anyio.to_thread.run_sync(self._disk.remove, path)
+
+    async def remove_all(self, session_id: str) -> None:
+        """Removes all files of a conversation."""
+        if is_session_id(session_id):
+            folder = self.directory / session_id
+            await anyio.to_thread.run_sync(self._disk.remove_tree, folder)
+
+    async def unchanged_for(self, seconds: float) -> list[str]:
+        """The conversations that have files, but have been given none for that long."""
+
+        def look() -> list[str]:
+            names = filter(is_session_id, self._disk.names_in(self.directory))
+            changed_at = time() - seconds
+            return [
+                name
+                for name in names
+                if self._disk.status(self.directory / name).st_mtime < changed_at
+            ]
+
+        with _plain_errors("the files can't be listed"):
+            return await anyio.to_thread.run_sync(look)
 
     async def sessions_with(self, file_id: str) -> list[str]:
         """The conversations with a file of that id; forks share files."""

@@ -21,7 +21,7 @@ from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.providers.retries import RetryPolicy
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
-from nplt_server.settings import FileSettings, Limits
+from nplt_server.settings import Limits, Settings
 from nplt_server.tasks import TurnSlots
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools import Tool
@@ -106,7 +106,7 @@ def make_services(
     return Services(
         histories=histories,
         files=files,
-        kept_files=HistoryFiles(histories, FileSettings()),
+        kept_files=HistoryFiles(histories, Settings()),
         router=router or ProviderRouter([provider], retries=RetryPolicy(sleep=_no_time)),
         tools=ToolExecutor(
             tools or (now_tool(clock),), clock=clock, policies=dict.fromkeys(allowed, "allow")
