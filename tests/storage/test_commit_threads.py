@@ -16,7 +16,7 @@ import pytest
 
 from nplt_storage import StorageUnavailable
 from nplt_storage.files import commit_threads
-from nplt_storage.files.commit_threads import CommitThreads
+from nplt_storage.files.commit_threads import THREADS_MAX, CommitThreads
 
 
 @pytest.fixture
@@ -68,14 +68,14 @@ async def test_what_went_wrong_is_raised_where_it_is_waited_for(threads: CommitT
 
 async def test_commits_wait_for_the_disk_together(threads: CommitThreads) -> None:
     """Were they to wait one after the other, nobody would get through the barrier."""
-    all_of_them = threading.Barrier(32)
+    all_of_them = threading.Barrier(THREADS_MAX)
     met: list[int] = []
 
     def meet() -> None:
         met.append(all_of_them.wait(timeout=30))
 
-    await asyncio.gather(*[threads.submit(meet) for _ in range(32)])
-    assert sorted(met) == list(range(32))
+    await asyncio.gather(*[threads.submit(meet) for _ in range(THREADS_MAX)])
+    assert sorted(met) == list(range(THREADS_MAX))
 
 
 async def test_each_commit_gets_its_own_outcome(threads: CommitThreads) -> None:
@@ -127,7 +127,7 @@ async def test_work_that_meets_threads_on_their_way_out_is_done_all_the_same() -
 async def test_there_are_never_more_threads_than_allowed(gate: threading.Event) -> None:
     threads = CommitThreads(2)
     waiting = [threads.submit(_hang_at(gate)) for _ in range(6)]
-    assert threads.count == 2
+    await _until(lambda: threads.count == 2)
     gate.set()
     await asyncio.gather(*waiting)
     assert threads.count == 2
@@ -158,10 +158,39 @@ async def test_the_loop_is_woken_once_for_all_that_finished_meanwhile(
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", count_and_wake)
     waiting = [threads.submit(_nothing) for _ in range(20)]
+    await asyncio.sleep(0)  # all but the first are handed over at the end of the tick
     while threads.busy:  # the loop does not get to look before
         time.sleep(0)
     await asyncio.gather(*waiting)
-    assert wakes == 1
+    assert wakes <= 2
+
+
+async def test_a_commit_alone_is_begun_at_once_and_others_at_the_end_of_the_tick(
+    threads: CommitThreads, gate: threading.Event
+) -> None:
+    waiting = [threads.submit(_hang_at(gate)) for _ in range(3)]
+    assert threads.busy == 1
+    await asyncio.sleep(0)
+    assert threads.busy == 3
+    gate.set()
+    await asyncio.gather(*waiting)
+
+
+async def test_a_busy_thread_takes_the_work_that_no_further_thread_can_be_started_for(
+    threads: CommitThreads, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done: list[int] = []
+    hanging = threads.submit(_hang_at(gate))
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    waiting = [threads.submit(partial(done.append, number)) for number in range(3)]
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(hanging, *waiting)
+    assert done == [0, 1, 2]
+    assert threads.count == 1
 
 
 async def test_to_stop_waiting_does_not_stop_the_work(

@@ -8,6 +8,10 @@ Threads are started on demand. Work goes to the thread that became idle last, so
 the others stay idle and end after a while. A commit that hangs occupies only its
 own thread; others are started beside it, up to a limit. All are daemon threads, so
 that a disk that never answers does not keep the process from ending.
+
+A thread that is woken can't run before the event loop gives the interpreter away. Until then
+each system call of the loop wakes it for nothing. Therefore commits are handed over together, at
+the end of the loop's tick, unless there is only one.
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ log = logging.getLogger(__name__)
 # ------------------------------------------------------------------------------
 # The threads of commits
 
-THREADS_MAX: Final = 32
+THREADS_MAX: Final = 16
+"""Each thread that wants the interpreter slows the event loop down. More of them save no time even
+if 64 conversations commit at once."""
 IDLE_SECONDS_MAX: Final = 10.0
 
 
@@ -78,7 +84,9 @@ class CommitThreads:
         self._count = 0
         self._idle: list[_ThreadSlot] = []
         self._waiting: deque[_Job] = deque()
-        """Work that waits because all threads allowed are busy."""
+        """Work that waits because no further thread can be started."""
+        self._gathered: dict[AbstractEventLoop, list[_Job]] = {}
+        """Jobs that a loop hands over at the end of its tick."""
         self._finished: dict[AbstractEventLoop, list[_Job]] = {}
         """Finished jobs by the event loop that waits for them. A loop in here was woken and
         has not fetched its jobs yet."""
@@ -100,7 +108,23 @@ class CommitThreads:
 
     def run(self, work: Callable[[], None], settled: Settled) -> None:
         """Like `submit`, and calls `settled` in this event loop when the work is done."""
-        self._add(_Job(work, settled, get_running_loop()))
+        loop = get_running_loop()
+        job = _Job(work, settled, loop)
+        if (gathered := self._gathered.get(loop)) is not None:
+            gathered.append(job)
+        elif self.busy:
+            self._gathered[loop] = [job]
+            loop.call_soon(self._hand_over, loop)
+        else:
+            self._add(job)
+
+    def _hand_over(self, loop: AbstractEventLoop) -> None:
+        for job in self._gathered.pop(loop):
+            try:
+                self._add(job)
+            except StorageUnavailable:
+                job.run()
+                job.settled(job.error)
 
     def submit_or_do(self, work: Callable[[], None]) -> Future[None]:
         """Submits work that must be done even if no thread is free: it then runs in the caller's
@@ -143,6 +167,9 @@ class CommitThreads:
         except RuntimeError as error:
             with self._lock:
                 self._count -= 1
+                if self.busy:
+                    self._waiting.append(job)  # a thread that is busy takes it next
+                    return
             raise StorageUnavailable(f"the system gives no more threads: {error}") from error
 
     def _work(self, slot: _ThreadSlot) -> None:
