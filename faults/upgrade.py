@@ -295,13 +295,53 @@ def redis(older: Version, newer: Version, folder: Path) -> Result:
             running.callback(server.stop)
         with attached((older, newer), servers, folder) as clients:
             complaints += filter(None, [client.wait_for_more() for client in clients])
-            for server in servers:
+            for number, server in enumerate(servers):
                 server.replace(newer)
                 complaints += filter(None, [client.wait_for_more() for client in clients])
+                if number == 0:
+                    complaints += both_at_once(older, newer, servers, folder)
         for reader in (newer, older):
             complaints += missing_and_doubled(reader, servers[0], clients, folder)
     answered = sum(len(client.answered) for client in clients)
     return promised.judged(complaints, f"{answered} answers to {len(clients)} attached clients")
+
+
+def both_at_once(
+    older: Version, newer: Version, servers: Sequence[Server], home: Path
+) -> Iterator[str]:
+    """While the first server is of the newer version and the second one is not: each lists what the
+    other has written, and may go on with it."""
+    new_server, old_server = servers
+
+    def nplt(server: Server, *arguments: str) -> str:
+        url = f"nplt://127.0.0.1:{server.port}"
+        done = newer.run("-m", "nplt_client", *arguments, "--server", url, home=home)
+        return done.stdout
+
+    def names_at(server: Server) -> set[str]:
+        return {row["name"] for row in json.loads(nplt(server, "sessions", "--json"))}
+
+    nplt(new_server, "ask", "-s", "made-by-newer", "--create", "hello")
+    nplt(new_server, "ask", "-s", "made-by-newer", "--detach", "unread")
+    nplt(new_server, "ask", "-s", "made-by-newer", "--in", "20s", "wake up")
+    nplt(old_server, "ask", "-s", "made-by-older", "--create", "hello")
+    for server, name in ((new_server, newer.name), (old_server, older.name)):
+        missing = {"made-by-newer", "made-by-older"} - names_at(server)
+        if missing:
+            yield f"a server of {name} does not list {sorted(missing)} while both run"
+    new_server.stop()  # the older one takes over
+    for name in ("made-by-newer", "made-by-older"):
+        if nplt(old_server, "ask", "-s", name, "going on").strip() != "going on":
+            yield f"a server of {older.name} can't go on with {name}"
+    new_server.start(newer)
+    give_up = time.monotonic() + _SECONDS_MAX
+    texts: list[str] = []
+    while texts.count("wake up") < 2 and time.monotonic() < give_up:
+        time.sleep(1.0)
+        messages = texts_of(newer, new_server, "made-by-newer", home)
+        texts = [text for _, text in messages]
+    if texts.count("wake up") != 2:
+        yield f"a prompt for later was run {texts.count('wake up')} × with its answer"
 
 
 def main() -> int:

@@ -97,6 +97,7 @@ _RESUME_SECONDS = 5.0
 _BACK_OFF_SECONDS = (0.01, 1.0)
 _EXPIRED_SECONDS = 3600.0
 _MEET_SECONDS = 15.0
+_MEMBER_SECONDS = 1.0
 _SWEEP_SECONDS = 1.0
 _HOW_TO_GET_MORE = (
     "set OPENAI_API_KEY or ANTHROPIC_API_KEY where the server starts, "
@@ -228,6 +229,8 @@ class Server(ServerState):
     loop_delay: Durations = field(default_factory=lambda: Durations(SHORT_BUCKET_SECONDS))
     """How late the event loop runs what is due, measured once a second while turns run."""
     _sweep_due: float | None = None
+    _members: frozenset[str] = frozenset()
+    """The servers of the cluster that were there when it was last looked."""
     _unnamed: int = 0
     """The connections from proxies that have not named their client yet."""
     mcp_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -256,6 +259,8 @@ class Server(ServerState):
             tasks.start_soon(_every, self._remove_expired, expiring, _EXPIRED_SECONDS)
             if self.services.histories.shared is not None:
                 tasks.start_soon(_every, self._meet_peers, "meeting other servers", _MEET_SECONDS)
+                lost = "looking for servers that are gone"
+                tasks.start_soon(_every, self._notice_lost_members, lost, _MEMBER_SECONDS)
             async with anyio.create_task_group() as accepting:
                 for sock in sockets:
                     accepting.start_soon(self._accept_from, sock, self._admit, True)
@@ -471,6 +476,16 @@ class Server(ServerState):
         own = shared.view.own_address
         addresses = {member.address for member in shared.view.members if member.address}
         await self.peers.meet(addresses - {own})
+
+    async def _notice_lost_members(self) -> None:
+        """Takes over what a server that is gone has left unfinished. No client may ask for it, and
+        those that watch are shown its turns as running until then."""
+        shared = self.services.histories.shared
+        assert shared is not None
+        members = frozenset(member.id for member in shared.view.members)
+        lost, self._members = self._members - members, members
+        if lost and not self.services.draining:
+            self.services.spawn(self._resume)
 
     async def _drain(self) -> None:
         self.services.draining = True

@@ -194,8 +194,8 @@ class _VendorSettings(Part):
     models: tuple[ModelName, ...] = ()
     """The models it offers. Empty: the ones that `vendors.toml` lists for the vendor."""
     on_limit: Literal["fail", "hold"] = "fail"
-    """What becomes of a prompt if the provider's rate limit is still reached after the retries, and
-    the provider says until when: its turn fails, or the prompt is held and runs then."""
+    """Whether a prompt that reaches the provider's rate limit is held until the limit ends, if the
+    provider says when, or its turn fails."""
 
     @model_validator(mode="before")
     @classmethod

@@ -171,7 +171,7 @@ class LaterPrompt(Struct, frozen=True, kw_only=True, array_like=True):
     """It waits because its model was rate-limited."""
 
 
-class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConversationRow(Struct, frozen=True, kw_only=True):
     session_id: str
     user: str
     name: str = NEW_NAME
@@ -488,26 +488,79 @@ def single_line(text: str) -> str:
     return line if line.isprintable() else _BLANKS.sub(" ", line).strip()
 
 
-_LEFT_OUT_IF_EMPTY: Final = (
-    *("lost", "billed_details", "options", "door"),
-    *("answers", "failed_seq", "asking", "running_since", "later"),
-)
-"""Fields that earlier versions do not know."""
+# Rows as bytes
+#
+# Servers of an older version refuse a row with fields that they do not know. Where both versions
+# share a store during an upgrade, a row therefore has two lines: the second one has these fields.
+# An older server changes the first line only, so the second one says for which head it was made.
+
+_ADDED: Final = ("answers", "failed_seq", "asking", "running_since", "later", "door")
+_LEFT_OUT_IF_EMPTY: Final = ("lost", "billed_details", "options", *_ADDED)
 _ROW_DECODER: Final = Decoder(ConversationRow)
 
 
+class _AddedFields(Struct, frozen=True, kw_only=True):
+    """The fields of `_ADDED`, as in a row."""
+
+    head_seq: int
+    answers: tuple[int, ...] = ()
+    failed_seq: int = 0
+    asking: tuple[str, ...] = ()
+    running_since: datetime | None = None
+    later: tuple[LaterPrompt, ...] = ()
+    door: Door | None = None
+
+
+_ADDED_DECODER: Final = Decoder(_AddedFields)
+
+
 def row_as_bytes(row: ConversationRow) -> bytes:
-    source = to_builtins(row, builtin_types=(datetime,))
+    return orjson.dumps(_as_builtins(row))
+
+
+def row_as_lines(row: ConversationRow) -> bytes:
+    source = _as_builtins(row)
+    added = {name: source.pop(name) for name in _ADDED if name in source}
+    if not added:
+        return orjson.dumps(source) + b"\n"
+    return orjson.dumps(source) + b"\n" + orjson.dumps({"head_seq": row.head_seq, **added})
+
+
+def _as_builtins(row: ConversationRow) -> dict[str, Any]:
+    source: dict[str, Any] = to_builtins(row, builtin_types=(datetime,))
     for name in _LEFT_OUT_IF_EMPTY:
         if not source[name]:
             del source[name]
-    return orjson.dumps(source)
+    return source
 
 
 def row_from_bytes(data: bytes, *, last_accessed: datetime | None = None) -> ConversationRow:
     """Raises `ValueError` for bytes that `row_as_bytes` did not make."""
     row = _ROW_DECODER.decode(data)
     return row if last_accessed is None else replace(row, last_accessed=last_accessed)
+
+
+def row_from_lines(first: bytes, second: bytes | None) -> ConversationRow:
+    """Raises `ValueError` for bytes that `row_as_lines` did not make."""
+    row = _ROW_DECODER.decode(first)
+    if not second:
+        return row
+    added = _ADDED_DECODER.decode(second)
+    row = replace(row, **{name: getattr(added, name) for name in _ADDED})
+    return row if row.unfinished else replace(row, **_AT_REST)
+
+
+def unknown_since(row: ConversationRow, second: bytes | None) -> int:
+    """The head for which the second line of the row was made. It is lower than the row's if a
+    server of an older version has written since."""
+    return _ADDED_DECODER.decode(second).head_seq if second else row.head_seq
+
+
+def with_added_fields(row: ConversationRow, entries: Iterable[Entry]) -> ConversationRow:
+    """The row with the fields that an older server did not keep up to date: `entries` are those
+    that it wrote."""
+    made = fold_all(row, entries)
+    return replace(row, **{name: getattr(made, name) for name in _ADDED})
 
 
 # ------------------------------------------------------------------------------
@@ -609,7 +662,10 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
 
 def checkpoint_state(checkpoint: Checkpoint) -> JsonObject:
-    state: JsonObject = {"row": orjson.loads(row_as_bytes(checkpoint.row))}
+    first, second = row_as_lines(checkpoint.row).split(b"\n")
+    state: JsonObject = {"row": orjson.loads(first)}
+    if second:
+        state["added"] = orjson.loads(second)
     widgets: JsonObject = {}
     for entry in checkpoint.state_entries:
         match entry:
@@ -629,6 +685,7 @@ def checkpoint_state(checkpoint: Checkpoint) -> JsonObject:
 
 class _State(Struct):
     row: ConversationRow
+    added: _AddedFields | None = None
     system_instruction: str | None = None
     notebook: str | None = None
     compaction: CompactionEntry | None = None
@@ -642,6 +699,8 @@ def read_checkpoint(entry: CheckpointEntry) -> Checkpoint | None:
     except ValueError:
         return None
     row = state.row
+    if state.added is not None:
+        row = replace(row, **{name: getattr(state.added, name) for name in _ADDED})
     state_entries: list[StateEntry] = []
     if state.system_instruction is not None:
         state_entries.append(

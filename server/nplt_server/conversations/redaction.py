@@ -180,7 +180,7 @@ class _Repeats(Struct, kw_only=True):
     derived: list[int]
     """The other entries that hold its text, or a text that a model made from it."""
     turns_for_later: list[str] = field(default_factory=list)
-    """Those among them that are prompts for later."""
+    """The turns of the prompts for later among them."""
     providers: dict[str, None] = field(default_factory=dict)
     """The providers that were called since."""
 

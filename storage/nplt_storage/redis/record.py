@@ -61,7 +61,7 @@ from nplt_storage.rows import (
     fold,
     new_row,
     read_checkpoint,
-    row_as_bytes,
+    row_as_lines,
 )
 from nplt_storage.store import DeltaKind, Origin, PartialAnswer
 
@@ -223,7 +223,7 @@ class RedisRecord:
             self._doubts[digest] = message_id_of(entry)
             self._write(
                 scripts.APPEND,
-                *(entry.seq, line, row_as_bytes(row), self._parts.ttl_milliseconds),
+                *(entry.seq, line, row_as_lines(row), self._parts.ttl_milliseconds),
                 *(int(forget), doubts, row.first_seq, message_id_of(entry)),
                 *self._parts.announced(row, change_by(entry)),
             )
@@ -286,7 +286,7 @@ class RedisRecord:
         """Removes a doubtful entry, if it was stored."""
         if self._doubts:
             row, doubts = self._row, orjson.dumps(self._doubts)
-            self._write(scripts.SETTLE, row.head_seq + 1, row_as_bytes(row), doubts)
+            self._write(scripts.SETTLE, row.head_seq + 1, row_as_lines(row), doubts)
             self._doubts.clear()
 
     # Cutting and erasing
@@ -308,7 +308,7 @@ class RedisRecord:
             trimmed = replace(row, first_seq=first)
             self._write(
                 scripts.TRIM,
-                *(row.head_seq, first, encode_line(checkpoint), row_as_bytes(trimmed)),
+                *(row.head_seq, first, encode_line(checkpoint), row_as_lines(trimmed)),
                 self._parts.ttl_milliseconds,
                 *trimmed_prompts(gone, hidden=row.hidden),
             )
@@ -370,7 +370,7 @@ class RedisRecord:
                     scripts.REWRITE,
                     *(before.head_seq, encode_line(checkpoint) if checkpoint else b""),
                     # Without the fields of another program, which may repeat the words.
-                    *(row_as_bytes(made.row), origin_as_bytes(origin)),
+                    *(row_as_lines(made.row), origin_as_bytes(origin)),
                     self._parts.ttl_milliseconds,
                     *self._parts.announced(made.row, "redacted"),
                     *sorted(blobs_named_by([erased]) - blobs),

@@ -34,10 +34,10 @@ from nplt_storage.rows import (
     page_of,
     place_of,
     read_cursor,
-    row_from_bytes,
+    row_from_lines,
 )
 
-_ROW_FIELDS: Final = ("row", "accessed", "damaged")
+_ROW_FIELDS: Final = ("row", "row_added", "accessed", "damaged")
 _ROWS_AT_ONCE: Final = 200
 _COUNTED_AT_ONCE: Final = 1000
 _REPAIRS_MAX: Final = 3
@@ -309,12 +309,11 @@ class RowReader:
 
 
 def decode_row(found: Sequence[bytes | None], noted: datetime | None) -> ConversationRow | None:
-    """Decodes the fields row, accessed and damaged; `noted` is an access time that is being
-    sent."""
-    data, accessed, damaged = found[:3]
+    """Decodes `_ROW_FIELDS`; `noted` is an access time that is being sent."""
+    data, added, accessed, damaged = found[:4]
     if data is None:
         return None
-    row = row_from_bytes(data)
+    row = row_from_lines(data, added)
     times = [row.last_accessed]
     if accessed is not None:
         times.append(datetime.fromisoformat(accessed.decode()))

@@ -93,6 +93,12 @@ local function tell(channel, change)
   redis.pcall('PUBLISH', channel, change)
 end
 
+-- The second line of a row has what servers of an older version do not know.
+local function note_row(lines, ...)
+  local first, second = lines:match('^([^\\n]*)\\n(.*)$')
+  redis.call('HSET', meta, 'row', first, 'row_added', second, ...)
+end
+
 local function move(from, to)
   for place, key in ipairs(from) do
     if redis.call('EXISTS', key) == 1 then
@@ -178,7 +184,7 @@ local nonce, server, lease, row, user, origin, ttl, channel, change = unpack(ARG
 local known, token = redis.call('HMGET', meta, 'head', 'token'), token_after(nil, nonce)
 if known[1] and (known[1] ~= '0' or known[2] ~= token) then return 'taken' end
 redis.call('DEL', unpack(here))
-redis.call('HSET', meta, 'user', user, 'origin', origin, 'head', 0, 'prompts', 0, 'row', row)
+note_row(row, 'user', user, 'origin', origin, 'head', 0, 'prompts', 0)
 redis.call('HSET', meta, 'seen', 0, 'released', '')
 own(token, server, lease)
 expire(here, ttl)
@@ -196,10 +202,10 @@ local token = own(token_after(before[1], nonce), server, lease)
 used(ttl)
 local head, seen = unpack(redis.call('HMGET', meta, 'head', 'seen'))
 if not seen or tonumber(seen) > tonumber(head) then redis.call('HSET', meta, 'seen', head) end
-local known = redis.call('HMGET', meta, 'row', 'accessed', 'damaged', 'checkpoint')
-known[5] = redis.call('GET', live)
-known[6] = token
-known[7] = before[1] and before[2] and before[1] ~= before[2] and 1 or 0
+local known = redis.call('HMGET', meta, 'row', 'row_added', 'accessed', 'damaged', 'checkpoint')
+known[6] = redis.call('GET', live)
+known[7] = token
+known[8] = before[1] and before[2] and before[1] ~= before[2] and 1 or 0
 return known
 """)
 
@@ -275,7 +281,7 @@ repeat
   part = part + 1
 until not (type(added) == 'table' and added.err and added.err:find('equal or smaller'))
 if type(added) == 'table' and added.err then return added end
-redis.call('HSET', meta, 'head', seq, 'row', row)
+note_row(row, 'head', seq)
 if name ~= '' then note_prompt(name, '[' .. seq .. ']') end
 if forget == '1' then redis.call('DEL', live) end
 used(ttl)
@@ -286,14 +292,14 @@ return done()
 SETTLE: Final = _of_writer("""
 local seq, row, doubts = unpack(ARGV, 3)
 if redis.call('HGET', meta, 'head') ~= seq then return 'stale' end
-if take_back(tonumber(seq), cjson.decode(doubts)) then redis.call('HSET', meta, 'row', row) end
+if take_back(tonumber(seq), cjson.decode(doubts)) then note_row(row) end
 return done()
 """)
 
 TRIM: Final = _of_writer("""
 local head, first, checkpoint, row, ttl = unpack(ARGV, 3)
 if redis.call('HGET', meta, 'head') ~= head then return 'stale' end
-redis.call('HSET', meta, 'checkpoint', checkpoint, 'row', row)
+note_row(row, 'checkpoint', checkpoint)
 redis.call('XTRIM', log, 'MINID', first .. '-0')
 for place = 8, #ARGV, 2 do redis.call('HSET', prompts, ARGV[place], ARGV[place + 1]) end
 used(ttl)
@@ -388,7 +394,7 @@ if redis.call('HGET', meta, 'head') ~= head then return 'stale' end
 redis.call('RENAME', there[2], log)
 if checkpoint ~= '' then redis.call('HSET', meta, 'checkpoint', checkpoint) end
 redis.call('DEL', unpack(there))
-redis.call('HSET', meta, 'row', row, 'origin', origin)
+note_row(row, 'origin', origin)
 for place = 10, #ARGV do redis.call('HDEL', blobs, ARGV[place]) end
 expire(here, ttl)
 tell(channel, change)
@@ -432,7 +438,7 @@ PUBLISH: Final = _of_conversation("""
 local row, user, origin, head, checkpoint, ttl, channel, change = unpack(ARGV)
 if redis.call('EXISTS', meta) == 1 then return 'taken' end
 move(there, here)
-redis.call('HSET', meta, 'user', user, 'origin', origin, 'head', head, 'row', row)
+note_row(row, 'user', user, 'origin', origin, 'head', head)
 redis.call('HSET', meta, 'prompts', redis.call('HLEN', prompts))
 if checkpoint ~= '' then redis.call('HSET', meta, 'checkpoint', checkpoint) end
 expire(here, ttl)

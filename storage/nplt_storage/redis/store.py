@@ -62,7 +62,9 @@ from nplt_storage.rows import (
     RowPage,
     RowQuery,
     new_row,
-    row_as_bytes,
+    row_as_lines,
+    unknown_since,
+    with_added_fields,
 )
 from nplt_storage.search import SearchPage, SearchQuery
 from nplt_storage.sent_before import SentBefore, sent_before
@@ -316,7 +318,7 @@ class RedisStore:
             scripts.CREATE,
             self._keyspace.of(row.session_id),
             *(nonce, self._leases.server, self._leases.milliseconds),
-            *(row_as_bytes(row), row.user, origin, self._ttl_milliseconds),
+            *(row_as_lines(row), row.user, origin, self._ttl_milliseconds),
             *self._parts.announced(row, "new"),
         )
         if token == b"taken":
@@ -350,11 +352,12 @@ class RedisStore:
         try:
             row = decode_row(found, noted)
             assert row is not None
-            checkpoint = decode_checkpoint(session_id, found[3])
+            checkpoint = decode_checkpoint(session_id, found[4])
             source = self._source(row)
+            row = _brought_up_to_date(row, found[1], source)
             _check_ends(source, row, checkpoint)
             held = read_end(source, row)
-            pieces = [decode(line, type=Piece) for line in (found[4] or b"").splitlines()]
+            pieces = [decode(line, type=Piece) for line in (found[5] or b"").splitlines()]
             partial_answer = not_yet_an_entry(joined(pieces), row, held)
             record = RedisRecord(self._parts, row, owned, checkpoint, partial_answer)
             turns_max = self._parts.turns_max or None
@@ -381,8 +384,8 @@ class RedisStore:
             raise
 
     def _acquire(self, session_id: str) -> tuple[Ownership, Sequence[Any]]:
-        """The ownership, and the reply of `scripts.OPEN`: row, accessed, damaged, checkpoint, live,
-        token, and 1 if the owner before had not given it up."""
+        """The ownership, and the reply of `scripts.OPEN`: row (two fields), accessed, damaged,
+        checkpoint, live, token, and 1 if the owner before had not given it up."""
         asked_at = self._leases.clock()
         claim = partial(
             self._leases.claim,
@@ -395,8 +398,8 @@ class RedisStore:
             if not self._rows.adopt(session_id):
                 raise
             found = claim()
-        self._connection.counts.takeovers += found[6]
-        return self._leases.owned(session_id, found[5], asked_at), found
+        self._connection.counts.takeovers += found[7]
+        return self._leases.owned(session_id, found[6], asked_at), found
 
     # Reading one conversation
 
@@ -508,7 +511,7 @@ class RedisStore:
         reply = self._connection.run(
             scripts.PUBLISH,
             [*self._keyspace.of(row.session_id), *made.keys],
-            *(row_as_bytes(row), row.user, origin_as_bytes(origin), row.head_seq),
+            *(row_as_lines(row), row.user, origin_as_bytes(origin), row.head_seq),
             *(made.checkpoint_line, self._ttl_milliseconds),
             *self._parts.announced(row, "new"),
         )
@@ -639,3 +642,13 @@ def _check_ends(
     for seq in (row.first_seq, row.head_seq):
         if row.first_seq <= row.head_seq and source.at(seq) is None:
             raise ConversationDamaged(row.session_id, f"entry {seq} is not there")
+
+
+def _brought_up_to_date(
+    row: ConversationRow, added: bytes | None, source: StreamSource
+) -> ConversationRow:
+    """The row after the writes of a server of an older version, which knows only some fields."""
+    known = unknown_since(row, added)
+    if known >= row.head_seq:
+        return row
+    return with_added_fields(row, source.after(max(known, row.first_seq - 1)))
