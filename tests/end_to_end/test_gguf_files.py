@@ -11,7 +11,7 @@ from tests.support.llama import speech
 from tests.support.llama.server import llama_server
 from tests.support.server_thread import serving
 
-from nplt_client import ProviderFailed
+from nplt_client import LimitExceeded, ProviderFailed
 from nplt_client.render.reports import models_text
 from nplt_client.sync import Client, connect
 from nplt_server.errors import ConfigurationError
@@ -73,6 +73,8 @@ def test_a_window_smaller_than_the_gguf_files_is_shown_as_limited(
         connect(f"nplt://127.0.0.1:{port}") as client,
     ):
         choice = client.models(listed=True)
+        with pytest.raises(LimitExceeded, match="limited to save memory; context_tokens"):
+            client.ask_text("word " * 20_000)
     assert choice.facts is not None
     known: Any = choice.facts["local/big"]
     assert (known["context_tokens"], known["ceiling_tokens"]) == (8_192, 131_072)

@@ -46,6 +46,7 @@ async def check_fits(
         and facts(name).budget_tokens >= max(tokens + view.call_budget.tools_tokens, room + 1)
     ]
     named: list[JsonValue] = [*others[:_MODELS_NAMED_MAX]]
+    source = facts(model).sources.get("context_tokens", "assumed")
     larger = f"ask a larger model ({', '.join(map(str, named))}), " if named else ""
     details: JsonObject = {
         "tokens": tokens,
@@ -56,9 +57,9 @@ async def check_fits(
     }
     raise RequestError(
         ErrorCode.TOO_LARGE,
-        f"the prompt takes about {tokens:,} tokens, and {model} has a window of {window:,}, "
-        f"of which {room:,} are for input; send less, {larger}or have it cut in the middle (--cut, "
-        "/cut, or the option cut)",
+        f"the prompt takes about {tokens:,} tokens, and {model} has a window of {window:,} "
+        f"({source}), of which {room:,} are for input; send less, {larger}or have it cut in the "
+        "middle (--cut, /cut, or the option cut)",
         field="text",
         details=details,
     )
