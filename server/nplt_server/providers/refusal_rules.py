@@ -227,7 +227,7 @@ FORM_RULES: Final[tuple[FormRule, ...]] = (
     ),
     FormRule(
         words=re.compile(
-            r"(?i)prefill|expected last role user or tool|must end with a user message"
+            r"(?i)message prefill|expected last role user or tool|must end with a user message"
         ),
         applies=_ends_with_answer,
         change=RequestForm(without_prefill=True),
