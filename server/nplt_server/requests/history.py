@@ -125,8 +125,8 @@ async def _cleared_through(found: FoundConversation) -> int:
     return 0
 
 
-_SEARCHED_FACTS: Final = 200
-"""How many facts of a conversation that is not open are searched for quarantines."""
+_NEWEST_SEARCHED: Final = PageQuery(view="entries", limit=200, bytes_max=1_000_000)
+"""The entries that are searched for quarantines in a conversation that is not open."""
 
 
 async def _hidden(session: Session, found: FoundConversation) -> dict[int, str]:
@@ -136,10 +136,9 @@ async def _hidden(session: Session, found: FoundConversation) -> dict[int, str]:
     if opened is not None:
         quarantines = opened.history.quarantines
     else:
-        query = PageQuery(view="entries", roles=("system",), limit=_SEARCHED_FACTS)
         with found.profile.explained():
-            facts = (await found.profile.store.page(row.session_id, query)).messages
-        known = (each for each in facts if each.get("kind") == QuarantineEntry.kind)
+            newest = await found.profile.store.page(row.session_id, _NEWEST_SEARCHED)
+        known = (each for each in newest.messages if each.get("kind") == QuarantineEntry.kind)
         entries = (convert(each, QuarantineEntry, strict=False) for each in known)
         quarantines = ActiveEntries(entries, row.hidden).quarantined
     return {seq: ", ".join(map(_of_quarantine, each)) for seq, each in quarantines.items()}
