@@ -294,7 +294,7 @@ class Conversation:
             difference = None
             if compares and prompt.after is not None:
                 await self._check_is_last(prompt.after, prompt.messages)
-            elif compares and prompt.messages:
+            elif compares and any(each.role == "assistant" for each in prompt.messages):
                 difference = await self._compared(prompt)
             entry = await self._store(prompt, draft, difference)
             ahead = self.queue.add_prompt(entry)
