@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import openai
@@ -14,8 +14,12 @@ from tests.gateway.http_client import connect, request
 from tests.support.raw_client import HISTORY_REQUEST, TURN_FINISHED
 from tests.support.server_process import ServerProcess
 
+from nplt_server.providers import LlmRequest, ReasoningPiece, Stopped, TextPiece, ToolCallPiece
+from nplt_server.providers.offline import Piece
+
 Start = Callable[..., ServerProcess]
 ECHO = "offline/echo"
+TOOLS = ("look", "listen")
 THOUGHT = "!think one two thrée four"
 
 
@@ -84,28 +88,64 @@ def test_a_stream_has_growing_numbers_and_the_events_that_openai_documents(
     assert events[-1].response.output_text == "one two thrée four"
 
 
-def test_a_stream_is_resumed_at_every_offset_of_its_parts(client: OpenAI) -> None:
+async def think_and_call(request: LlmRequest) -> AsyncIterator[Piece]:
+    yield ReasoningPiece(text="thrée ")
+    yield ReasoningPiece(text="😀")
+    yield TextPiece(text="I “look” and ")
+    yield TextPiece(text="listen")
+    yield ToolCallPiece(index=0, tool_name="look", arguments='{"at": "é"}')
+    yield ToolCallPiece(index=1, tool_name="listen", arguments="{}")
+    yield Stopped(reason="tool_calls")
+
+
+def test_a_stream_is_resumed_at_every_offset_of_reasoning_text_and_two_calls(
+    start_server: Start,
+) -> None:
     """Also at numbers that no event had: the events need not be cut where they were."""
-    made = ask(client, THOUGHT)
-    events = resumed(client, made.id)
-    whole = texts(events)
+    function = "tests.gateway.test_responses:think_and_call"
+    provider = {"id": "thinking", "type": "python", "function": function, "models": ["model"]}
+    server = start_server(providers=[provider])
+    tools: Any = [{"type": "function", "name": name, "parameters": {}} for name in TOOLS]
+    with OpenAI(base_url=f"{server.http_url}v1", api_key="any", max_retries=0) as client:
+        events = list(
+            client.responses.create(model="thinking/model", input="x", stream=True, tools=tools)
+        )
+        made: Any = events[0]
+        whole = parts_of(events)
+        assert [*whole.values()] == ["thrée 😀", "I “look” and listen", '{"at": "é"}', "{}"]
+        server.restart()
+    numbers = {event.sequence_number for event in events}
     inside = {
         event.sequence_number - back
         for event in events
         if event.type.endswith(".delta")
         for back in range(len(event.delta) + 1)
     }
-    for number in sorted(inside | {event.sequence_number for event in events} | {0}):
-        rest = resumed(client, made.id, starting_after=number)
-        assert all(event.sequence_number > number for event in rest)
-        for kind, text in whole.items():
-            assert text.endswith(texts(rest).get(kind, ""))
-        received = [event for event in events if event.sequence_number <= number]
-        if number in {event.sequence_number for event in events}:
-            kinds = [event.type for event in (*received, *rest)]
-            assert [kind for kind in kinds if not kind.endswith(".delta")] == [
-                event.type for event in events if not event.type.endswith(".delta")
-            ]
+    with OpenAI(base_url=f"{server.http_url}v1", api_key="any", max_retries=0) as client:
+        for number in sorted(inside | numbers | {0}):
+            rest = resumed(client, made.response.id, starting_after=number)
+            assert all(event.sequence_number > number for event in rest)
+            before = [event for event in events if event.sequence_number <= number]
+            for place, text in whole.items():
+                assert text.endswith(parts_of(rest).get(place, ""))
+            if number in numbers:
+                both = [*before, *rest]
+                assert parts_of(both) == whole
+                assert kinds_of(both) == kinds_of(events)
+
+
+def parts_of(events: list[Any]) -> dict[str, str]:
+    """The deltas of each item, joined."""
+    joined: dict[str, str] = {}
+    for event in events:
+        if event.type.endswith(".delta"):
+            place = f"{event.output_index} {event.type}"
+            joined[place] = joined.get(place, "") + event.delta
+    return joined
+
+
+def kinds_of(events: list[Any]) -> list[str]:
+    return [event.type for event in events if not event.type.endswith(".delta")]
 
 
 def test_a_lost_stream_is_resumed_while_its_turn_runs(client: OpenAI) -> None:
