@@ -12,10 +12,12 @@ import mimetypes
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import Final, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from msgspec import Struct, structs
+import orjson
+from msgspec import Struct, ValidationError, convert, structs, to_builtins
 
 from nplt_gateway.errors import ApiError
 from nplt_server.context.messages import (
@@ -28,7 +30,12 @@ from nplt_server.context.messages import (
 )
 from nplt_server.providers import ModelFacts
 from nplt_server.providers.accumulator import parse_tool_call
-from nplt_storage.entries import UNSTAMPED, ToolCallResult
+from nplt_storage.entries import (
+    UNSTAMPED,
+    ModelInvocationDescriptor,
+    OutputPart,
+    ToolCallResult,
+)
 
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,", re.A)
 _IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -59,11 +66,37 @@ class ClientCall(Struct, frozen=True, kw_only=True):
     arguments: str
 
 
+class SealedReasoning(Struct, frozen=True, kw_only=True):
+    """What only the model that made it can read of its reasoning: the vendor's opaque parts, in
+    their order among the parts of the answer. It is sent back to that model only. For a client that
+    keeps the conversation itself it is the `encrypted_content` of an item."""
+
+    invocation: ModelInvocationDescriptor
+    reasoning: str = ""
+    parts: tuple[OutputPart, ...] = ()
+
+    def __str__(self) -> str:
+        return base64.urlsafe_b64encode(orjson.dumps(to_builtins(self))).decode()
+
+
+def sealed_reasoning(text: str) -> SealedReasoning | None:
+    """Reads an `encrypted_content`; `None` if it is not of this server."""
+    try:
+        return convert(orjson.loads(base64.urlsafe_b64decode(text)), SealedReasoning)
+    except (ValueError, ValidationError):
+        return None
+
+
 class AssistantMessage(Struct, frozen=True, kw_only=True):
     text: str = ""
     calls: tuple[ClientCall, ...] = ()
     is_reference: bool = False
     """Whether it only names an item of an earlier answer."""
+    sealed: SealedReasoning | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.text or self.calls or self.is_reference)
 
 
 class CallResult(Struct, frozen=True, kw_only=True):
@@ -139,7 +172,7 @@ def context_of(
 def _turns(messages: Sequence[ClientMessage], facts: ModelFacts) -> Iterator[ContextMessage]:
     names: dict[str, str] = {}
     results: list[ToolCallResult] = []
-    for message in messages:
+    for message in _with_whole_answers(messages):
         if results and not isinstance(message, CallResult):
             yield ToolResultsMessage(results=tuple(results))
             results = []
@@ -147,13 +180,16 @@ def _turns(messages: Sequence[ClientMessage], facts: ModelFacts) -> Iterator[Con
             case UserMessage(text=text, files=files):
                 attachments = tuple(_attachment(file, facts) for file in files)
                 yield ModelInputMessage(content=text, attachments=attachments)
-            case AssistantMessage(text=text, calls=calls) if text or calls:
+            case AssistantMessage(text=text, calls=calls, sealed=sealed) if text or calls:
                 names.update((call.call_id, call.name) for call in calls)
                 yield ModelOutputMessage(
                     content=text,
                     tool_calls=tuple(
                         parse_tool_call(call.call_id, call.name, call.arguments) for call in calls
                     ),
+                    invocation=sealed.invocation if sealed else None,
+                    reasoning=sealed.reasoning if sealed else "",
+                    parts=sealed.parts if sealed else (),
                 )
             case CallResult(call_id=call_id, text=text):
                 results.append(
@@ -170,6 +206,20 @@ def _turns(messages: Sequence[ClientMessage], facts: ModelFacts) -> Iterator[Con
                 pass
     if results:
         yield ToolResultsMessage(results=tuple(results))
+
+
+def _with_whole_answers(messages: Sequence[ClientMessage]) -> Iterator[ClientMessage]:
+    """Joins the items of each answer that has sealed reasoning, which covers all of them."""
+    for is_answer, group in groupby(messages, lambda each: isinstance(each, AssistantMessage)):
+        items = [*group]
+        answers = [each for each in items if isinstance(each, AssistantMessage)]
+        sealed = next((each.sealed for each in answers if each.sealed), None)
+        if not is_answer or sealed is None:
+            yield from items
+            continue
+        calls = tuple(call for each in answers for call in each.calls)
+        text = "".join(each.text for each in answers)
+        yield AssistantMessage(text=text, calls=calls, sealed=sealed)
 
 
 def _attachment(file: ClientFile, facts: ModelFacts) -> ContextAttachment:

@@ -22,6 +22,7 @@ from nplt_gateway.client_messages import (
     SystemText,
     UserMessage,
     file_of_data_url,
+    sealed_reasoning,
 )
 from nplt_gateway.errors import ApiError
 from nplt_protocol import JsonObject, JsonValue
@@ -339,6 +340,7 @@ class InputItem(Shape):
     arguments: str | None = None
     input: str | None = None
     output: str | list[InputPart] | None = None
+    encrypted_content: str | None = None
 
 
 class ResponseTool(Shape):
@@ -378,6 +380,7 @@ class ResponseBody(PromptBody):
     reasoning: ReasoningOptions | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
+    include: list[str] | None = None
     max_tool_calls: int | None = None
     prompt: dict[str, Any] | None = None
 
@@ -389,6 +392,10 @@ class ResponseBody(PromptBody):
     @property
     def is_bound(self) -> bool:
         return self.conversation is not None or self.previous_response_id is not None
+
+    @property
+    def wants_sealed_reasoning(self) -> bool:
+        return "reasoning.encrypted_content" in (self.include or ())
 
     @property
     def conversation_id(self) -> str | None:
@@ -440,6 +447,8 @@ def read_items(items: Sequence[InputItem], field: str) -> Iterator[ClientMessage
                 yield CallResult(call_id=item.call_id, text=text, files=files)
             case "item_reference":
                 yield AssistantMessage(is_reference=True)
+            case "reasoning" if item.encrypted_content:
+                yield AssistantMessage(sealed=sealed_reasoning(item.encrypted_content))
             case "reasoning" | "mcp_call":
                 pass  # the record has it
             case _:

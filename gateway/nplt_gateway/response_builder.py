@@ -13,8 +13,9 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, convert
 
+from nplt_gateway.client_messages import SealedReasoning
 from nplt_gateway.response_ids import (
     CREATED,
     ENDED,
@@ -22,6 +23,7 @@ from nplt_gateway.response_ids import (
     FIRST_RESULT,
     IN_PROGRESS,
     REASONING,
+    SEALED,
     TEXT,
     ResponseId,
     conversation_id,
@@ -65,7 +67,8 @@ class _Item(Struct):
         shown: JsonObject = {"id": self.item_id, "type": self.kind, "status": self.status}
         if self.kind == "reasoning":
             text: list[JsonValue] = [{"type": "summary_text", "text": self.text}]
-            return {**shown, "summary": [] if is_new else text, **self.fields}
+            is_blank = is_new or self.part == SEALED
+            return {**shown, "summary": [] if is_blank else text, **self.fields}
         if self.kind == "message":
             content: list[JsonValue] = [output_text(self.text)]
             return {**shown, "role": "assistant", "content": [] if is_new else content}
@@ -77,9 +80,17 @@ def output_text(text: str) -> JsonObject:
 
 
 class ResponseBuilder:
-    def __init__(self, response_id: ResponseId, *, request: Mapping[str, JsonValue] | None = None):
-        """`request`: fields of the response that only the request knows."""
+    def __init__(
+        self,
+        response_id: ResponseId,
+        *,
+        request: Mapping[str, JsonValue] | None = None,
+        seals_reasoning: bool = False,
+    ) -> None:
+        """`request`: fields of the response that only the request knows. `seals_reasoning`: the
+        client keeps what only the model can read of its reasoning."""
         self._id = response_id
+        self._seals_reasoning = seals_reasoning
         self._request = request or {}
         self._prompt: JsonObject = {}
         self._items: list[_Item] = []
@@ -182,6 +193,11 @@ class ResponseBuilder:
         for place, each in enumerate(calls if isinstance(calls, list) else ()):
             if isinstance(each, dict):
                 yield from self._tool_call(call, place, each)
+        if self._seals_reasoning and entry.get("parts"):
+            sealed = self._add(call, SEALED, "reasoning", "rs", SEALED)
+            sealed.fields = {"encrypted_content": str(convert(entry, SealedReasoning))}
+            yield from self._open(sealed)
+            yield from self._close(sealed, "completed")
 
     def _tool_call(self, call: int, place: int, asked: JsonObject) -> Iterator[JsonObject]:
         is_clients, name = bool(asked.get("by_client")), str(asked.get("tool_name"))
@@ -245,6 +261,8 @@ class ResponseBuilder:
             item=item.as_json(is_new=True),
         )
         number = number_of_opening(item.call, item.part, 1)
+        if item.part == SEALED:
+            return
         if item.kind == "reasoning":
             part: JsonObject = {"type": "summary_text", "text": ""}
             yield self._of_item(item, "response.reasoning_summary_part.added", number, part=part)
@@ -264,7 +282,7 @@ class ResponseBuilder:
         item.is_open = False
         numbers = [number_of_closing(item.call, item.part, step) for step in range(4)]
         text = item.text
-        if item.kind == "reasoning":
+        if item.kind == "reasoning" and item.part != SEALED:
             name, part = "reasoning_summary_text", {"type": "summary_text", "text": text}
             yield self._of_item(item, f"response.{name}.done", numbers[0], text=text)
             name = "response.reasoning_summary_part.done"

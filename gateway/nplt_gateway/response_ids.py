@@ -11,7 +11,8 @@ the numbers it would have had, whatever pieces it is sent in. Numbers grow, with
 
     number        BITS  FIELD
                   41+   the call, counted from 1
-                  29-40 the part: 0 reasoning, 1 text, 2 and more calls, from 2048 results
+                  29-40 the part: 0 reasoning, 1 text, 2 and more calls, 2047 sealed
+                         reasoning, from 2048 results
                   0-28  the step: 0 and 1 open the part, then its code points, the last 8 close it
 """
 
@@ -32,6 +33,7 @@ ENDED: Final = 2**52
 REASONING: Final = 0
 TEXT: Final = 1
 FIRST_CALL: Final = 2
+SEALED: Final = 2047
 FIRST_RESULT: Final = 2048
 
 _STEP_BITS: Final = 29

@@ -63,7 +63,8 @@ async def create(call: ApiRequest) -> Response:
     }
     if not turn.session_id:
         request |= {"store": False, "conversation": None}
-    builder = ResponseBuilder(turn.response_id, request=request)
+    seals = body.wants_sealed_reasoning and not turn.session_id  # else the record keeps it
+    builder = ResponseBuilder(turn.response_id, request=request, seals_reasoning=seals)
     try:
         if body.background and not body.stream and turn.session_id:
             return await _as_it_is(turn, builder)

@@ -320,7 +320,7 @@ class PromptedTurn:
                 case UserMessage(text=text, files=files):
                     ids = await self._upload(files) if place >= earlier else ()
                     given.append(GivenMessage(role="user", content=text, attachments=ids))
-                case AssistantMessage(text=text, calls=calls):
+                case AssistantMessage(text=text, calls=calls) if not message.is_empty:
                     given.append(
                         GivenMessage(role="assistant", content=text, tool_calls=_given_calls(calls))
                     )

@@ -14,7 +14,15 @@ from tests.gateway.http_client import connect, request
 from tests.support.raw_client import HISTORY_REQUEST, TURN_FINISHED
 from tests.support.server_process import ServerProcess
 
-from nplt_server.providers import LlmRequest, ReasoningPiece, Stopped, TextPiece, ToolCallPiece
+from nplt_server.context.messages import ModelOutputMessage
+from nplt_server.providers import (
+    LlmRequest,
+    OpaquePiece,
+    ReasoningPiece,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+)
 from nplt_server.providers.offline import Piece
 
 Start = Callable[..., ServerProcess]
@@ -107,10 +115,10 @@ def test_a_stream_is_resumed_at_every_offset_of_reasoning_text_and_two_calls(
     server = start_server(providers=[provider])
     tools: Any = [{"type": "function", "name": name, "parameters": {}} for name in TOOLS]
     with OpenAI(base_url=f"{server.http_url}v1", api_key="any", max_retries=0) as client:
-        events = list(
-            client.responses.create(model="thinking/model", input="x", stream=True, tools=tools)
+        made: Any = client.responses
+        events: list[Any] = list(
+            made.create(model="thinking/model", input="x", stream=True, tools=tools)
         )
-        made: Any = events[0]
         whole = parts_of(events)
         assert [*whole.values()] == ["thrée 😀", "I “look” and listen", '{"at": "é"}', "{}"]
         server.restart()
@@ -123,7 +131,7 @@ def test_a_stream_is_resumed_at_every_offset_of_reasoning_text_and_two_calls(
     }
     with OpenAI(base_url=f"{server.http_url}v1", api_key="any", max_retries=0) as client:
         for number in sorted(inside | numbers | {0}):
-            rest = resumed(client, made.response.id, starting_after=number)
+            rest = resumed(client, events[0].response.id, starting_after=number)
             assert all(event.sequence_number > number for event in rest)
             before = [event for event in events if event.sequence_number <= number]
             for place, text in whole.items():
@@ -254,6 +262,54 @@ def test_a_response_that_is_not_stored_can_not_be_read_again(client: OpenAI) -> 
     assert (made.output_text, made.conversation) == ("hello", None)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(made.id)
+
+
+async def seal_thoughts(request: LlmRequest) -> AsyncIterator[Piece]:
+    """Answers a result with what it was sent of its own reasoning."""
+    outputs = [each for each in request.context if isinstance(each, ModelOutputMessage)]
+    if outputs:
+        (output,) = outputs
+        shown = [output.reasoning, [part.kind for part in output.parts], output.parts[1].data]
+        yield TextPiece(text=json.dumps([*shown, output.invocation == request.invocation]))
+        yield Stopped(reason="end")
+        return
+    yield ReasoningPiece(text="well")
+    yield OpaquePiece(data={"seal": "s"})
+    yield TextPiece(text="I look.")
+    yield ToolCallPiece(index=0, tool_name="look", arguments="{}")
+    yield Stopped(reason="tool_calls")
+
+
+def test_sealed_reasoning_goes_back_with_a_history_that_the_client_keeps(
+    start_server: Start,
+) -> None:
+    function = "tests.gateway.test_responses:seal_thoughts"
+    provider = {"id": "sealing", "type": "python", "function": function, "models": ["model"]}
+    server = start_server(providers=[provider])
+    given: list[Any] = [{"role": "user", "content": "look"}]
+    with OpenAI(base_url=f"{server.http_url}v1", api_key="any", max_retries=0) as client:
+        asked: Any = {
+            "model": "sealing/model",
+            "store": False,
+            "tools": [{"type": "function", "name": "look", "parameters": {}}],
+            "include": ["reasoning.encrypted_content"],
+        }
+        made = client.responses.create(input=given, **asked)
+        kinds = [item.type for item in made.output]
+        assert kinds == ["reasoning", "message", "function_call", "reasoning"]
+        given += [item.model_dump(exclude_none=True) for item in made.output]
+        call: Any = made.output[2]
+        given.append({"type": "function_call_output", "call_id": call.call_id, "output": "a cat"})
+        seen = client.responses.create(input=given, **asked).output_text
+        assert json.loads(seen) == [
+            "well",
+            ["reasoning", "opaque", "text", "call"],
+            {"seal": "s"},
+            True,
+        ]
+        del asked["include"]
+        made = client.responses.create(input=given[:1], **asked)
+        assert "encrypted_content" not in json.dumps(made.model_dump(exclude_none=True))
 
 
 def test_an_unstored_call_of_a_tool_is_an_item(client: OpenAI) -> None:
