@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 from tests.client.hostile_bits import BITS, FORBIDDEN
@@ -175,6 +176,64 @@ def test_ctrl_c_cancels_an_answer_and_keeps_its_beginning(server: str, tmp_path:
         person.is_asked()
         person.presses_ctrl_d()
         person.sees(f"come back with: nplt chat {server} --resume ")
+        assert person.sees_it_end() == 0
+
+
+def test_a_file_named_in_a_typed_prompt_is_attached_after_a_question(
+    server: str, tmp_path: Path
+) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text("pears and quinces")
+    with at_terminal("chat", home=tmp_path, NPLT_SERVER=server) as person:
+        person.is_asked()
+        person.types(f"read @{note}")
+        person.sees(f"attach {note} (17 bytes)? [y/n] ")
+        time.sleep(0.5)  # what comes at once was pasted
+        person.types("y")
+        person.is_asked()
+        person.types(f"and again @{note}")
+        person.sees("[y/n] ")
+        time.sleep(0.5)
+        person.types("n")
+        person.is_asked()
+        person.types("/history --entries")
+        shown = person.is_asked()
+        person.presses_ctrl_d()
+        assert person.sees_it_end() == 0
+    assert shown.count("attachments:") == 1
+
+
+def test_a_pasted_line_does_not_attach_the_file_that_the_line_before_it_names(
+    server: str, tmp_path: Path
+) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text("a secret")
+    with at_terminal("chat", home=tmp_path, NPLT_SERVER=server) as person:
+        person.is_asked()
+        person.types(f"read @{note}\ry")
+        person.sees("[y/n] ")
+        time.sleep(0.5)
+        person.types("n")
+        person.is_asked()
+        person.types("/history --entries")
+        assert "attachments:" not in person.is_asked()
+        person.presses_ctrl_d()
+        assert person.sees_it_end() == 0
+
+
+def test_tab_completes_commands_and_files(server: str, tmp_path: Path) -> None:
+    (tmp_path / "quinces.txt").write_text("yellow")
+    with at_terminal("chat", home=tmp_path, NPLT_SERVER=server) as person:
+        person.is_asked()
+        person.types("/stat\t")
+        person.sees("uptime")
+        person.is_asked()
+        person.types(f"read @{tmp_path}/quin\t")
+        person.sees(f"attach {tmp_path}/quinces.txt (6 bytes)? [y/n] ")
+        time.sleep(0.5)
+        person.types("n")
+        person.is_asked()
+        person.presses_ctrl_d()
         assert person.sees_it_end() == 0
 
 

@@ -206,7 +206,12 @@ class ChatDisplay(SessionView):
     async def _attach_mentioned(self, text: str, not_typed: Sequence[str]) -> None:
         session = self.session
         for path in mentioned_files(text, not_typed=not_typed):
-            session.attachments.append((await session.client.upload(path)).file_id)
+            if await self.confirms(path):
+                session.attachments.append((await session.client.upload(path)).file_id)
+
+    async def confirms(self, path: Path) -> bool:
+        """Whether the person wants the file attached that the prompt names."""
+        return True
 
     async def _ask_shorter(self, error: NpltError) -> None:
         """Lets the person choose what becomes of a prompt that does not fit. A display that only

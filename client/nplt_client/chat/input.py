@@ -53,7 +53,7 @@ def suggestions(
         return _names(name.lower())
     if name == "attach":
         return [
-            Suggestion(line=f"/attach {shown}", shown=shown, help=_about(path))
+            Suggestion(line=f"/attach {shown}", shown=shown, help=about_file(path))
             for shown, path in _paths(argument)
         ]
     arguments: dict[str, Collection[str]] = {
@@ -102,13 +102,13 @@ def _in_a_prompt(typed: str, pasted: PastedTexts | None) -> list[Suggestion]:
         Suggestion(
             line=before + (f"@{shown}" if path.is_dir() else f"{as_mention(shown)} "),
             shown=shown,
-            help=_about(path),
+            help=about_file(path),
         )
         for shown, path in _paths(found["path"].removeprefix('"'))
     ]
 
 
-def _about(path: Path) -> str:
+def about_file(path: Path) -> str:
     try:
         return "directory" if path.is_dir() else size_words(path.stat().st_size)
     except OSError:

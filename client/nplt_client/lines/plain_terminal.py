@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import sys
+import termios
 import threading
 import time
 from collections import defaultdict, deque
@@ -40,6 +41,7 @@ from nplt_client.chat.approvals import (
     parse_decision,
 )
 from nplt_client.chat.chat_session import ChatOptions, ChatSession, run_chat
+from nplt_client.chat.input import about_file, suggestions
 from nplt_client.errors import NpltError, RequestRefused, TurnInterrupted, error_from_turn
 from nplt_client.lines.line_chat import LineChat, print_banner
 from nplt_client.lines.printed_text import PrintedText
@@ -66,6 +68,8 @@ _JOIN_SECONDS = 5.0
 _WAKER = signal.SIGURG
 """A signal that is ignored by default."""
 _WAKE_SECONDS = 0.02
+_DECISION_SECONDS_MIN = 0.3
+"""A line that comes sooner after a question was pasted."""
 
 
 class LineReader:
@@ -78,11 +82,17 @@ class LineReader:
         """Called at Ctrl+C, which also ends the line that is being read. It must not raise."""
         self.on_failure: Callable[[], object] | None = None
         """Called when the output can't be written, so that the chat has to end."""
+        self.complete: Callable[[str], Sequence[str]] = lambda typed: ()
+        """Gives the lines that a line may become at Tab. Called in the main thread."""
+        self._completed: Sequence[str] = ()
         self._readline: ModuleType | None = None
         if self.is_interactive and is_terminal(sys.stdout):
             with suppress(ImportError):
                 import readline
 
+                readline.set_completer_delims("")
+                readline.set_completer(self._completion)
+                readline.parse_and_bind("tab: complete")
                 self._readline = readline
         self._is_erasable = colour_wanted(sys.stderr) and is_terminal(sys.stderr)
         self._changed = threading.Condition()
@@ -131,6 +141,12 @@ class LineReader:
         sys.stderr.write(question)
         sys.stderr.flush()
         return input()
+
+    def _completion(self, typed: str, place: int) -> str | None:
+        """Called by readline with 0, 1 and so on, until it returns `None`."""
+        if not place:
+            self._completed = self.complete(typed)
+        return self._completed[place] if place < len(self._completed) else None
 
     def _serve_once(self) -> bool:
         with self._changed:
@@ -268,7 +284,7 @@ class PlainChat(LineChat):
     is_raw = True
 
     def __init__(self, session: ChatSession, reader: LineReader, folder: Path) -> None:
-        self.is_interactive = reader.is_interactive
+        self.is_interactive = self.attaches_mentions = reader.is_interactive
         super().__init__(session, folder)
         self._answers: deque[str] = deque(maxlen=_TURNS_KEPT)
         self._draft = ""
@@ -300,6 +316,7 @@ class PlainChat(LineChat):
         self._draft = draft
         self._reader.on_interrupt = partial(self._loop.call_soon_threadsafe, self._interrupt)
         self._reader.on_failure = partial(self._loop.call_soon_threadsafe, self.leave)
+        self._reader.complete = self._lines_after
         try:
             while not self._is_over:
                 line = await self._read(self._reader.prompt)
@@ -319,6 +336,27 @@ class PlainChat(LineChat):
             result: Future[str | None] = Future()
             self._reader.want_line(question, draft, result)
             return await asyncio.wrap_future(result)
+
+    def _lines_after(self, typed: str) -> list[str]:
+        models, names = self.session.client.welcome.models, self.session.names
+        return [one.line for one in suggestions(typed, models, names)]
+
+    async def confirms(self, path: Path) -> bool:
+        """Asks the person: this terminal does not tell a pasted name from a typed one. What was
+        sent before the question is no answer to it."""
+        question = safe_line(f"attach {path} ({about_file(path)})? [y/n]") + " "
+        while True:
+            self._end_line()
+            with suppress(termios.error, OSError):
+                termios.tcflush(sys.stdin, termios.TCIFLUSH)
+            asked_at = time.monotonic()
+            line = await self._read(question)
+            if line is None or self._is_stopping or self._is_over:
+                return False
+            decided = line.strip().lower()
+            is_late = time.monotonic() - asked_at >= _DECISION_SECONDS_MIN
+            if is_late and decided in ("y", "yes", "n", "no"):
+                return decided in ("y", "yes")
 
     async def _take(self, line: str) -> None:
         """Handles one line, and waits until its prompt or command is done."""

@@ -19,7 +19,9 @@ def client_context() -> ssl.SSLContext:
     except ssl.SSLError:
         raise ConfigurationError(f"{path} holds no certificate in PEM format") from None
     except OSError as error:
-        raise ConfigurationError(f"can't read {path}: {error.strerror or error}") from None
+        raise ConfigurationError(
+            f"can't read {path}, the file with certificate authorities: {error.strerror or error}"
+        ) from None
 
 
 def handshake_error(address: Address, error: ssl.SSLError) -> CannotConnect:

@@ -504,8 +504,8 @@ class WireSession:
         if self.phase is Phase.GREETING and isinstance(error, ConnectionLost):
             greeting = self.connection.greeting if self.connection else None
             # Every server of ours greets. One that speaks TLS just closes.
-            tls = "" if self._address.tls else f"; if it speaks TLS, try {self._address.with_tls}"
-            silently = f" at once; is it an nplt server?{tls}"
+            tls = "" if self._address.tls else f" If it speaks TLS, try {self._address.with_tls}"
+            silently = f" at once. Is it an nplt server?{tls}"
             why = f" and said: {greeting}" if greeting else silently
             error = CannotConnect(f"{self._address} closed the connection{why}")
         self._drop_connection(error, now)
