@@ -10,6 +10,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import anyio
@@ -17,10 +18,11 @@ import pytest
 from msgspec.structs import replace
 from tests.server.services import Clock, echo_or_wait, make_services, model_of
 from tests.storage.care_samples import file_store, put
-from tests.storage.conversations import chat
+from tests.storage.conversations import chat, file_bytes
 
 from nplt_server.conversations.redaction import Erased, ErasedText, find_copies
 from nplt_storage import JsonFileStore, MemoryStore
+from nplt_storage.files import store as store_module
 from nplt_storage.files.format import file_name
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery, new_row
 
@@ -84,6 +86,26 @@ async def test_work_on_one_file_does_not_hold_the_names_of_all(
         await anyio.to_thread.run_sync(fill, tmp_path)
         with little_memory():
             await work(store)
+
+
+async def test_pages_of_the_trash_leave_few_of_its_rows_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "_TRASH_ROWS_MAX", 10)
+    async with file_store(tmp_path) as store:
+        await put(store, chat(1), "s1")
+        await store.delete("s1")
+        await store.trash("local", limit=1)  # imports modules
+        for session_id in islice(ids(), 800):
+            folder = tmp_path / "trash" / f"20270101T000000_{session_id}"
+            folder.mkdir()
+            (folder / file_name(session_id, _DAY)).write_bytes(file_bytes(chat(1), session_id))
+        tracemalloc.start()
+        listed = len(await store.trash("local", limit=1))  # those of one second are all read
+        await anyio.to_thread.run_sync(int)  # the thread that listed them has forgotten them now
+        left, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (listed, left < 300_000) == (800, True)
 
 
 async def test_the_size_of_one_conversation_is_summed_without_the_paths_of_all(

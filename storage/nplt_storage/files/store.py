@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from threading import Event
 from typing import Final, TypeVar
@@ -114,6 +115,8 @@ def all_prompts(file: JsonFile, _: ConversationRow) -> PromptsFound:
 _DAY: Final = timedelta(days=1)
 _LOOK_SECONDS: Final = 1.0
 _USED_LAST_MAX: Final = 256
+_TRASH_ROWS_MAX: Final = 1_000
+"""A list of the whole trash keeps all of its rows; pages of it keep so many."""
 
 
 class JsonFileStore:
@@ -153,8 +156,9 @@ class JsonFileStore:
         self._trash_emptied_at = clock()  # by the start
         self._trash_counted_at = directory.settings.seconds()
         self._trash_rows: dict[str, bytes] = {}
-        """The encoded rows of deleted conversations that have been listed, by folder and file name;
-        their files do not change. Decoded they would take twice the memory."""
+        """The encoded rows of deleted conversations that have been listed, by folder and file name,
+        those listed last at the end; their files do not change. Decoded they would take twice the
+        memory."""
 
     @classmethod
     async def open_directory(
@@ -361,14 +365,20 @@ class JsonFileStore:
                 break
             last_at = at
             name = f"{path.parent.name}/{path.name}"  # a path would take as much room as the row
-            if name not in known:
-                encoded = row_as_bytes(self._directory.row_in(path, session_id)[0])
+            encoded = known.pop(name, None)
+            if encoded is None:
+                made = row_as_bytes(self._directory.row_in(path, session_id)[0])
                 # A copy: what orjson returns keeps its buffer, ten times as long.
-                known[name] = bytes(memoryview(encoded))
-            row = row_from_bytes(known[name])
-            self._trash_rows[name] = known[name]
+                encoded = bytes(memoryview(made))
+            self._trash_rows[name] = encoded
+            row = row_from_bytes(encoded)
             if row.user == user:
                 found.setdefault(session_id, DeletedConversation(row=row, deleted_at=at))
+        if limit is not None:
+            for name in [
+                *islice(self._trash_rows, max(0, len(self._trash_rows) - _TRASH_ROWS_MAX))
+            ]:
+                self._trash_rows.pop(name, None)
         return list(found.values())
 
     async def empty_trash(self) -> int:
