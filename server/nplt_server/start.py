@@ -42,6 +42,7 @@ from msgspec import Struct
 
 from nplt_server import INSTANCE_ID, __version__
 from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
+from nplt_server.heap import limit_heaps
 from nplt_server.histories import open_histories, utc_now
 from nplt_server.settings import ExtensionSettings, PythonSettings, Settings, user_dir
 from nplt_server.systemd import inherited_sockets, keep_watchdog_quiet, notify
@@ -152,6 +153,7 @@ def run(
         served = _SignalledServer(settings, announce, source, as_worker)
         await served.run(any_port=any_port)
 
+    limit_heaps()
     uses_uvloop = find_spec("uvloop") is not None
     anyio.run(serve_until_signalled, backend_options={"use_uvloop": uses_uvloop})
 

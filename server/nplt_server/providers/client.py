@@ -46,7 +46,7 @@ from nplt_server.errors import (
     ProviderUnauthorized,
     VendorWords,
 )
-from nplt_server.garbage import loading_modules
+from nplt_server.heap import loading_modules
 from nplt_server.providers import DeltaStream, LlmRequest, ModelOutputDelta, Patience, TextPiece
 from nplt_server.providers.compiler import (
     AssistantStep,

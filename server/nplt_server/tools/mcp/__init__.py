@@ -28,7 +28,7 @@ from msgspec import Struct, structs
 
 from nplt_protocol import JsonObject, JsonValue
 from nplt_protocol.version import __version__
-from nplt_server.garbage import loading_modules
+from nplt_server.heap import loading_modules
 from nplt_server.masking import NO_SECRETS, SecretMask
 from nplt_server.tools import (
     RESULT_BYTES_MAX,
