@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.progress import begin, end
-from benchmarks.record import DOCS, Machine, this_machine, write_table
+from benchmarks.record import DOCS, Machine, markdown_table, this_machine, write_table
 from benchmarks.scratch import Plan, scratch_directory
 from benchmarks.verdicts import Question, Verdict, only_run, table
 
@@ -61,7 +61,11 @@ def main() -> int:
     parser.add_argument("numbers", nargs="*", metavar="NUMBER", help="B1 B9 …; without: all")
     parser.add_argument("--full", action="store_true", help="also what takes long or much disk")
     parser.add_argument("--smoke", action="store_true", help="tiny counts; goals are not judged")
-    parser.add_argument("--json", action="store_true", help="figures as one JSON document")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="figures as one JSON document")
+    shown.add_argument(
+        "--markdown", action="store_true", help="the table as docs/performance.md has it"
+    )
     parser.add_argument("--dir", type=Path, help="where to put files while measuring")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="where to draw curves (B17)")
     parser.add_argument(
@@ -97,7 +101,12 @@ def main() -> int:
             verdicts += _carry_out(number, plan)
     if options.smoke:
         verdicts = [only_run(verdict) for verdict in verdicts]
-    print(_document(verdicts, plan, machine) if options.json else table(verdicts))
+    if options.json:
+        print(_document(verdicts, plan, machine))
+    elif options.markdown:
+        print(markdown_table(verdicts, machine))
+    else:
+        print(table(verdicts))
     if options.record:
         write_table(verdicts, machine)
     return 1 if any(verdict.is_failure for verdict in verdicts) else 0

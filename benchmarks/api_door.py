@@ -186,7 +186,7 @@ def _litellm(plan: Plan) -> list[Verdict]:
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
         last = ran.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        return [question.skipped(last[0][:120])]
+        return [question.skipped(f"{last[0][:120]}; make peers")]
     theirs = float(ran.stdout.split()[-1])
     with server(plan.new_path("instant"), settings=SETTINGS, python_path=ROOT) as ours:
         port = _http_port(ours)

@@ -1,18 +1,25 @@
 """B5, B6: what a durable append costs, however long the conversation is.
 
-A turn is two commits, the prompt and the answer, each on disk before anyone is
-told. Measured at the store, with its thread hop, against a bare `pwrite` and
-`fdatasync` of the same bytes. B6 lets 64 conversations commit side by side, beside
-64 bare threads in the same rounds, for no store can be quicker than the machine
-allows. What is written is made before the clock starts.
+A turn is two commits, the prompt and the answer, each on disk before it is acknowledged. They
+are measured at the store, with the thread that each is handed to, against a bare `pwrite` and
+`fdatasync` of the same bytes. In B6, 64 conversations commit side by side; it compares them with
+64 bare threads in the same rounds, because no store can be quicker than the machine allows. What
+is written is made before the clock starts.
+
+Both also compare with the same system calls made from C (`peers/commits.c`): a thread is woken,
+examines the file, writes and syncs, and wakes the event loop. No store that commits in threads
+can be quicker than that on this file system.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -28,6 +35,7 @@ from benchmarks.conversations import (
     write_conversation,
 )
 from benchmarks.measuring import Rounds, rotated
+from benchmarks.processes import ROOT
 from benchmarks.progress import tick
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
@@ -42,8 +50,11 @@ WRITERS = 64
 COMMITS_EACH = 12
 COMMITS_ALONE = 192
 NO_DISK_SECONDS = 20e-6
+COMMIT_BYTES = 900
+NO_COMPILER = "there is no C compiler named cc: install gcc or clang"
 
-Step = Callable[[], Awaitable[None]]
+Step = Callable[[], Awaitable[float]]
+"""Makes the commits of one turn; returns the seconds that they took."""
 
 
 def appending(plan: Plan) -> list[Verdict]:
@@ -55,9 +66,13 @@ def appending(plan: Plan) -> list[Verdict]:
     for session_id, messages in (("short", SHORT), ("long", long)):
         write_conversation(data_dir, session_id, messages)
     turns = plan.sized(TURNS_PER_ROUND, smoke=2)
-    rounds, turn_bytes = anyio.run(_append_in_turns, data_dir, long, turns, plan.rounds())
+    with _commits_from_c(plan, files=1) as from_c:
+        rounds, turn_bytes = anyio.run(
+            _append_in_turns, data_dir, long, turns, plan.rounds(), from_c
+        )
     content_bytes = 2 * CONTENT_BYTES
     bytes_max = 1.5 * content_bytes + 4096
+    of_c = Question(number="B5", what="the same, to the system calls from C")
     return [
         question.at_most(
             1.2,
@@ -71,6 +86,14 @@ def appending(plan: Plan) -> list[Verdict]:
             unit="× pwrite + fdatasync",
             details=rounds.summary("long", "bare", unit="µs", per_unit=1e6),
         ),
+        of_c.skipped(NO_COMPILER)
+        if from_c is None
+        else of_c.at_most(
+            1.5,
+            rounds.ratio("long", "C"),
+            unit="× a thread in C",
+            details=rounds.summary("long", "C", unit="µs", per_unit=1e6),
+        ),
         Question(number="B5", what="bytes written for a turn of 2 × 510 bytes").at_most(
             bytes_max, turn_bytes, unit="B"
         ),
@@ -78,7 +101,7 @@ def appending(plan: Plan) -> list[Verdict]:
 
 
 async def _append_in_turns(
-    data_dir: Path, long_messages: int, turns: int, rounds: int
+    data_dir: Path, long_messages: int, turns: int, rounds: int, from_c: _CommitsFromC | None
 ) -> tuple[Rounds, float]:
     files = CountingDisk()
     store = await JsonFileStore.open_directory(
@@ -91,7 +114,13 @@ async def _append_in_turns(
     await long.turn()
     turn_bytes = files.written_bytes - before
     bare = _BareFile(data_dir / "bare", commit_bytes=turn_bytes // 2)
-    steps: dict[str, Step] = {"long": long.turn, "short": short.turn, "bare": bare.turn}
+    steps: dict[str, Step] = {
+        "long": _timed(long.turn),
+        "short": _timed(short.turn),
+        "bare": _timed(bare.turn),
+    }
+    if from_c is not None:
+        steps["C"] = from_c.turn
     figures: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         times: dict[str, list[float]] = {name: [] for name in steps}
@@ -99,14 +128,58 @@ async def _append_in_turns(
             writer.think_of(2 * turns)
         for number in range(turns):
             for name in rotated(list(steps), number):
-                begun = time.perf_counter()
-                await steps[name]()
-                times[name].append(time.perf_counter() - begun)
+                times[name].append(await steps[name]())
         for name in steps:
             figures[name].append(median(times[name]))
         tick()
     await store.close()
     return Rounds(figures=figures), turn_bytes
+
+
+def _timed(turn: Callable[[], Awaitable[None]]) -> Step:
+    async def step() -> float:
+        begun = time.perf_counter()
+        await turn()
+        return time.perf_counter() - begun
+
+    return step
+
+
+class _CommitsFromC:
+    """The program `peers/commits.c`, while it runs."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    async def turn(self) -> float:
+        return self.seconds(writers=1, commits_each=2)
+
+    def seconds(self, *, writers: int, commits_each: int) -> float:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{writers} {commits_each}\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline()) / 1e9
+
+
+@contextmanager
+def _commits_from_c(plan: Plan, *, files: int) -> Iterator[_CommitsFromC | None]:
+    """Yields `None` if there is no compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        yield None
+        return
+    directory = plan.new_path("from-c")
+    directory.mkdir()
+    program, source = directory / "commits", ROOT / "benchmarks" / "peers" / "commits.c"
+    subprocess.run([compiler, "-O2", "-pthread", "-o", program, source], check=True)
+    with subprocess.Popen(
+        [program, directory, str(files), str(COMMIT_BYTES)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield _CommitsFromC(process)  # it ends when its input does
 
 
 class _Writer:
@@ -163,24 +236,45 @@ def committing_together(plan: Plan) -> list[Verdict]:
     if _seconds_to_sync(plan.new_path("disk")) < NO_DISK_SECONDS:
         return [question.skipped("nothing is synced here; name a real disk with --dir")]
     writers = plan.sized(WRITERS, smoke=4)
-    rounds = anyio.run(_commit_together, plan.new_path("together"), writers, plan.rounds())
+    with _commits_from_c(plan, files=writers) as from_c:
+        rounds = anyio.run(
+            _commit_together, plan.new_path("together"), writers, plan.rounds(), from_c
+        )
     details = rounds.summary("all", "one", "bare all", "bare one", unit="commits/s")
     ratio = rounds.ratio("bare all", "all")
-    return [question.at_most(1.3, ratio, unit="× slower than bare threads", details=details)]
+    of_c = Question(number="B6", what="the same, to the system calls from C")
+    return [
+        question.at_most(1.3, ratio, unit="× slower than bare threads", details=details),
+        of_c.skipped(NO_COMPILER)
+        if from_c is None
+        else of_c.at_most(
+            1.3,
+            rounds.ratio("C all", "all"),
+            unit="× slower than threads in C",
+            details=rounds.summary("all", "C all", unit="commits/s"),
+        ),
+    ]
 
 
-async def _commit_together(data_dir: Path, writers: int, rounds: int) -> Rounds:
+async def _commit_together(
+    data_dir: Path, writers: int, rounds: int, from_c: _CommitsFromC | None
+) -> Rounds:
     data_dir.mkdir()
     store = await JsonFileStore.open_directory(data_dir, clock=_now)
     records = [await store.create(f"c{number}", user="local") for number in range(writers + 1)]
     alone, *together = [_Writer(record, 0) for record in records]
-    bare = [_BareFile(data_dir / f"bare-{number}", commit_bytes=900) for number in range(writers)]
+    bare = [
+        _BareFile(data_dir / f"bare-{number}", commit_bytes=COMMIT_BYTES)
+        for number in range(writers)
+    ]
     measures: dict[str, Callable[[], Awaitable[float]]] = {
         "one": lambda: _commits_per_second([alone], COMMITS_ALONE),
         "all": lambda: _commits_per_second(together, COMMITS_EACH),
         "bare one": lambda: _bare_commits_per_second(bare[:1], COMMITS_ALONE),
         "bare all": lambda: _bare_commits_per_second(bare, COMMITS_EACH),
     }
+    if from_c is not None:
+        measures["C all"] = lambda: _commits_per_second_from_c(from_c, writers)
     figures: dict[str, list[float]] = {name: [] for name in measures}
     for number in range(rounds):
         for name in rotated(list(measures), number):
@@ -216,6 +310,10 @@ async def _bare_commits_per_second(files: list[_BareFile], commits_each: int) ->
     for thread in threads:
         thread.join()
     return len(files) * commits_each / (time.perf_counter() - begun)
+
+
+async def _commits_per_second_from_c(from_c: _CommitsFromC, writers: int) -> float:
+    return writers * COMMITS_EACH / from_c.seconds(writers=writers, commits_each=COMMITS_EACH)
 
 
 def _now() -> datetime:

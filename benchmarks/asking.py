@@ -58,7 +58,7 @@ def asking(plan: Plan) -> list[Verdict]:
         else llm.skipped("there is no llm in .venv-peers: make peers"),
         floor.without_goal(wall.median("curl") * 1e3, unit="ms", details=_summary(found, "curl"))
         if "curl" in things
-        else floor.skipped("there is no curl"),
+        else floor.skipped("there is no curl: install it"),
     ]
 
 

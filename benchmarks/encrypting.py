@@ -24,7 +24,7 @@ def encrypting(plan: Plan) -> list[Verdict]:
     question = Question(number="B13", what="TLS, 64 × 16, server CPU per frame")
     openssl = shutil.which("openssl")
     if openssl is None:
-        return [question.skipped("there is no openssl command to make a certificate with")]
+        return [question.skipped("there is no openssl to make a certificate with: install it")]
     certificate, key = _self_signed(plan.new_path("tls"), openssl)
     seconds = plan.sized(SECONDS, smoke=SMOKE_SECONDS)
     tls = {"listen": {"tls": {"cert": str(certificate), "key": str(key)}}}

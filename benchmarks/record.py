@@ -1,4 +1,5 @@
-"""Keeps the figures of a run: which machine it was, and the table in docs/performance.md.
+"""The figures of a run in Markdown: the machine that it was on, and the table of
+docs/performance.md.
 
 The table stands between two marks there and is replaced whole, so that no figure is older
 than the others. If other programs kept the machine busy when the run began, it says so.
@@ -74,13 +75,17 @@ def _processor() -> str:
     return platform.machine()
 
 
+def markdown_table(verdicts: Sequence[Verdict], machine: Machine) -> str:
+    return "\n".join([f"{machine}", "", *_rows(verdicts)])
+
+
 def write_table(verdicts: Sequence[Verdict], machine: Machine, page: Path = PAGE) -> None:
     text = page.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     if not after:
         raise LookupError(f"{page} has no marks for the table")
-    table = "\n".join([f"{machine}", "", *_rows(verdicts)])
+    table = markdown_table(verdicts, machine)
     page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
 
 

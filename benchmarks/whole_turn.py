@@ -118,7 +118,7 @@ def _peers(plan: Plan, our_milliseconds: float) -> list[Verdict]:
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode:
             last = ran.stderr.strip().splitlines()[-1:] or ["no reason given"]
-            verdicts.append(question.skipped(last[0][:120]))
+            verdicts.append(question.skipped(f"{last[0][:120]}; make peers"))
             continue
         milliseconds = float(ran.stdout.split()[-1])
         details = f"{name} {milliseconds:.2f} ms, nplt {our_milliseconds:.2f} ms"
