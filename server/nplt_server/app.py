@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -70,7 +70,7 @@ from nplt_server.settings import (
     OfflineSettings,
     Settings,
 )
-from nplt_server.tasks import BackgroundTasks, TurnSlots
+from nplt_server.tasks import BackgroundTasks, Spawn, TurnSlots
 from nplt_server.tokens import TokenCounting
 from nplt_server.tools import ALL_TOOLS, Tool, ToolPolicy, run_tool, unknown_tools
 from nplt_server.tools.builtin import builtin_tools
@@ -105,13 +105,16 @@ _HOW_TO_GET_MORE = (
 )
 
 
+Parts: TypeAlias = tuple[ProviderRouter, ContextServices, ToolExecutor, McpServers]
+
+
 def build_parts(
     settings: Settings,
     environ: Mapping[str, str] = os.environ,
     *,
     mcp_servers: McpServers | None = None,
     learned: LearnedForms | None = None,
-) -> tuple[ProviderRouter, ContextServices, ToolExecutor, McpServers]:
+) -> Parts:
     """A server that takes over new settings gives the MCP servers that go on, and what it has
     `learned` of models. Raises `ConfigurationError` for mistakes in what the settings name."""
     known = KnownModels(settings)
@@ -579,72 +582,16 @@ async def serve(
     """Serves until it is stopped; calls `ready` when connections are accepted. The caller opens
     and closes the histories and the sockets. With `ends_copies`, unfinished copies of
     attachments are removed; no other process may be copying in this data directory then."""
-    router, context, tools, mcp_servers = build_parts(settings)
-    open_routers = {router}
+    parts = build_parts(settings)
+    open_routers = {parts[0]}
     try:
         async with BackgroundTasks() as tasks:
-            greeting = banner(router.default_model, settings.providers)
+            greeting = banner(parts[0].default_model, settings.providers)
             admission = Admission(settings, greeting)
-            limits = settings.limits
-            kept_files = HistoryFiles(histories, settings)
-            files = AttachmentFiles(
-                settings.files.path or settings.data_dir / "files", source=kept_files
+            services = _services(
+                settings, histories, parts, tasks.spawn, need_tokens=admission.need_tokens
             )
-            reserve = settings.free_bytes_min
-            services = Services(
-                histories=histories,
-                files=files,
-                kept_files=kept_files,
-                router=router,
-                tools=tools,
-                mcp_servers=mcp_servers,
-                limits=limits,
-                context=context,
-                clock=utc_now,
-                new_session_id=new_session_id,
-                new_entry_id=new_entry_id,
-                spawn=tasks.spawn,
-                slots=TurnSlots(
-                    turns_max=limits.turns_max,
-                    per_user_max=settings.turns_per_user_max,
-                    shared=histories.shared,
-                ),
-                quotas=Quotas(
-                    limits=limits,
-                    histories=histories,
-                    files=files.directory,
-                    need_tokens=admission.need_tokens,
-                    free_bytes_min=FREE_BYTES_MIN if reserve is None else reserve,
-                ),
-                hooks=Hooks(settings.hooks, histories=histories, spawn=tasks.spawn),
-                redacted_prompts=RedactedPrompts(
-                    settings.data_dir / "redacted.json", shared=histories.shared
-                ),
-                approvals=settings.approvals,
-                sessions=settings.sessions,
-                on_too_long=settings.on_too_long,
-            )
-            wire_limits = _wire_limits(limits, need_tokens=admission.need_tokens)
-            session_manager = SessionManager(services)
-            server = Server(
-                settings=settings,
-                wire_limits=wire_limits,
-                tls=listening.tls,
-                doors=listening.doors,
-                open_routers=open_routers,
-                http_url=next((door.url for door in listening.doors), None),
-                services=services,
-                session_manager=session_manager,
-                watchers=Watchers(services, session_manager),
-                admission=admission,
-            )
-            if settings.cluster.secret_file is not None:
-                from nplt_server.relay import ClusterPeers  # only where servers relay
-
-                server.peers = ClusterPeers(
-                    settings.cluster, wire_limits, tasks.spawn, is_tls=listening.tls is not None
-                )
-                kept_files.peers = server.peers
+            server = _server(settings, listening, services, admission, open_routers)
             if ends_copies and settings.files.path is None:  # else others may be copying
                 await server.end_copies()
             if histories.shared is not None:
@@ -657,6 +604,79 @@ async def serve(
         with anyio.move_on_after(_PROVIDERS_SECONDS_MAX, shield=True):
             for each in tuple(open_routers):
                 await each.aclose()
+
+
+def _services(
+    settings: Settings, histories: Histories, parts: Parts, spawn: Spawn, *, need_tokens: bool
+) -> Services:
+    router, context, tools, mcp_servers = parts
+    limits, reserve = settings.limits, settings.free_bytes_min
+    kept_files = HistoryFiles(histories, settings)
+    files = AttachmentFiles(settings.files.path or settings.data_dir / "files", source=kept_files)
+    return Services(
+        histories=histories,
+        files=files,
+        kept_files=kept_files,
+        router=router,
+        tools=tools,
+        mcp_servers=mcp_servers,
+        limits=limits,
+        context=context,
+        clock=utc_now,
+        new_session_id=new_session_id,
+        new_entry_id=new_entry_id,
+        spawn=spawn,
+        slots=TurnSlots(
+            turns_max=limits.turns_max,
+            per_user_max=settings.turns_per_user_max,
+            shared=histories.shared,
+        ),
+        quotas=Quotas(
+            limits=limits,
+            histories=histories,
+            files=files.directory,
+            need_tokens=need_tokens,
+            free_bytes_min=FREE_BYTES_MIN if reserve is None else reserve,
+        ),
+        hooks=Hooks(settings.hooks, histories=histories, spawn=spawn),
+        redacted_prompts=RedactedPrompts(
+            settings.data_dir / "redacted.json", shared=histories.shared
+        ),
+        approvals=settings.approvals,
+        sessions=settings.sessions,
+        on_too_long=settings.on_too_long,
+    )
+
+
+def _server(
+    settings: Settings,
+    listening: Listening,
+    services: Services,
+    admission: Admission,
+    open_routers: set[ProviderRouter],
+) -> Server:
+    wire_limits = _wire_limits(settings.limits, need_tokens=admission.need_tokens)
+    session_manager = SessionManager(services)
+    server = Server(
+        settings=settings,
+        wire_limits=wire_limits,
+        tls=listening.tls,
+        doors=listening.doors,
+        open_routers=open_routers,
+        http_url=next((door.url for door in listening.doors), None),
+        services=services,
+        session_manager=session_manager,
+        watchers=Watchers(services, session_manager),
+        admission=admission,
+    )
+    if settings.cluster.secret_file is not None:
+        from nplt_server.relay import ClusterPeers  # only where servers relay
+
+        server.peers = ClusterPeers(
+            settings.cluster, wire_limits, services.spawn, is_tls=listening.tls is not None
+        )
+        services.kept_files.peers = server.peers
+    return server
 
 
 def _wire_limits(limits: Limits, *, need_tokens: bool) -> WireLimits:
