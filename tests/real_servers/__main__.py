@@ -2,9 +2,10 @@
 
 llama.cpp, LiteLLM in front of it, aimock and fakellm run on this machine, in environments in
 `.venv-servers` that are made when they are first needed (1 GB). With each of them the server holds
-one conversation of 200 turns, through every API it speaks: prompts with pictures, PDFs, tools,
-schemas and options, answers that are cut, gone on with or cancelled, and turns of another provider
-in between, which calls tools too. The turns are drawn with a fixed seed.
+one conversation of 200 turns, through every API it speaks, and in the forms of Mistral and of
+models without tools. Prompts have pictures, PDFs, tools, schemas and options; answers are cut, gone
+on with or cancelled; and turns of another provider come in between, which calls tools too. The
+turns are drawn with a fixed seed.
 
 No turn may fail because the server refuses the form of a request, and nothing may be hidden.
 Exit code 0: so it is. 1: it is not.
@@ -53,6 +54,12 @@ class Place(Struct, frozen=True, kw_only=True):
     model: str
     apis: tuple[str, ...]
     key: str = "none"
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The providers at that place: one for each API, one whose requests have Mistral's form,
+        and one whose model takes no tools."""
+        return (*self.apis, "mistral", "without_tools")
 
 
 def environment(name: str, *packages: str) -> Path:
@@ -192,19 +199,24 @@ def settings(place: Place, directory: Path) -> dict[str, object]:
     key_file.touch(0o600)
     key_file.write_text(place.key)
 
-    def provider(api: str) -> dict[str, object]:
-        named = {"id": api, "models": [place.model], "api_key_file": str(key_file)}
-        if api == "messages":
+    def provider(id_: str) -> dict[str, object]:
+        named = {"id": id_, "models": [place.model], "api_key_file": str(key_file)}
+        if id_ == "messages":
             return {**named, "type": "anthropic", "base_url": place.url}
-        return {**named, "type": "openai", "api": api, "base_url": f"{place.url}/v1"}
+        kind = "mistral" if id_ == "mistral" else "openai"
+        api = "responses" if id_ == "responses" else "chat"
+        return {**named, "type": kind, "api": api, "base_url": f"{place.url}/v1"}
 
     facts = {"context_tokens": WINDOW_TOKENS, "images": True}
     return {
         "providers": [
             {"id": "offline", "type": "offline", "words_per_second": 0},
-            *map(provider, place.apis),
+            *map(provider, place.providers),
         ],
-        "models": {f"{api}/{place.model}": {**facts} for api in place.apis},
+        "models": {
+            f"{id_}/{place.model}": {**facts, "tools": id_ != "without_tools"}
+            for id_ in place.providers
+        },
         "tools": {"*": "allow"},
         "discover": False,
         "limits": {"prompts_per_minute_max": 100_000},
@@ -249,7 +261,7 @@ class Talk:
 
     def __init__(self, client: nplt_client.Client, place: Place, files: dict[str, str]) -> None:
         self._client = client
-        self._models = [f"{api}/{place.model}" for api in place.apis]
+        self._models = [f"{id_}/{place.model}" for id_ in place.providers]
         self._files = files
         self._random = random.Random(20)
         self._is_cut = False

@@ -128,7 +128,7 @@ def form_of(provider: VendorSettings) -> RequestForm:
     if not isinstance(provider, OpenAISettings):
         return RequestForm()
     preset = vendor_named(provider.type)
-    takes_prefill = (provider.base_url or "").endswith(preset.get("prefill_path", ""))
+    takes_prefill = (provider.base_url or "").rstrip("/").endswith(preset.get("prefill_path", ""))
     return RequestForm(
         call_ids=preset.get("call_ids"),
         bridges_results=preset.get("bridges_results", False),
