@@ -36,8 +36,8 @@ from nplt_server.providers.compiler import (
     fitting_tool_name,
     own_names,
 )
-from nplt_server.providers.failures import text_of
 from nplt_server.providers.schemas import for_anthropic, in_words, well_formed
+from nplt_server.providers.sse import text_of
 from nplt_server.providers.vendor_api import (
     AnswerParser,
     RenderedRequest,

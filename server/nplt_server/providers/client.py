@@ -55,11 +55,9 @@ from nplt_server.providers.compiler import (
     UserStep,
 )
 from nplt_server.providers.failures import (
-    VendorError,
     failure_of,
     failure_of_page,
     failure_of_transport,
-    without_prompt,
 )
 from nplt_server.providers.learned_forms import LearnedForms
 from nplt_server.providers.models import ListedModel
@@ -73,6 +71,7 @@ from nplt_server.providers.vendor_api import (
     VendorApi,
     with_entries,
 )
+from nplt_server.providers.vendor_errors import VendorError, without_prompt
 from nplt_server.request_form import RequestForm
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from nplt_server.digest.text import clean_text
 from nplt_server.providers import LlmRequest, UsageReport
 from nplt_server.providers.client import VendorClient
 from nplt_server.providers.compiler import UserStep, fitting_tool_name, own_names
-from nplt_server.providers.failures import object_of
 from nplt_server.providers.schemas import (
     NOT_AT_THE_TOP,
     for_openai,
@@ -24,6 +23,7 @@ from nplt_server.providers.schemas import (
     plain_object,
     well_formed,
 )
+from nplt_server.providers.sse import object_of
 from nplt_server.providers.vendor_api import RenderedRequest, Rendering
 from nplt_server.tools import ToolDescription
 

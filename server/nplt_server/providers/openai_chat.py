@@ -24,7 +24,6 @@ from nplt_server.providers.compiler import (
     CompiledStep,
     UserStep,
 )
-from nplt_server.providers.failures import object_of, text_of
 from nplt_server.providers.openai import (
     DOES_NOT_REASON,
     FAMILY,
@@ -37,6 +36,7 @@ from nplt_server.providers.openai import (
     usage_of,
     without_nulls,
 )
+from nplt_server.providers.sse import object_of, text_of
 from nplt_server.providers.vendor_api import (
     AnswerParser,
     RenderedRequest,

@@ -24,7 +24,7 @@ from nplt_server.providers.compiler import (
     UserStep,
     VendorRules,
 )
-from nplt_server.providers.failures import object_of, text_of, unreadable
+from nplt_server.providers.failures import unreadable
 from nplt_server.providers.openai import (
     RESPONSES_SINCE,
     effort_of,
@@ -38,6 +38,7 @@ from nplt_server.providers.openai import (
     usage_of,
     without_nulls,
 )
+from nplt_server.providers.sse import object_of, text_of
 from nplt_server.providers.vendor_api import (
     AnswerParser,
     RenderedRequest,

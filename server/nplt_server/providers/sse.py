@@ -12,7 +12,7 @@ import json
 
 import orjson
 
-from nplt_protocol import JsonObject
+from nplt_protocol import JsonObject, JsonValue
 from nplt_server.errors import ProviderUnavailable
 
 _EVENT_BYTES_MAX = 16 * 1024 * 1024
@@ -87,3 +87,11 @@ def json_object_of(data: bytes) -> JsonObject:
     if not isinstance(parsed, dict):
         raise ValueError("not an object")
     return parsed
+
+
+def object_of(value: JsonValue) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def text_of(value: object) -> str:
+    return value if isinstance(value, str) else ""

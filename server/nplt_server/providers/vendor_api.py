@@ -36,8 +36,9 @@ from nplt_server.providers.compiler import (
     CompiledStep,
     VendorRules,
 )
-from nplt_server.providers.failures import VendorError, failure_in_stream, unreadable
+from nplt_server.providers.failures import failure_in_stream, unreadable
 from nplt_server.providers.sse import json_object_of
+from nplt_server.providers.vendor_errors import VendorError
 from nplt_server.request_form import RequestForm
 from nplt_server.tools import ToolDescription
 

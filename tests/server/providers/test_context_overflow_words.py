@@ -13,11 +13,11 @@ from nplt_server.errors import (
     RequestTooLarge,
 )
 from nplt_server.providers import CallRoom, ModelFacts
-from nplt_server.providers.failures import (
+from nplt_server.providers.failures import failure_of
+from nplt_server.providers.vendor_errors import (
     SENT_SAYINGS,
     WINDOW_SAYINGS,
     VendorError,
-    failure_of,
     sent_tokens_named,
     window_named,
 )

@@ -14,13 +14,8 @@ from nplt_server.errors import (
     RequestTooLarge,
     VendorWords,
 )
-from nplt_server.providers.failures import (
-    VendorError,
-    failure_in_stream,
-    failure_of,
-    seconds_of,
-    without_prompt,
-)
+from nplt_server.providers.failures import failure_in_stream, failure_of, seconds_of
+from nplt_server.providers.vendor_errors import VendorError, without_prompt
 
 
 @pytest.mark.parametrize(
