@@ -98,7 +98,7 @@ class Window:
                 f"window.nplt && JSON.stringify([nplt.client.phase, {shown}.live, {shown}.queue,"
                 f" {shown}.messages.slice(-4), nplt.client.outbox.prompts, nplt.client.notice])"
             )
-        )
+        )[:4_000]
 
     def wait_for_text(self, text: str, selector: str = "main") -> None:
         self.page.locator(selector).get_by_text(text).first.wait_for(timeout=SECONDS_MAX * 1_000)

@@ -12,6 +12,8 @@ const RENDER_EVERY = 100;
 const PIECE_MAX = 12_000;
 /** A longer block is shown as plain text. */
 const BLOCK_MAX = 60_000;
+/** How much plain text is laid out together. */
+const PART_MAX = 8_000;
 /** Of a longer text, the browser lays out only what is near the view. */
 const LONG = 50_000;
 /** What is shown before the first piece is rendered. */
@@ -164,6 +166,7 @@ export class MarkdownText {
   }
 
   showPlain() {
+    if (this.isPlain) this.closeParts();
     const end = this.isPlain ? this.text.length : this.closed + SHOWN_AT_FIRST;
     const rest = this.text.slice(this.closed, end);
     this.openHtml = "";
@@ -172,6 +175,21 @@ export class MarkdownText {
       node.appendData(rest.slice(node.data.length));
     } else this.open.textContent = rest;
     this.open.className = "open plain";
+  }
+
+  /** Plain text is shown in parts, because the browser lays out a part as a whole when it grows. */
+  closeParts() {
+    while (this.text.length - this.closed > PART_MAX) {
+      const from = this.closed;
+      const isPair = /[\ud800-\udbff]/.test(this.text[from + PART_MAX - 1]);
+      const part = this.text.slice(from, from + PART_MAX - Number(isPair));
+      const line = part.lastIndexOf("\n");
+      const end = line >= 0 ? line : part.lastIndexOf(" ") + 1 || part.length;
+      this.open.before(h("div.plain.part", {}, part.slice(0, end)));
+      this.open.replaceChildren();
+      this.closed = from + (line >= 0 ? line + 1 : end);
+    }
+    if (this.closed > LONG) this.element.classList.add("long");
   }
 
   async run() {
