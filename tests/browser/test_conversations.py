@@ -344,15 +344,15 @@ def test_a_message_is_erased_and_its_copies_are_listed(
 def test_the_effort_is_chosen_for_the_conversation(window: Window) -> None:
     window.ask("one")
     window.page.locator(".model").click()
-    window.page.get_by_label("How much it thinks").select_option("high")
+    window.page.get_by_label("Thinking").select_option("high")
     window.wait("document.querySelector('.model').textContent.endsWith('· high')")
     window.page.keyboard.press("Escape")
     window.page.reload()
     window.until_online()
     window.wait("document.querySelector('.model').textContent.endsWith('· high')")
     window.page.locator(".model").click()
-    assert window.page.get_by_label("How much it thinks").input_value() == "high"
-    window.page.get_by_label("How much it thinks").select_option("")
+    assert window.page.get_by_label("Thinking").input_value() == "high"
+    window.page.get_by_label("Thinking").select_option("")
     window.wait("document.querySelector('.model').textContent.endsWith('echo')")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.browser.conftest import NewWindow, Window
 from tests.browser.hostile_strings import hostile_strings
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import SESSION_NEW, RawClient
 from tests.support.server_process import ServerProcess
 
 if TYPE_CHECKING:
@@ -88,11 +88,35 @@ def test_hostile_texts_do_nothing_in_any_view(
     for query in ("script", "evil", "onerror"):
         window.page.locator(".search input").fill(query)
         window.wait(f"nplt.client.list.query === {json.dumps(query)} && nplt.client.list.hits")
-    # All of it again from the record:
+    # As a prompt for later, and its beginning:
+    later = [f"{text} {number}" for number, text in enumerate(strings[:12])]
+    window.page.evaluate(
+        "(texts) => texts.forEach((text) => nplt.client.prompt(text, [],"
+        " { not_before: new Date(Date.now() + 3_600_000).toISOString() }))",
+        later,
+    )
+    window.wait(f"document.querySelectorAll('.later').length === {len(later)}")
+    # As the names of conversations that have the text of an erased message, too:
+    with RawClient(server.port) as terminal:
+        terminal.hello()
+        for name in strings[:5]:
+            terminal.request(SESSION_NEW, {"name": json.loads(_name(name))})
+            terminal.ask("secretword99")
+    window.ask(f"secretword99 {hostile}")
+    window.page.locator(".prompt").last.hover()
+    window.page.locator(".prompt").last.get_by_label("More").click()
+    window.click("Erase for good …", "menuitem")
+    window.click("Erase it")
+    window.wait("document.querySelectorAll('.copies a').length >= 5")
+    window.click("Close")
+    # All of it again from the record, the thoughts too:
     window.page.reload()
     window.until_online()
     counted.window.page.evaluate(_WATCH)
     window.until_idle()
+    window.wait(f"document.querySelectorAll('.later').length === {len(later)}")
+    for summary in window.page.locator(".thinking:not([hidden]) summary").all():
+        summary.click()
     window.page.wait_for_timeout(300)
     assert counted.all == (0, [], [], [])
     links = window.run("[...document.querySelectorAll('.markdown a')].map((a) => [a.href, a.rel])")

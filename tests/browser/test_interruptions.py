@@ -188,6 +188,8 @@ def test_a_prompt_that_is_sent_without_a_connection_runs_once(
     window.wait("nplt.client.phase === 'offline'")
     window.send("while the server is away")
     window.wait_for_text("Waits for the connection")
+    words = "Waits for the connection; it will be sent once.Discard"
+    assert window.run("document.querySelector('.unsent .state').textContent") == words
     window.wait_for_text("The server can't be reached")
     server.start()
     window.until_online()

@@ -35,10 +35,15 @@ class Page {
     this.sidebar = new Sidebar(client, {
       open: (id, seq) => this.open(id, seq),
       openNew: () => this.openNew(),
+      hide: () => {
+        this.toggleList();
+        this.menuButton.focus();
+      },
       settings: () => showSettings(client, this.notifier, logOut),
       rename: (row) =>
         askName("Rename", row.name, (name) => client.update(row.session_id, { name })),
     });
+    this.menuButton = iconButton("menu", "Conversations", () => this.toggleList(), ".menu-button");
     this.title = h("h1.title");
     this.status = h("div.status", { role: "status", hidden: true });
     this.statusText = h("span");
@@ -52,7 +57,7 @@ class Page {
       h(
         "header.bar",
         {},
-        iconButton("menu", "Conversations", () => this.toggleList(), ".menu-button"),
+        this.menuButton,
         this.title,
         this.people,
         iconButton("edit", "New conversation", () => this.openNew(), ".new"),
@@ -115,6 +120,7 @@ class Page {
     this.composer.render();
     this.notifier.render();
     this.announcer.render(conversation);
+    this.main.classList.toggle("is-empty", this.transcript.isEmpty);
     this.renderStatus();
     this.renderNotice();
     this.reveal();

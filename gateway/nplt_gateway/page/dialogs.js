@@ -136,12 +136,12 @@ const EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 /** @param {import("./client.js").Client} client */
 function effortChoice(client) {
   const chosen = client.conversation.options.effort ?? "";
-  const select = h("select", {}, h("option", { value: "" }, "as it does by itself"));
+  const select = h("select", {}, h("option", { value: "" }, "by itself"));
   for (const effort of EFFORTS) {
     select.append(h("option", { value: effort, selected: effort === chosen }, effort));
   }
   select.addEventListener("change", () => client.chooseEffort(select.value || null));
-  return h("label.setting", {}, h("span", {}, "How much it thinks"), select);
+  return h("label.setting", {}, h("span", {}, "Thinking"), select);
 }
 
 /** @param {any} facts */

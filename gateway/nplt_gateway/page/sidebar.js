@@ -24,8 +24,8 @@ const STATES = /** @type {Record<string, string>} */ ({
 export class Sidebar {
   /**
    * @param {import("./client.js").Client} client
-   * @param {{open: (id: string, seq?: number) => void, openNew: () => void, settings: () => void,
-   *   rename: (row: import("./conversations.js").Row) => void}} actions
+   * @param {{open: (id: string, seq?: number) => void, openNew: () => void, hide: () => void,
+   *   settings: () => void, rename: (row: import("./conversations.js").Row) => void}} actions
    */
   constructor(client, actions) {
     this.client = client;
@@ -52,7 +52,13 @@ export class Sidebar {
         "div.sidebar-head",
         {},
         h("span.brand", {}, "nplt"),
-        iconButton("edit", "New conversation", actions.openNew, ".new"),
+        iconButton("menu", "Hide the list", actions.hide),
+      ),
+      h(
+        "button.new-line",
+        { type: "button", onclick: actions.openNew, title: "Ctrl Shift O" },
+        icon("edit"),
+        "New conversation",
       ),
       h("label.search", {}, icon("search"), this.search),
       this.scroll,

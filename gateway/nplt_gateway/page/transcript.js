@@ -50,6 +50,7 @@ export class Transcript {
     this.endButton = iconButton("arrow", "To the end", () => this.toEnd(), ".to-end");
     this.shownId = "";
     this.isAtEnd = true;
+    this.isEmpty = false;
     /** @type {number | null} the message whose prompt is being edited */
     this.editing = null;
     /** @type {{element: Element, top: number} | null} what the reader looks at */
@@ -79,7 +80,8 @@ export class Transcript {
       (element, item) => element.view.update(item),
     );
     show(this.loading, !shown.isLoaded && !shown.problem);
-    this.showEmpty(!items.length && shown.isLoaded, shown.problem);
+    this.isEmpty = !items.length && shown.isLoaded && !shown.problem;
+    this.showEmpty(this.isEmpty, shown.problem);
     this.settle();
     this.askForMore();
   }
@@ -406,11 +408,9 @@ class UnsentView {
       this.client.outbox.remove(prompt);
       this.client.changed();
     };
-    this.state.replaceChildren(
-      h("span", { role: "status" }, state),
-      prompt.problem && button("Try again", () => this.client.retry(prompt)),
-      state && button("Discard", discard),
-    );
+    const retry = prompt.problem && button("Try again", () => this.client.retry(prompt));
+    const buttons = state ? [retry, button("Discard", discard)] : [];
+    this.state.replaceChildren(h("span", { role: "status" }, state), ...buttons.filter(Boolean));
     this.element.classList.toggle("refused", Boolean(prompt.problem));
   }
 }
