@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # slow to load, and only some commands need it
     from nplt_storage.maintenance.doctor import Report
     from nplt_storage.maintenance.importing import Imported
     from nplt_storage.maintenance.migrate import Place
-    from nplt_storage.store import ConversationStore
+    from nplt_storage.store import ConversationStore, Repaired
 
 
 EXIT_USAGE = 2
@@ -314,6 +314,13 @@ class _DirectoryOrRedis(click.Path):
         return super().convert(value, param, ctx)
 
 
+_place_option = click.option(
+    "--data-dir",
+    metavar="DIR|URL",
+    type=_DirectoryOrRedis(path_type=Path),
+    help="Where conversations are kept: a data directory or a Redis.",
+)
+
 _RELOAD_SECONDS_MAX = 30.0
 
 
@@ -438,12 +445,7 @@ def _printable(text: str) -> str:
     "nplt-server backup --data-dir redis://127.0.0.1:6379/0 /mnt/disk/nplt-monday",
 )
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "--data-dir",
-    metavar="DIR|URL",
-    type=_DirectoryOrRedis(path_type=Path),
-    help="Where conversations are kept: a data directory or a Redis.",
-)
+@_place_option
 def backup(target: Path, data_dir: Path | str | None) -> None:
     """Copy all conversations to DIR, also while a server runs.
 
@@ -491,12 +493,13 @@ def backup(target: Path, data_dir: Path | str | None) -> None:
 @_file_command(
     "nplt-server repair --dry-run 1f0c2a3b",
     "nplt-server repair /srv/nplt/history/session_20250102_1f0c2a3b.json",
+    "nplt-server repair --data-dir redis://127.0.0.1:6379/0 1f0c2a3b",
 )
 @click.argument("wanted", metavar="FILE|ID")
-@_data_dir_option
+@_place_option
 @click.option("--user", help="Whose it is, if its first line is lost.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-def repair(wanted: str, data_dir: Path | None, user: str | None, dry_run: bool) -> None:
+def repair(wanted: str, data_dir: Path | str | None, user: str | None, dry_run: bool) -> None:
     """Make a damaged conversation usable again.
 
     Every line whose checksum is right is kept as it is; each other one is replaced by
@@ -505,6 +508,9 @@ def repair(wanted: str, data_dir: Path | None, user: str | None, dry_run: bool) 
     doesn't, give --user. ID may be the beginning
     of an id, if only one begins so. Not while a server uses the directory: then nplt
     repair does the same.
+
+    In a Redis (--data-dir redis://HOST:PORT/DB[?key_prefix=PREFIX]) the original goes
+    to the trash. No server may have the conversation open.
     """
     from nplt_storage.files.format import by_session_id, session_id_of
     from nplt_storage.files.repair import exclusive_use, repair_file
@@ -512,6 +518,9 @@ def repair(wanted: str, data_dir: Path | None, user: str | None, dry_run: bool) 
     from nplt_storage.ids import new_entry_id
     from nplt_storage.maintenance.doctor import forget_row, known_to_index
 
+    if isinstance(data_dir, str):
+        _repair_in_redis(data_dir, wanted, dry_run=dry_run)
+        return
     file = _file_of(wanted, data_dir)
     path = file.absolute()
     session_id = session_id_of(path.name)
@@ -542,11 +551,32 @@ def repair(wanted: str, data_dir: Path | None, user: str | None, dry_run: bool) 
             fail(f"{path.name}: {error.strerror}")
         if not dry_run:
             forget_row(data_dir, session_id)
+    _report_repair(done, f"the original is kept as {done.original}", dry_run=dry_run)
+
+
+def _repair_in_redis(url: str, wanted: str, *, dry_run: bool) -> None:
+    import anyio
+
+    from nplt_storage.files.salvage import CannotRepair
+    from nplt_storage.maintenance.migrate import ids_in_redis
+    from nplt_storage.maintenance.redis_repair import repair_in_redis
+    from nplt_storage.redis.address import split_key_prefix
+
+    with reporting_storage_errors():
+        session_id = _meant(wanted, ids_in_redis(*split_key_prefix(url)))
+        try:
+            done = anyio.run(partial(repair_in_redis, url, session_id, dry_run=dry_run))
+        except CannotRepair as reason:
+            fail(f"{session_id}: {reason}")
+        except OSError as error:
+            fail(f"{session_id}: {error.strerror}")
+    _report_repair(done, "the original is in the trash", dry_run=dry_run)
+
+
+def _report_repair(done: Repaired, original: str, *, dry_run: bool) -> None:
     click.echo("\n".join(done.says) if done.says else "nothing to repair")
-    if done.original is not None:
-        click.echo(f"the original is kept as {done.original}")
-    elif done.says:
-        click.echo("nothing was done: this was a dry run")
+    if done.says:
+        click.echo("nothing was done: this was a dry run" if dry_run else original)
 
 
 def _file_of(wanted: str, data_dir: Path | None) -> Path:

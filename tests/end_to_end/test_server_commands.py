@@ -428,6 +428,68 @@ def test_doctor_reads_a_redis_and_names_damage_and_what_should_be_set_up_otherwi
     assert f"wrong {session_id}: entry 1 is missing" in damaged.output
 
 
+def test_repair_in_redis_keeps_sound_entries_and_puts_the_original_into_the_trash(
+    data_dir: Path, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    redis = f"{redis_server.url}?key_prefix=repair:"
+    assert run(migrate, data_dir, redis).exit_code == 0
+    assert run(repair, "--data-dir", redis, "s2").output == "nothing to repair\n"
+    with redis_server.client() as client:
+        client.xdel("repair:{s2}:log", "2-0")
+    assert run(doctor, redis).exit_code == 1
+    planned = run(repair, "--dry-run", "--data-dir", redis, "s2")
+    assert planned.output.endswith("nothing was done: this was a dry run\n")
+    assert run(doctor, redis).exit_code == 1
+    repaired = run(repair, "--data-dir", redis, "s2")
+    assert repaired.exit_code == 0
+    assert "entry 2 can't be read" in repaired.output
+    assert repaired.output.endswith("the original is in the trash\n")
+    sound = run(doctor, redis)
+    assert (sound.exit_code, "file_elsewhere" in sound.output) == (0, False), sound.output
+    with redis_server.client() as client:
+        assert client.exists("repair:@trash:{s2}:log")
+    assert run(repair, "--data-dir", redis, "s2").output == "nothing to repair\n"
+    assert run(migrate, redis, tmp_path / "after").exit_code == 0
+    assert (tmp_path / "after" / "files" / "s2" / FILE_ID).read_bytes() == b"bytes"
+
+
+def test_repair_in_redis_notes_that_the_last_entries_are_lost(
+    data_dir: Path, redis_server: RedisServer
+) -> None:
+    redis = f"{redis_server.url}?key_prefix=end:"
+    assert run(migrate, data_dir, redis).exit_code == 0
+    with redis_server.client() as client:
+        last: Any = client.xrevrange("end:{s1}:log", count=2)
+        client.xdel("end:{s1}:log", *(entry_id for entry_id, _ in last))
+    assert run(doctor, redis).exit_code == 1
+    head_seq = int(last[0][0].partition(b"-")[0])
+    repaired = run(repair, "--data-dir", redis, "s1")
+    assert f"entries {head_seq - 1} to {head_seq} can't be read" in repaired.output
+    assert run(doctor, redis).exit_code == 0
+
+
+def test_repair_in_redis_of_a_trimmed_conversation_without_its_checkpoint(
+    redis_server: RedisServer,
+) -> None:
+    async def furnish() -> None:
+        store = await RedisStore.open_url(
+            redis_server.url, clock=ticking_clock(), key_prefix="floor:", max_turns=2
+        )
+        record = await store.create("s1", user="ada")
+        for entry in chat(6):
+            await record.append(entry)
+        await record.close()
+        await store.close()
+
+    anyio.run(furnish)
+    redis = f"{redis_server.url}?key_prefix=floor:"
+    with redis_server.client() as client:
+        client.hdel("floor:{s1}:meta", "checkpoint")
+    repaired = run(repair, "--data-dir", redis, "s1")
+    assert repaired.exit_code == 0, repaired.output
+    assert run(doctor, redis).exit_code == 0
+
+
 def test_migrate_refuses_a_redis_that_servers_use(
     data_dir: Path, tmp_path: Path, redis_server: RedisServer
 ) -> None:

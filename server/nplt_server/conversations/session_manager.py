@@ -368,7 +368,9 @@ class SessionManager:
                 raise no_such_conversation(session_id)
             if not isinstance(found.profile.store, Repairable):
                 raise RequestError(
-                    ErrorCode.UNSUPPORTED, "only conversations kept in files can be repaired"
+                    ErrorCode.UNSUPPORTED,
+                    "only conversations kept in files can be repaired by the server; for one in "
+                    f"Redis there is nplt-server repair --data-dir redis://… {session_id}",
                 )
             conversation = self.opened(session_id)
             if conversation is not None:

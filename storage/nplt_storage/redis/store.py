@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 import anyio
 import orjson
+from msgspec import Struct
 from msgspec.json import decode
 from redis.exceptions import RedisError
 
@@ -89,10 +91,20 @@ log = logging.getLogger(__name__)
 
 TRASH_SECONDS: Final = 30 * 24 * 3600
 _BATCH_ENTRIES: Final = 100
+_LINES_AT_ONCE: Final = 1000
 _MINUTE_MILLISECONDS: Final = 60_000
 _TRIED_AGAIN_SECONDS: Final = 0.5
 WAIT_SECONDS: Final = 30.0
 """How long a server waits at its start for a Redis that is away."""
+
+
+class StoredParts(Struct, frozen=True, kw_only=True):
+    """A conversation as Redis has it, unverified."""
+
+    lines: Sequence[bytes]
+    checkpoint: bytes | None
+    blobs: Mapping[str, bytes]
+    """Blobs and the pieces of attached files (`files`), by name."""
 
 
 class RedisStore:
@@ -431,6 +443,24 @@ class RedisStore:
         self._rows.found(session_id)
         meta = self._keyspace.of(session_id).meta
         return decode(self._connection.ask("HGET", meta, "origin"), type=Origin)
+
+    @in_worker_thread
+    def stored_parts(self, session_id: str) -> StoredParts:
+        """Reads a whole conversation without verifying it."""
+        keys = self._keyspace.of(session_id)
+        lines: builtins.list[bytes] = []
+        after = "-"
+        while found := self._connection.ask(
+            *("XRANGE", keys.log, after, "+", "COUNT", _LINES_AT_ONCE)
+        ):
+            lines += [bytes(fields.get(b"line", b"")) for _, fields in found]
+            after = f"({found[-1][0].decode()}"
+        blobs = self._connection.ask("HGETALL", keys.blobs)
+        return StoredParts(
+            lines=lines,
+            checkpoint=self._connection.ask("HGET", keys.meta, "checkpoint"),
+            blobs={name.decode(): bytes(data) for name, data in blobs.items()},
+        )
 
     async def entries(
         self, session_id: str, *, after: int = 0, through: int | None = None
