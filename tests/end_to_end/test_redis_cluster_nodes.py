@@ -67,7 +67,7 @@ def test_with_one_node_away_lists_are_partial_and_new_conversations_go_to_other_
                 assert time.monotonic() < deadline, listed.json
             assert 0 < len(listed.json["sessions"]) < CONVERSATIONS
             found = client.request(SEARCH, {"query": "needle", "limit": 50}).json
-            assert found["incomplete"]
+            assert found.get("incomplete"), found
             assert found["hits"]
             for number in range(9):
                 made = client.request(SESSION_NEW, {"name": f"new {number}"})

@@ -27,6 +27,7 @@ from tests.support.raw_client import (
     HISTORY_REQUEST,
     MODEL_SWITCH,
     PROMPT,
+    SEARCH,
     SESSION_DELETE,
     SESSION_EVENT,
     SESSION_FORK,
@@ -705,6 +706,18 @@ def test_two_servers_that_create_the_same_id_have_one_conversation(cluster: Clus
     assert attached.type == ATTACH, attached
     assert prompts_of(second, "user_123") == ["from one", "from two"]
     assert second.ask("again from two")
+
+
+def test_a_message_is_found_at_another_server_once_it_is_acknowledged(cluster: Cluster) -> None:
+    owner, edge = cluster.start("owner"), cluster.start("edge")
+    client, session_id = cluster.begin(owner, "hello needle")
+    reader = cluster.connect(edge)
+    reader.hello()
+    for number in range(5):
+        found = reader.request(SEARCH, {"query": "needle"}).json
+        assert {hit["session_id"] for hit in found["hits"]} == {session_id}
+        assert len([hit for hit in found["hits"] if hit["role"] == "user"]) == number + 1
+        assert client.ask(f"needle {number}")
 
 
 def upload(client: RawClient, data: bytes) -> str:

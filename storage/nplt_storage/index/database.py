@@ -134,9 +134,10 @@ def in_memory() -> sqlite3.Connection:
 
 def unnamed_database(directory: Path | None) -> sqlite3.Connection | None:
     """A database for one run of one process, in a file that has no name any more; `None` if it
-    could hold no full text."""
+    could hold no full text. If the directory does not exist, the file is in the next one above."""
     path = None
     if directory is not None:
+        directory = next(each for each in (directory, *directory.parents) if each.is_dir())
         descriptor, name = tempfile.mkstemp(dir=directory, prefix=".search-")
         os.close(descriptor)
         path = Path(name)

@@ -146,9 +146,16 @@ class RedisChanges(RowChanges):
                     raise redis.ConnectionError("the channel of changes is away")
                 self._pubsub.ping(payload)
             if not pong.wait(self._timeout_seconds):
+                self._connect_again()
                 raise redis.TimeoutError("the channel of changes does not answer")
         finally:
             del self._pongs[payload.encode()]
+
+    def _connect_again(self) -> None:
+        with self._lock:
+            if self._pubsub is not None:
+                with suppress(RedisError, OSError):
+                    self._pubsub.close()
 
     def _watch(self, user: str) -> None:
         with self._lock:
@@ -180,6 +187,7 @@ class RedisChanges(RowChanges):
 
     def _wait_for(self, channel: _Channel) -> None:
         if not channel.confirmed.wait(self._timeout_seconds):
+            self._connect_again()
             raise redis.TimeoutError("the channel of changes does not answer")
 
     def _name(self, user: str) -> str:

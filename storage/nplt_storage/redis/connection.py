@@ -107,6 +107,7 @@ class RedisConnection:
         self._threads: anyio.CapacityLimiter | None = None
         self._circuits: dict[str, Circuit] = defaultdict(Circuit)
         """The state of each node of a cluster, by its name."""
+        self._pubsubs = 0
         self.counts = SharedCounts()
         self._away_since = 0.0
         self.trouble: str | None = None
@@ -264,9 +265,16 @@ class RedisConnection:
         return [client]
 
     def pubsub(self) -> Any:
-        """A connection of its own that receives what is published."""
+        """A connection of its own that receives what is published. In a cluster every node passes
+        that on to all, so each call takes another node: the last one may be away."""
         with _cluster_errors():
-            return self._client.pubsub()  # type: ignore[no-untyped-call]
+            client = self._client
+            if not isinstance(client, redis.RedisCluster):
+                return client.pubsub()  # type: ignore[no-untyped-call]
+            nodes = client.get_primaries()  # type: ignore[no-untyped-call]
+            self._pubsubs += 1
+            node = nodes[self._pubsubs % len(nodes)]
+            return client.pubsub(node=node)  # type: ignore[no-untyped-call]
 
     def keys_matching(self, pattern: str) -> Iterator[bytes]:
         """Scans the whole database in small steps."""

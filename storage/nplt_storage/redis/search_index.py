@@ -16,6 +16,7 @@ then, its page is marked `incomplete`, and the next search goes on from there.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -138,13 +139,7 @@ class _UserIndex:
 
     def take_changes(self) -> None:
         """Finds out which conversations have to be read."""
-        if self._changes is None:
-            if not are_published(self._connection):  # so each search reads everything
-                self._begin()
-                return
-            self._changes = self._published.follow_texts(self._user)
-        self._published.settle()
-        changed = self._changes.take()
+        changed = self._changed()
         if self._database is None or changed is None:
             self._begin()
             return
@@ -152,6 +147,22 @@ class _UserIndex:
         for some in (put_off, changed):
             for session_id, is_rewritten in some.items():
                 self._due[session_id] = is_rewritten or self._due.get(session_id, False)
+
+    def _changed(self) -> Mapping[str, bool] | None:
+        """`None` if any conversation may have changed."""
+        try:
+            if self._changes is None:
+                if not are_published(self._connection):
+                    return None
+                self._changes = self._published.follow_texts(self._user)
+            self._published.settle()
+        except (redis.ConnectionError, redis.TimeoutError):
+            if not self._connection.is_cluster:
+                raise
+            if self._changes is not None:  # its node is away; another will be asked
+                self._changes.note_missed()
+            return None
+        return self._changes.take()
 
     def _begin(self) -> None:
         self.forget()
