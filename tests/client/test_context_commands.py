@@ -278,7 +278,7 @@ def test_models_are_chosen_by_window_and_price() -> None:
         },
     )
     assert [model_words(choice, name) for name in (*choice.models, "unlisted")] == [
-        "128,000 tokens · $1.25/10",
+        "128,000 tokens · $1.25 in, $10 out per million",
         "8,192 tokens · free",
         "8,192 tokens · price unknown",
         "",

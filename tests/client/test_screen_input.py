@@ -178,7 +178,7 @@ async def test_no_window_covers_an_approval_question(tmp_path: Path, size: tuple
         has_room = size[1] >= 20
         await until(pilot, lambda: (window.region.bottom <= question.region.y) is has_room)
         await pilot.press("escape")
-        await until(pilot, lambda: "May write_file run with this?" in screen_text(app))
+        await until(pilot, lambda: "May the tool write_file run with this?" in screen_text(app))
         assert '"path": "/etc/passwd"' in screen_text(app)
         assert " y yes   n no   a always" in screen_text(app)
         app.remark("something else")

@@ -275,8 +275,10 @@ def model_words(choice: messages.ModelChoice, name: str) -> str:
     if not any(cells):
         return ""
     window, prices, *_ = cells
+    price_in, _, price_out = prices.partition("/")
     known = {"unknown": "price unknown", "0/0": "free"}
-    return f"{window} tokens · {known.get(prices, f'${prices}')}"
+    price = known.get(prices, f"${price_in} in, ${price_out} out per million")
+    return f"{window} tokens · {price}"
 
 
 _SOURCED: Final = {

@@ -368,7 +368,9 @@ class ApprovalPanel(Vertical):
         if wanted is None:
             return
         waiting = f" ({more} more after it)" if more > 0 else ""
-        words = Content.assemble("May ", (wanted.tool_name, "bold"), " run with this?", waiting)
+        words = Content.assemble(
+            "May the tool ", (wanted.tool_name, "bold"), " run with this?", waiting
+        )
         self.query_one("#question", Static).update(words)
         self.query_one("#arguments", Static).update(Content(wanted.arguments))
         self.query_one(VerticalScroll).scroll_home(animate=False)
