@@ -142,11 +142,11 @@ def _kind_of(name: str, module: Module) -> str:
     return "Event classes" if "Event" in bases or name == "Event" else "Replies"
 
 
-def _examples(page: str) -> dict[str, str]:
+def examples(page: str) -> dict[str, str]:
     """For each name the anchor of the first heading whose Python example uses it."""
     found: dict[str, str] = {}
     anchor = ""
-    for part in re.split(r"^(## .+|```python\n.*?^```)", page, flags=re.S | re.M):
+    for part in re.split(r"^(## [^\n]+|```python\n.*?^```)", page, flags=re.S | re.M):
         if part.startswith("## "):
             anchor = re.sub(r"[^\w -]", "", part[3:].strip().lower()).replace(" ", "-")
         elif part.startswith("```python"):
@@ -157,7 +157,7 @@ def _examples(page: str) -> dict[str, str]:
 
 
 def reference(page: str) -> str:
-    modules, examples = _modules(), _examples(page)
+    modules, shown = _modules(), examples(page)
     kinds: dict[str, list[str]] = {heading: [] for heading in _KINDS}
     for name in sorted(nplt_client.__all__, key=str.lower):
         kinds.setdefault(_kind_of(name, modules[name]), []).append(name)
@@ -165,7 +165,7 @@ def reference(page: str) -> str:
     for heading, names in kinds.items():
         lines.append(f"### {heading}\n")
         for name in names:
-            lines += _entry(name, modules[name], examples)
+            lines += _entry(name, modules[name], shown)
     return "\n".join(lines)
 
 
