@@ -10,6 +10,10 @@
     received bytes that were not read    `_UNREAD_BYTES_MAX`, then the socket is not read
     a body that is read whole            chosen by the caller
 
+h11 takes as long for one chunk of a body as the rest of the server for its text. So plain chunks
+that have come whole are taken here; a chunked body without some of its chunks is one too. h11 reads
+all else: heads, chunks that are split or have extensions, the last one, and what is wrong.
+
 A server may close an idle connection at the very moment a request is sent on it (llama.cpp's
 does so after each streamed answer). A request that fails on a kept connection before a byte of
 the response is sent once more, at once, on a new connection; whatever happens there is the
@@ -114,12 +118,15 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
 
 
 _LINE_END: Final = b"\r\n"
+_HEAD_END: Final = _LINE_END + _LINE_END
+_CHUNK_BEGIN: Final = re.compile(rb"([0-9A-Fa-f]{1,6})\r\n")
 _WITHOUT_BODY: Final = {
     method: h11.Request(method=method, target="-:0", headers=[("Host", "-")])
     for method in ("GET", "POST", "CONNECT")
 }
 """To read a response, h11 has to know that there was a request. It is not given the real one,
 whose headers it would check every time: that takes as long as reading a short response."""
+_END: Final = h11.EndOfMessage()
 
 
 class HttpClient:
@@ -246,6 +253,10 @@ class HttpClient:
         return [(b"Proxy-Authorization", b"Basic " + base64.b64encode(user))]
 
 
+def _is_chunked(head: h11.Response) -> bool:
+    return any(name == b"transfer-encoding" for name, _ in head.headers)
+
+
 def _shown(target: bytes) -> str:
     return target.partition(b"?")[0].decode("ascii", "replace")
 
@@ -364,6 +375,9 @@ class _Connection(asyncio.Protocol):
         self._is_draining = False
         """The response is not read any more, but its end is waited for."""
         self._has_ended = False
+        self._is_chunked = False
+        self._is_between_chunks = False
+        """h11 has read whole chunks only, so it need not see all that follow."""
         self._failure: HttpFailure | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = 0.0
@@ -378,8 +392,8 @@ class _Connection(asyncio.Protocol):
 
     async def ask(self, request: HttpRequest, body: bytes, deadline: float) -> HttpResponse:
         self._head, self._has_ended, self._is_asked = None, False, True
+        self._is_chunked = self._is_between_chunks = False
         self._unread_bytes = self._read_bytes = self._body_bytes = 0
-        self._cancel_timer()
         try:
             self._write(request, body)
             while self._head is None:
@@ -394,7 +408,7 @@ class _Connection(asyncio.Protocol):
         if http.our_state is h11.DONE:
             http.start_next_cycle()
         http.send(_WITHOUT_BODY[request.method])
-        http.send(h11.EndOfMessage())
+        http.send(_END)
         has_body = request.method == "POST"
         length = b"Content-Length: %d\r\n" % len(body) if has_body else b""
         current = request_id.get().encode("ascii") if has_body else b""
@@ -423,26 +437,34 @@ class _Connection(asyncio.Protocol):
     async def _wait(self, deadline: float) -> None:
         if self._failure is not None:
             raise self._failure
-        self._deadline = deadline
-        if self._timer is not None and self._timer.when() > deadline:
-            self._cancel_timer()
-        if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._look)
+        self._set_deadline(deadline)
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:
             self._waiter = None
 
+    def _set_deadline(self, deadline: float) -> None:
+        """Ends what the connection waits for then. One timer serves many waits: when it fires too
+        early, it is set again."""
+        self._deadline = deadline
+        if self._timer is not None and self._timer.when() > deadline:
+            self._cancel_timer()
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._look)
+
     def _look(self) -> None:
-        """One timer serves many waits: it is set again while the deadline moves on."""
         self._timer = None
-        if self._waiter is None or self._waiter.done():
+        is_waiting = self._waiter is not None and not self._waiter.done()
+        is_read = self._is_asked and not self._is_draining
+        if is_read and not is_waiting:
             return
         if self._loop.time() < self._deadline:
             self._timer = self._loop.call_at(self._deadline, self._look)
-        else:
+        elif self._waiter is not None and is_read:
             self._waiter.set_exception(TimeoutError())
+        else:
+            self.close()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -459,14 +481,23 @@ class _Connection(asyncio.Protocol):
             self.close()  # nothing was asked
             return
         self._read_bytes += len(data)
-        self._take(data)
+        head_end = data.find(_HEAD_END) if self._head is None else -1
+        if head_end >= 0:
+            self._parse(data[: head_end + len(_HEAD_END)])
+            data = data[head_end + len(_HEAD_END) :]
+        if self._is_between_chunks:
+            data = self._take_chunks(data)
+        if data:
+            self._parse(data)
+        self._go_on()
         most = _OVERHEAD_BYTES_MAX + _OVERHEAD_SHARE * self._body_bytes
         if self._read_bytes > most:
             self._fail(ConnectionBroke("the response has too many bytes besides its body"))
 
     def eof_received(self) -> None:
         if self._is_asked:
-            self._take(b"")
+            self._parse(b"")
+            self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._client.closed(self)
@@ -474,22 +505,43 @@ class _Connection(asyncio.Protocol):
         if not self._has_ended:
             self._fail(ConnectionBroke("the connection was closed"))
 
-    def _take(self, data: bytes) -> None:
+    def _take_chunks(self, data: bytes) -> bytes:
+        """Takes the whole chunks at the beginning of the data, and returns the rest."""
+        begin = 0
+        while (found := _CHUNK_BEGIN.match(data, begin)) is not None:
+            end = found.end() + int(found[1], 16)
+            if end == found.end() or not data.startswith(_LINE_END, end):
+                break  # the last chunk, or one that is not whole
+            self._add(data[found.end() : end])
+            begin = end + len(_LINE_END)
+        return data[begin:]
+
+    def _parse(self, data: bytes) -> None:
+        """Has h11 read the data, which are empty at the end of the connection."""
+        http, ends_chunk = self._http, False
         try:
-            self._http.receive_data(data)
+            http.receive_data(data)
             while not self._has_ended:
-                event = self._http.next_event()
+                event = http.next_event()
                 if isinstance(event, h11.Data):
                     self._add(bytes(event.data))
+                    ends_chunk = event.chunk_end
                 elif isinstance(event, h11.Response):
                     self._head = event
-                    self._has_ended = self._http.their_state is h11.SWITCHED_PROTOCOL
+                    self._has_ended = http.their_state is h11.SWITCHED_PROTOCOL
+                    self._is_chunked = ends_chunk = _is_chunked(event)
                 elif isinstance(event, h11.EndOfMessage):
                     self._has_ended = True
                 elif not isinstance(event, h11.InformationalResponse):
                     break
         except h11.RemoteProtocolError as error:
             self._fail(ConnectionBroke(f"the response is not HTTP: {error}"))
+        self._is_between_chunks = (
+            self._is_chunked and ends_chunk and not self._has_ended and not http.trailing_data[0]
+        )
+
+    def _go_on(self) -> None:
+        """Goes on with what has come."""
         if self._is_draining:
             self._go_on_draining()
         else:
@@ -522,8 +574,7 @@ class _Connection(asyncio.Protocol):
             if self._is_paused:
                 self._is_paused = False
                 self._transport.resume_reading()
-            self._cancel_timer()
-            self._timer = self._loop.call_later(_DRAIN_SECONDS_MAX, self.close)
+            self._set_deadline(self._loop.time() + _DRAIN_SECONDS_MAX)
         else:
             self.close()
 
@@ -553,8 +604,7 @@ class _Connection(asyncio.Protocol):
         if self._is_paused:
             self._is_paused = False
             transport.resume_reading()
-        self._cancel_timer()
-        self._timer = self._loop.call_later(_IDLE_SECONDS_MAX, self.close)
+        self._set_deadline(self._loop.time() + _IDLE_SECONDS_MAX)
         self._client.release(self)
 
     def close(self) -> None:

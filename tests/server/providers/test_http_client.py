@@ -246,12 +246,25 @@ async def test_a_compressed_body_is_decompressed(
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", ConnectionBroke),
         (EVENTS + b"\r\n5\r\nhello", ConnectionBroke),
         (EVENTS + b"\r\nno number\r\n", ConnectionBroke),
+        (EVENTS + b"\r\n5\r\nhello\r\nno number\r\n", ConnectionBroke),
+        (EVENTS + b"\r\n5\r\nhello\r\n5\r\nwordsXX0\r\n\r\n", ConnectionBroke),
         (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", ConnectionBroke),
         (plain(b"x", b"Content-Encoding: br\r\n"), ConnectionBroke),
         (plain(b"hello", b"Content-Encoding: gzip\r\n"), ConnectionBroke),
         (plain(b"x", b"Content-Encoding: gzip, gzip\r\n"), BodyTooLarge),
     ],
-    ids=["nothing", "half", "half a chunk", "no chunk", "no HTTP", "br", "no gzip", "gzip twice"],
+    ids=[
+        "nothing",
+        "half",
+        "half a chunk",
+        "no chunk",
+        "no chunk after one",
+        "a chunk with a wrong end",
+        "no HTTP",
+        "br",
+        "no gzip",
+        "gzip twice",
+    ],
 )
 async def test_a_response_that_is_not_whole_is_a_failure(
     response: bytes, failure: type[Exception]
@@ -264,6 +277,32 @@ async def test_a_response_that_is_not_whole_is_a_failure(
     async with listening(serve) as port, aclosing(client(port)) as http:
         with pytest.raises(failure):
             await exchange(http)
+
+
+async def test_a_chunked_body_is_the_same_however_it_is_split() -> None:
+    """Chunks that come whole are read without h11, and their text may look like chunks."""
+    body = b"one\r\n5\r\nhello\r\n\r\n0\r\n\r\nlast"
+    response = EVENTS + b"".join(
+        (
+            b"\r\n3\r\none\r\n",
+            b"C\r\n\r\n5\r\nhello\r\n\r\n",
+            b"7;name=value\r\n\r\n0\r\n\r\n\r\n",
+            b"004\r\nlast\r\n",
+            b"0\r\nTrailer: 1\r\n\r\n",
+        )
+    )
+    cuts = iter(range(len(response)))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for cut in cuts:
+            await reader.readuntil(b"hello")
+            for piece in (response[:cut], response[cut : cut + 3], response[cut + 3 :]):
+                writer.write(piece)
+                await asyncio.sleep(0.001)
+
+    async with listening(serve) as port, aclosing(client(port)) as http:
+        for _ in range(len(response)):
+            assert await exchange(http) == body
 
 
 async def test_what_came_before_a_connection_broke_is_read() -> None:
