@@ -1,8 +1,7 @@
-"""What it survives, tried out: `make faults`, `python -m faults`.
+"""Fault injection: `make faults`, `python -m faults`.
 
-Each check starts the real server on a directory of its own, lets clients talk,
-does something terrible, starts the server again and compares what the clients
-were promised with what is there: over the wire and in the files. The server is
-known here as a program, a port and a directory of files; nothing is imported
-from it, so that the checks stand whatever it looks like inside. Linux only.
+Each check starts the real server in a directory of its own, has clients prompt, injects a fault,
+restarts the server, and compares what the clients were acknowledged with what the server replies
+and with its files. A check knows the server only as a program, a port and a directory. It imports
+nothing of the server's, so it does not depend on how the server is built. Linux only.
 """

@@ -1,8 +1,8 @@
-"""`python -m faults [P1 P3 …]`: does terrible things, prints what survived.
+"""`python -m faults [P1 P3 …]`: injects faults, and prints which promises were kept.
 
-Exit code 0: every promise that was tried was kept. 1: one was broken, or a
-check could not be carried out. 2: there is no such check. What this machine
-can't do (no root, no strace) is skipped, and said.
+The exit code is 0 if every promise that was checked was kept, 1 if one was broken or a check could
+not run, 2 if there is no such check. A check that this machine can't run (no root, no strace) is
+skipped with a message.
 """
 
 from __future__ import annotations
@@ -56,33 +56,33 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "P5": (failed_syncs, "syncs that fail (strace)"),
     "P6": (torn_files, "a file of 1,000 messages, cut and with bits flipped"),
     "DAMAGE": (damage, "a corpus of damaged directories, in little memory (strace for links)"),
-    "P9": (random_frames, "random frames, and somebody in the middle of a conversation"),
-    "P7": (resending, "prompts over a road that cuts before and after the receipt, and kills"),
+    "P9": (random_frames, "random frames, while another client prompts"),
+    "P7": (resending, "prompts through a proxy that cuts before and after the receipt, and kills"),
     "P8": (one_order, "fifty clients prompt one conversation at once"),
     "P10": (stalled_peers, "a hundred stalled and a hundred flooding peers"),
     "P14": (cancels, "cancels at any moment, with tools and waiting prompts"),
     "ASK": (approvals, "three clients race to allow or deny a tool; kills meanwhile"),
     "P15": (vendors, "vendors that fail, alternate, and are shown every kind of history"),
-    "RESUME": (mid_stream, "kills while answers stream: clients come back and go on"),
+    "RESUME": (mid_stream, "kills while answers stream: clients resume"),
     "P23": (resumed_responses, "streams of responses, cut and killed, resumed by OpenAI's library"),
     "LAG": (slow_reader, "a client that reads nothing for a minute"),
     "HEAVY": (heavy, "twenty connections of one user ask for long contexts, another has a turn"),
     "QUOTA": (quota, "a user uploads and forks without end"),
     "FRAGMENTS": (fragments, "unfinished messages on many connections, then closed"),
     "FLOOD-TLS": (flood_tls, "strangers fill a TLS port, silent or with a wrong token (openssl)"),
-    "BACKUP": (backups, "copies of the data directory while clients talk"),
-    "SEARCH": (searches, "heavy searches, and a catalogue that is harmed while in use"),
-    "SWITCH": (switching, "clients to and fro between conversations that stream"),
+    "BACKUP": (backups, "copies of the data directory while clients prompt"),
+    "SEARCH": (searches, "heavy searches, and a catalogue that is damaged while in use"),
+    "SWITCH": (switching, "clients switch between conversations that stream"),
     "METRICS": (scraping, "half an hour of load: metrics against the clients' counts, reloads"),
-    "SOAK": (soak, "every request by twenty clients for half an hour: what is left of it"),
+    "SOAK": (soak, "every request by twenty clients for half an hour: what leaks"),
     "CLUSTER": (clusters, "servers over one Redis: kills, stops, cut links, Redis restarted"),
     "CHAOS": (chaos, "twenty minutes of faults of servers, links and Redis in any order"),
     "ROLLING": (rolling, "servers behind HAProxy and nginx restarted one after the other"),
     "FAILOVER": (failover, "Sentinel makes the replica the primary under load"),
     "SLOTS": (slots, "slots of a Redis Cluster moved, and servers killed, under load"),
-    "COSTS": (costs, "what relaying costs, what a second server brings, a thousand watchers"),
+    "COSTS": (costs, "the cost of relaying, the gain of a second server, a thousand watchers"),
     "ACQUIRE": (acquire, "fifty processes try to get the same thousand conversations"),
-    "FROZEN": (frozen, "an owner stopped past its lease goes on, after another took over"),
+    "FROZEN": (frozen, "an owner stopped past its lease continues after a take-over"),
 }
 
 
@@ -91,7 +91,7 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{number}  {what}" for number, (_, what) in CHECKS.items()))
         return 0
-    # Whoever ends it ends it in good order: there may be mounts and servers.
+    # SIGTERM also unmounts and stops what the check has started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     results: list[Result] = []
     with scratch_directory(options.dir, prefix="nplt-faults-") as scratch:
@@ -111,17 +111,19 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m faults", description="Break it.")
+    parser = argparse.ArgumentParser(
+        prog="python -m faults", description="Inject faults, and check every promise."
+    )
     parser.add_argument("numbers", nargs="*", metavar="NUMBER", type=str.upper, help="P1 P3 …")
     parser.add_argument("--quick", action="store_true", help="fewer faults of each kind")
-    parser.add_argument("--list", action="store_true", help="say what there is, and exit")
-    parser.add_argument("--seed", type=int, default=2026, help="of everything left to chance")
+    parser.add_argument("--list", action="store_true", help="list the checks, and exit")
+    parser.add_argument("--seed", type=int, default=2026, help="seed of all random choices")
     parser.add_argument("--dir", type=Path, help="where to put files meanwhile")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="where to draw curves (SOAK)")
     parser.add_argument(
         "--sabotage",
         action="store_true",
-        help="take an acknowledged line out after each fault: every check must fail",
+        help="remove an acknowledged line after each fault: every check must fail",
     )
     options = parser.parse_args()
     if unknown := [number for number in options.numbers if number not in CHECKS]:
@@ -138,7 +140,7 @@ def _carry_out(number: str, plan: Plan) -> list[Result]:
     except CannotBeDone as reason:
         results = [promised.skipped(str(reason))]
     except Exception as error:
-        # One that can't be carried out must not hide what the others found.
+        # A check that can't run must not hide the results of the others.
         traceback.print_exc()
         results = [promised.judged([f"{type(error).__name__}: {error}"], "not carried out")]
     print(f"{number} took {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)

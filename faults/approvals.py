@@ -1,9 +1,9 @@
-"""Whether a tool may be run is decided once, whoever answers, and whenever the server dies.
+"""ASK: an approval is decided once, whoever decides, and whenever the server dies.
 
-First three clients race to answer each of a thousand questions: one decision each,
-which all hear in the same order, and which every answer is told. Then the server is
-killed while a question waits, or in the moment it is answered: afterwards it waits
-under the same id, or it was decided; and what may have been run is not run again.
+First three clients race to decide each of a thousand approvals. There is one decision each; all
+clients receive it in the same order, and the reply to each request contains it. Then the server is
+killed while an approval is open, or at the moment it is decided. Afterwards it is open under the
+same id, or it is decided; a tool that may have run does not run again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CAN_BE_MET = ("a question that waited", "one that was decided")
 class _Seen:
     complaints: list[str] = field(default_factory=list)
     met: Counter[str] = field(default_factory=Counter)
-    """What the kills met, by what was there afterwards."""
+    """The state of the approval at each kill, by what the restarted server had."""
 
 
 def approvals(plan: Plan) -> list[Result]:
@@ -110,7 +110,7 @@ def _unlike(people: list[Decider], count: int) -> Iterator[str]:
 
 
 def _kill(plan: Plan, server: ServerProgram, session_id: str, seen: _Seen, *, number: int) -> None:
-    """While it waits, or a moment after it was answered."""
+    """Kills the server while the approval is open, or a moment after it was decided."""
     chance = plan.chance("approvals", "kills", number)
     person = Decider(server.port, chance)
     person.attach(session_id)

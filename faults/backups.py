@@ -1,10 +1,10 @@
-"""BACKUP: copies of a data directory under load are whole, and served again.
+"""BACKUP: copies of a data directory under load are whole, and can be served.
 
-`nplt-server backup` runs while a crowd talks. Each copy must please the doctor, hold all
-that was promised before the copying began, and open entry by entry in a server of its own.
-Then the same with `cp`, as people do it: the files first, the catalogue last, so that it
-knows more than they do. No conversation of such a copy may be a dead end: each opens, after
-a repair if need be, as long as its file has it.
+`nplt-server backup` runs while many clients prompt. `doctor` must find nothing wrong with a copy,
+the copy must hold everything that was acknowledged before copying began, and a server on the copy
+must open every entry. Then the same with `cp`, as people do it: the files first and the catalogue
+last, so that the catalogue knows more than the files. Every conversation of such a copy must open,
+after a repair if need be, with what its file has.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _back_up(data_dir: Path, target: Path, copies: Copies) -> None:
 
 
 def _copy(data_dir: Path, target: Path, promises: Promises) -> None:
-    """File by file, in the order that does most harm: the catalogue knows more."""
+    """Copies file by file, in the worst order: the catalogue knows more than the files."""
     target.mkdir()
     for part in ("history", "files", "trash"):
         shutil.copytree(data_dir / part, target / part, ignore=shutil.ignore_patterns(".*"))
@@ -123,9 +123,9 @@ def _copy_catalogue(source: Path, target: Path) -> None:
 
 
 def _knows_more(target: Path) -> bool:
-    """Whether the copied catalogue knows a longer file than was copied. A catalogue that was
-    caught in the middle of a write can't be read: it would be made anew from the files.
-    Asked of another copy, since reading one may change it."""
+    """Whether the copied catalogue knows a longer file than the one that was copied. A catalogue
+    that was copied during a write can't be read; the server would rebuild it from the files.
+    Another copy is asked, because reading one may change it."""
     with tempfile.TemporaryDirectory(dir=target.parent) as place:
         _copy_catalogue(target, Path(place))
         try:
@@ -138,7 +138,8 @@ def _knows_more(target: Path) -> bool:
 
 
 def _judge(target: Path, acked: Acked, copies: Copies) -> None:
-    """What was promised before the copying began is in it, and each conversation opens."""
+    """Checks that the copy has everything acknowledged before copying began, and that each
+    conversation opens."""
     with ServerProgram(target) as server:
         server.start()
         copies.count += 1

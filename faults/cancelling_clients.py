@@ -1,9 +1,9 @@
-"""Clients that take back what they asked for: at once, in mid-answer, while a
-tool runs, while it waits behind others, twice, or when it is over already.
+"""Clients that cancel their turns: at once, in mid-answer, while a tool runs, while the turn is
+queued, twice, or when it is already over.
 
-Each prompts several at a time, so that most wait for another. When to cancel is
-chosen with the prompt: at its receipt, or when so many events of a kind were
-heard of its turn; and then a moment later, to hit what lies between two events.
+Each client sends several prompts at a time, so that most are queued. When to cancel is chosen with
+the prompt: at its receipt, or after a number of events of one kind; and then after a short delay,
+so that cancels also fall between two events.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from faults.whole_turns import ClientTurn
 _ON_THEIR_WAY_MAX = 3
 _PAUSE_SECONDS_MAX = 0.004
 _AGAIN = 0.15
-"""How often a turn that was cancelled is cancelled once more."""
+"""The share of cancelled turns that are cancelled a second time."""
 _BLINDLY = 0.1
-"""How often a cancel is sent right behind the prompt, for whatever turn that hits."""
+"""The share of prompts that are followed at once by a cancel of whatever turn runs."""
 _PROMPTS = (
     "!tool now {}",
     '!tool notebook {"action": "write", "text": "note %d"}',
@@ -56,7 +56,7 @@ _PROMPTS = (
 class _Turn:
     turns: ClientTurn
     moment: int
-    """After an event of this type; 0: after the receipt."""
+    """Cancels after an event of this type; 0: after the receipt."""
     events_left: int
     waits: bool
     runs_tool: bool = False
@@ -68,9 +68,9 @@ class Canceller:
     ) -> None:
         self.turns: list[ClientTurn] = []
         self.met: Counter[str] = Counter()
-        """What the cancels met, as far as could be known when they were sent."""
+        """The states of the turns when the cancels were sent, as far as the client knew them."""
         self.in_time = 0
-        """How many the server said it had obeyed."""
+        """The number of cancels that the server confirmed."""
         self._chance = chance
         self._cancelled = cancelled
         self._cancels_left = cancels
@@ -89,7 +89,7 @@ class Canceller:
         self._wire.sock.close()
 
     def work(self, session_id: str) -> None:
-        """Until all its cancels were sent and everything it asked for has ended."""
+        """Works until all cancels are sent and every turn has ended."""
         self._wire.request(ATTACH, {"session_id": session_id})
         while self._cancels_left:
             if len(self._prompts) + len(self._open) < _ON_THEIR_WAY_MAX:

@@ -1,9 +1,8 @@
-"""P14: cancel at any moment leaves no call without a result, and one end of every turn.
+"""P14: a cancel at any moment leaves every call with a result and every turn with one end.
 
-A real server, conversations with several clients each, and cancels at random
-moments. What the clients were told is compared with what is there, over the
-wire and in the files; then the server is stopped, started, and asked again. In
-the end every conversation is gone on with.
+Several clients prompt in each conversation of a real server and cancel at random moments. What they
+received is compared with the history pages and the files; then the server is restarted and compared
+again. Finally every conversation gets another prompt.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Clients that talk, and write down every promise they are given.
+"""Clients that prompt, and note everything they are acknowledged.
 
-`Talker` is one connection: scripted, one request at a time, or chattering with
-several prompts on their way until the connection breaks. `crowd` is many of
-them in threads, several in each conversation, one in a new one. Each prompt is
-unlike any other, and of a length that makes writes end anywhere in a sector.
+`Talker` is one connection: either scripted, one request at a time, or with several prompts in
+flight until the connection breaks. `crowd` runs many of them in threads, several in each
+conversation and one in a new one. Each prompt is unique, and of a length that makes writes end
+anywhere in a sector.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class Talker:
         self._wire.sock.close()
 
     def text(self, characters: int = 0) -> str:
-        """One that nobody ever said before."""
+        """A text that no prompt had before."""
         head = f"{self.name} says {next(self._numbers)}."
         return head if characters <= len(head) else f"{head} {'x' * (characters - len(head))}"
 
     def create(self) -> str:
-        """A new conversation, and stays in it."""
+        """Creates a conversation, which stays the current one."""
         created = self._granted(SESSION_NEW)
         self._ledger.created(created["session_id"])
         return str(created["session_id"])
@@ -90,14 +90,14 @@ class Talker:
         return self._granted(HISTORY_REQUEST, {"session_id": session_id, **query})
 
     def context(self, session_id: str) -> list[dict[str, Any]]:
-        """What a model would be shown of it."""
+        """The context that a model would be shown."""
         rows: list[dict[str, Any]] = self._granted(CONTEXT_REQUEST, {"session_id": session_id})[
             "entries"
         ]
         return rows
 
     def rows(self) -> list[dict[str, Any]]:
-        """All conversations of the list, page by page."""
+        """The rows of all conversations, page by page."""
         rows: list[dict[str, Any]] = []
         cursor: str | None = None
         while True:
@@ -109,8 +109,8 @@ class Talker:
                 return rows
 
     def rows_missing(self, count: int) -> list[str]:
-        """What is wrong if the list does not come to show so many; a server that
-        finds many files it does not know may list them while it reads them."""
+        """An error if the list does not reach this many rows. A server that finds many unknown
+        files may list them while it still reads them."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (listed := len(self.rows())) != count:
             if time.monotonic() > deadline:
@@ -119,7 +119,7 @@ class Talker:
         return []
 
     def ask(self, characters: int = 0) -> Finished | Refused:
-        """Prompts once; waits for the refusal, or for the end of the turn."""
+        """Prompts once, and waits for the error or for the end of the turn."""
         text = self.text(characters)
         self._ledger.sends(text)
         reply = self._wire.request(PROMPT, {"text": text})
@@ -135,7 +135,7 @@ class Talker:
                 return Finished(turn_id=turn_id, state=event["state"])
 
     def chatter(self, chance: random.Random) -> None:
-        """Until the connection breaks."""
+        """Keeps several prompts in flight until the connection breaks."""
         open_requests: dict[int, str] = {}
         running: set[str] = set()
         while True:
@@ -172,8 +172,8 @@ class NotGranted(Exception):
 
 @contextmanager
 def crowd(port: int, promises: Promises, chance: random.Random) -> Iterator[None]:
-    """Talks in three old conversations, twice in each, and in a new one; whoever
-    uses it ends the server inside, and that ends the talking."""
+    """Prompts in three older conversations, with two clients each, and in a new one, until the
+    server ends in the body of the `with`."""
     old = promises.conversations()
     rooms: list[str | None] = [*chance.sample(old, min(3, len(old))) * 2, None]
     threads = [
@@ -200,4 +200,4 @@ def _talk_until_cut(port: int, promises: Promises, room: str | None, chance: ran
                 talker.attach(room)
             talker.chatter(chance)
     except (Closed, OSError, NotGranted):
-        pass  # what was promised before is written down
+        pass  # what was acknowledged before is noted

@@ -1,9 +1,9 @@
-"""The comparison at the heart of every check: what was promised, what is there.
+"""Compares what was acknowledged with what is stored.
 
-A client was promised a prompt when it got the receipt, an answer when it got
-TURN_FINISHED, a conversation when it got the reply to SESSION_NEW. What was
-sent but never acknowledged may be there or not, but only whole; what was
-refused with an error is not there. Pure, so that it can be checked itself.
+A client was promised a prompt when it got the receipt, an answer when it got TURN_FINISHED, a
+conversation when it got the reply to SESSION_NEW. A prompt that was sent but not acknowledged may
+be stored or not, but only whole; one that was refused with an error is not stored. These are pure
+functions with tests of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 PromiseKind = Literal["prompt", "answer", "end"]
-"""An end is a turn that finished otherwise than completed: something says so, in its place."""
+"""An end is a turn that did not complete: an entry in its place says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,16 +25,16 @@ class Promise:
     kind: PromiseKind
     text: str
     author: str
-    """Who asked; one author's prompts are in the order they were promised in."""
+    """The client. The prompts of one client are stored in the order of their receipts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked:
     promises: tuple[Promise, ...] = ()
-    """In the order they were made."""
+    """In the order of the acknowledgements."""
     conversations: frozenset[str] = frozenset()
     sent: frozenset[str] = frozenset()
-    """Every prompt that may be there; each text is sent once."""
+    """Every prompt that may be stored; each text is sent once."""
     refused: frozenset[str] = frozenset()
 
 
@@ -51,7 +51,7 @@ Found = Mapping[str, Sequence[FoundEntry]]
 
 
 def verdict(acked: Acked, found: Found) -> list[str]:
-    """What is wrong, a sentence each; nothing if every promise was kept."""
+    """The broken promises, one sentence each; empty if all were kept."""
     missing = (acked.conversations | {p.session_id for p in acked.promises}) - set(found)
     return [
         *(f"lost: the whole conversation {session_id}" for session_id in sorted(missing)),
@@ -96,7 +96,7 @@ def _broken_promises(acked: Acked, found: Found) -> Iterator[str]:
     for promise in acked.promises:
         entries = found.get(promise.session_id)
         if entries is None:
-            continue  # said already: the whole conversation is lost
+            continue  # reported already: the whole conversation is lost
         here = entries[promise.seq - 1] if promise.seq <= len(entries) else None
         if here is not None and _keeps(here, promise):
             continue

@@ -1,9 +1,9 @@
-"""A model and a tool that write down each time they are called, for servers of a cluster.
+"""A model and a tool that count their calls, for the servers of a cluster.
 
-Both add a line to the file that FAULTS_CALLS names, in one write, so that many
-processes can share it and a process that is killed afterwards has still said so. A prompt
-that begins with `tool` makes the model call the tool, with the prompt as its argument; one
-that begins with `fast` is answered without pauses.
+Both append a line, in one write, to the file that FAULTS_CALLS names, so that many processes can
+share it and a process that is killed afterwards has been counted. A prompt that begins with `tool`
+makes the model call the tool, with the prompt as its argument; one that begins with `fast` is
+answered without pauses.
 """
 
 from __future__ import annotations
@@ -58,5 +58,5 @@ def _note(who: str, what: str) -> None:
 
 
 def calls_in(path: Path) -> Counter[str]:
-    """How often each was called: `model TEXT`, `tool TEXT`."""
+    """The number of calls of each: `model TEXT`, `tool TEXT`."""
     return Counter(path.read_text().splitlines()) if path.exists() else Counter()

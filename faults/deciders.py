@@ -1,8 +1,8 @@
-"""Three people in one conversation who all want to decide, each on a connection of their own.
+"""Three clients in one conversation that all decide approvals.
 
-One of them prompts, and every prompt wants a tool that must be asked about. They
-answer at once or a moment later, what chance tells them; one keeps silent at
-times. Everything they hear is kept, to be compared.
+One of them prompts, and every prompt makes the model call a tool that needs an approval. They
+decide at once or after a random delay; sometimes one of them does not decide. All that they receive
+is kept for comparison.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _SILENT = 0.15
 @dataclass(slots=True, kw_only=True)
 class ReceivedByClient:
     events: list[bytes] = field(default_factory=list)
-    """But for who came and went: that is told to those who were there before."""
+    """All events except presence, which only those receive who were there before."""
     decided: dict[str, str] = field(default_factory=dict)
     decisions: list[tuple[str, str]] = field(default_factory=list)
-    """What the server replied to an answer: the question, and what was decided."""
+    """The replies to APPROVAL requests: which approval, and the decision that holds."""
     twice: list[str] = field(default_factory=list)
 
 
@@ -58,7 +58,7 @@ class Decider:
         return attached
 
     def race(self, turns: int, *, finished: Callable[[], None]) -> None:
-        """Until so many turns have ended."""
+        """Works until this many turns have ended."""
         if self._prompts:
             self.prompt()
         while self.ended < turns:
@@ -84,7 +84,7 @@ class Decider:
         self._send(APPROVAL, {"approval_id": approval_id, "decision": decision})
 
     def read_out(self) -> None:
-        """What a server that died has left in the line."""
+        """Reads what a dead server has left in the socket."""
         try:
             while True:
                 self._next()

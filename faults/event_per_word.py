@@ -1,7 +1,7 @@
-"""The server with an echo that takes a breath after every word: an event for each.
+"""The server, with an `offline/echo` that pauses after every word, so that each is an event.
 
-`python -m faults.event_per_word python -m nplt_server …` runs that last part.
-Left alone, offline/echo says many words in one breath when it may be quick.
+`python -m faults.event_per_word python -m nplt_server …` runs the command after it. Without it,
+`offline/echo` sends many words in one event if it need not wait.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""P6, without a server: the file of 1,000 messages, cut at every byte there is.
+"""P6, without a server: a file of 1,000 messages is cut at every byte.
 
-Here the storage room is asked directly, a third of a million times, by as many
-processes as there are processors. After each cut the file is opened by the
-rule: every line before the cut is there byte for byte, what was torn lies
-beside it, and one more entry can be appended and read back.
+The storage package is called directly, a third of a million times, by one process per processor.
+After each cut the file is opened as a server would: every line before the cut is there byte for
+byte, the torn rest is kept beside the file, and one more entry can be appended and read back.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from nplt_storage.files.conversation_file import JsonFile
 
 _SHARE = 500
 _PARSED_STRIDE = 101
-"""Every so many cuts the whole document is parsed as well; that takes the longest."""
+"""After every this many cuts the whole document is parsed too, which takes the longest."""
 _NEXT = DebugEntry(
     id="next", timestamp=datetime(2026, 1, 1, tzinfo=UTC), category="faults", content="next"
 )
@@ -54,7 +53,7 @@ def every_byte(plan: Plan, sample: Sample, directory: Path) -> Result:
 
 
 def _try_share(sample: Sample, directory: Path, sabotage: bool, cuts: Sequence[int]) -> list[str]:
-    logging.disable(logging.WARNING)  # each cut is set aside, and said to be
+    logging.disable(logging.WARNING)  # each cut is kept aside and logged
     data_dir = directory / f"bytes-{os.getpid()}"
     (data_dir / "history").mkdir(parents=True, exist_ok=True)
     path = place(data_dir, sample.session_id, sample.data)

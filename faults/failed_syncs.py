@@ -1,10 +1,9 @@
-"""P5: the disk does not confirm. Never acknowledged, never tried again blindly:
-that conversation takes nothing until it was opened anew by the rule, and the
-others go on.
+"""P5: syncs fail. Such a write is never acknowledged and never retried blindly; the conversation is
+read-only until it is reopened, and the others go on.
 
-strace fails the syncs of one file only. From the k-th on they all fail, so that
-the failure falls on a prompt, on an answer and on the mending in turn; then
-strace lets go, and the conversation must go on by itself.
+strace fails the syncs of one file only. From the k-th on they all fail, so that the failure hits a
+prompt, an answer and the repair in turn. Then strace detaches, and the conversation must go on by
+itself.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def _fail_from(plan: Plan, k: int, promises: Promises) -> tuple[list[str], int]:
 
 def _while_failing(unlucky: Talker, lucky: Talker, room: str, k: int) -> list[str]:
     complaints: list[str] = []
-    # Two syncs a turn, so after k prompts the k-th sync is well behind us.
+    # A turn syncs twice, so after k prompts the k-th sync has passed.
     outcome = [unlucky.ask() for _ in range(k)]
     for one in outcome:
         if isinstance(one, Refused) and one.code not in _CLEAR_CODES:

@@ -1,5 +1,6 @@
-"""P6, second half: a flipped bit is noticed, never believed, and costs one
-conversation at most."""
+"""P6, second half: a flipped bit is detected, never read as content, and affects one conversation
+at most.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def flipped_bits(plan: Plan, sample: Sample, directory: Path, forks: ForkServer)
 
 
 def _bit(sample: Sample, number: int, chance: float) -> int:
-    """Half of them anywhere, half near the end, where it may look like a torn append."""
+    """Half of the bits are anywhere, half near the end, where damage looks like a torn append."""
     first = 0 if number % 2 else sample.last_line
     return (first + int(chance * (len(sample.data) - first))) * 8 + number % 8
 
@@ -64,7 +65,7 @@ def _flipped(data: bytes, bit: int) -> bytes:
 
 
 def _try_one(talker: Talker, sample: Sample, data_dir: Path, number: int, bit: int) -> str:
-    """One of the outcomes, or what is wrong."""
+    """Returns one of the outcomes, or the error."""
     session_id, data = sample.copy(number)
     path = data_dir / "history" / f"session_20260101_{session_id}.json"
     try:
@@ -76,7 +77,7 @@ def _try_one(talker: Talker, sample: Sample, data_dir: Path, number: int, bit: i
 
 
 def judged(sample: Sample, data: bytes, now: bytes, bit: int) -> str:
-    """Of a file that was opened: the header may be read leniently, a line never."""
+    """Compares a file that was opened. Its header may be read leniently, its lines never."""
     first = sample.ends[0]
     lines, lines_now = data[first : sample.ends[-1]], now[now.index(b"\n") + 1 :]
     if lines_now.startswith(lines):
@@ -89,7 +90,7 @@ def judged(sample: Sample, data: bytes, now: bytes, bit: int) -> str:
 
 
 def _believes_a_lie(sample: Sample) -> list[str]:
-    """As if a line with a flipped bit had been answered from."""
+    """Pretends that a line with a flipped bit was read as content."""
     bit = sample.ends[1] * 8
     outcome = judged(sample, sample.data, _flipped(sample.data, bit), bit)
     return [outcome] if outcome != "whole" else []

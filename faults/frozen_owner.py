@@ -1,10 +1,10 @@
-"""An owner that is stopped while it holds a conversation, and goes on as if nothing were.
+"""An owner that is stopped while it holds a conversation, and then continues.
 
     python -m faults.frozen_owner URL SESSION_ID LEASE_SECONDS
 
-It makes the conversation, writes a prompt, says `ready`, and stops itself (SIGSTOP). Its clock
-stands still meanwhile, so its own deadline never comes: only Redis can refuse it. Once it is
-continued it tries everything an owner does, and says of each `refused` or `DONE`.
+It creates the conversation, writes a prompt, prints `ready`, and stops itself (SIGSTOP). Its clock
+stands still meanwhile, so its own deadline never comes: only Redis can refuse it. After SIGCONT it
+tries everything that an owner does, and prints `refused` or `DONE` for each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def hold(url: str, session_id: str, lease_seconds: float) -> None:
     stands_at = time.monotonic()
     leases: Any = store._leases
     leases.clock = lambda: stands_at
-    leases._stopped.set()  # its thread would renew before we can look
+    leases._stopped.set()  # its thread would renew the lease before the check can read it
     print("ready", flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -52,7 +52,7 @@ async def hold(url: str, session_id: str, lease_seconds: float) -> None:
             case "renewal":
                 await asyncio.to_thread(leases.renew)
                 left = store._connection.call("PTTL", record.owned.keys.owner)
-                return bool(left <= leases.milliseconds)  # the successor's is far longer
+                return bool(left <= leases.milliseconds)  # the successor's lease is far longer
             case _:
                 await record.close()
                 return not store._connection.call("EXISTS", record.owned.keys.owner)

@@ -1,8 +1,8 @@
-"""P4: a full disk. What was acknowledged stays, reading goes on, a prompt gets a
-clear error, and writing resumes by itself when there is room again.
+"""P4: a full disk. What was acknowledged stays, reading goes on, a prompt gets a clear error, and
+writing resumes by itself when there is room again.
 
-Once with a small tmpfs that is filled up and emptied (root), and once with
-strace, which refuses every n-th write wherever it falls.
+Once with a small tmpfs that is filled and emptied (root), and once with strace, which refuses every
+n-th write.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _filled(plan: Plan) -> Result:
 
 
 def _talk_until_full(talker: Talker, complaints: list[str]) -> int:
-    """Prompts until three in a row are refused: the disk is full for good."""
+    """Prompts until three in a row are refused: then the disk is really full."""
     refusals = in_a_row = 0
     for _ in range(1_000):
         outcome = talker.ask(_PROMPT_CHARACTERS)
@@ -90,7 +90,7 @@ def _talk_until_full(talker: Talker, complaints: list[str]) -> int:
 
 
 def _reads(talker: Talker, room: str, promises: Promises) -> list[str]:
-    """The newest page, while nothing can be written."""
+    """Reads the newest page while nothing can be written."""
     newest = max(p.seq for p in promises.acked().promises if p.session_id == room)
     page = talker.page(room, view="entries", limit=5)
     if page["messages"] and page["messages"][-1]["seq"] >= newest:
@@ -162,7 +162,7 @@ def _small_disk(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _ballast(disk: Path) -> Iterator[None]:
-    """Takes all room but a little, until it is thrown out."""
+    """A file that takes nearly all the room, until it is removed."""
     path = disk / "ballast"
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
     with path.open("wb") as file:

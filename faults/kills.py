@@ -16,7 +16,7 @@ from faults.results import Promised, Result
 from faults.serving import ForkedServer, Server, clean_environment
 
 _LANES = 2
-"""Side by side: while one server starts, the other is talked to."""
+"""Two servers at a time: while one starts, the other gets prompts."""
 
 
 def kills(plan: Plan) -> list[Result]:

@@ -1,9 +1,8 @@
 """A disk whose power can be cut: an ext4 image on a loop device.
 
-FS_IOC_SHUTDOWN stops the file system where it stands: from then on no write
-reaches the image, and what was only in memory is gone with the mount. Mounting
-it again replays the journal, as a machine does that comes up after a cut. What
-this can't show is a disk that tears a sector. Needs root.
+FS_IOC_SHUTDOWN stops the file system at once: from then on no write reaches the image, and what was
+only in memory is lost at the unmount. Mounting it again replays the journal, as a machine does
+after a power cut. It can't simulate a disk that tears a sector. Needs root.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from faults.results import CannotBeDone
 _FS_IOC_SHUTDOWN = 0x8004587D
 _WITHOUT_FLUSHING_THE_LOG = 2
 _IMAGE_BYTES = 512 * 1024 * 1024
-"""Sparse: it takes only what is written to it."""
+"""A sparse file: it takes only what is written to it."""
 _BUSY_SECONDS_MAX = 20.0
 
 
 class DiskFailed(Exception):
-    """Not the file system under test: mount, umount or mkfs said no."""
+    """mount, umount or mkfs failed, not the file system under test."""
 
 
 class LoopDisk:
@@ -54,7 +53,7 @@ class LoopDisk:
         _run("mount", "-t", "ext4", "-o", "loop", str(self._image), str(self.path))
 
     def unmount(self) -> None:
-        """Someone who looks on (a tracer, an indexer) may keep it busy for a moment."""
+        """A process that watches (a tracer, an indexer) may keep it busy for a moment."""
         deadline = time.monotonic() + _BUSY_SECONDS_MAX
         while True:
             try:

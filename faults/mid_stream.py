@@ -1,8 +1,8 @@
-"""RESUME: the server is killed while answers stream; clients come back and go on.
+"""RESUME: the server is killed while answers stream, and the clients resume.
 
-Each of them joins what it hears of its turn, as a terminal would print it. When
-the turn is over, cut by a kill or whole, what was printed must be the text of
-the record: no word twice, none missing, none that is not there.
+Each client joins the pieces of its turn, as a terminal would print them. When the turn is over, cut
+by a kill or whole, the printed text must be the text of the record: no word twice, none missing,
+none added.
 """
 
 from __future__ import annotations

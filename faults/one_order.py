@@ -1,7 +1,7 @@
-"""P8: many clients prompt one conversation at once: none is lost, one order for all.
+"""P8: many clients prompt one conversation at once: no prompt is lost, and there is one order.
 
-Everyone also listens, over a road that cuts connections now and then. What each
-heard, from where it came in, must be the record itself, entry by entry.
+All of them also listen, through a proxy that sometimes cuts connections. What each received, from
+the entry at which it attached, must be the record itself, entry by entry.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Crowd:
     asked: list[str] = field(default_factory=list)
     answered: int = 0
     received: list[list[tuple[int, str]]] = field(default_factory=list)
-    """By each client: the number and the id of every entry, in the order they came."""
+    """For each client: the number and id of every entry, in the order of arrival."""
     refused: int = 0
     cuts: int = 0
     complaints: list[str] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""What a check is given: a place for its files, how thorough to be, and chance.
+"""What a check gets: a place for its files, how thorough to be, and a source of chance.
 
-Chance is seeded by the run and the check, so that a run can be repeated. When
-exactly a process dies is up to the machine; what it was told to do is not.
+Chance is seeded by the run and the check, so that a run can be repeated. The exact moment at which
+a process dies depends on the machine; what is done to it does not.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Plan:
     seed: int
     quick: bool = False
     sabotage: bool = False
-    """An acknowledged line is taken out after each fault: every check must fail."""
+    """Removes an acknowledged line after each fault: every check must fail."""
     plots: Path | None = None
-    """Where a check draws its curve."""
+    """The directory for curves."""
 
     def chance(self, *names: object) -> random.Random:
         return random.Random("/".join(map(str, (self.seed, *names))))
@@ -43,7 +43,7 @@ class Plan:
 
 @contextmanager
 def memory_directory(plan: Plan) -> Iterator[Path]:
-    """For checks that are not about the disk: in memory if there is a place."""
+    """A directory for checks that are not about the disk, in memory if possible."""
     shared = Path("/dev/shm")
     if not os.access(shared, os.W_OK):
         yield plan.new_path("memory")

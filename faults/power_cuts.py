@@ -1,8 +1,7 @@
 """P2: what was acknowledged survives a power cut.
 
-The control is part of the check: the same cuts under a server whose fsync and
-fdatasync only say that they synced. If nothing is lost then, the cuts cut
-nothing, and the check has shown nothing.
+The control is part of the check: the same cuts under a server whose fsync and fdatasync only
+pretend to sync. If nothing is lost then, the cuts cut nothing, and the check proves nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Servers = Callable[[Path], "ServerProgram | ForkedServer"]
 
 def power_cuts(plan: Plan) -> list[Result]:
     check_loop_disks()
-    check_strace()  # without the control nothing is shown
+    check_strace()  # without the control the check proves nothing
     return [_with_true_syncs(plan), _with_lying_syncs(plan)]
 
 

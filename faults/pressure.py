@@ -1,11 +1,11 @@
 """HEAVY, QUOTA, FRAGMENTS, FLOOD-TLS: one user or a stranger asks for too much.
 
-HEAVY: a user asks for contexts of a long conversation over twenty connections; another
-user's turn of one word must not wait for them. QUOTA: a user uploads, forks and begins
-uploads without end; the disk keeps its reserve, and the other user is served. FRAGMENTS:
-a thousand connections begin long messages and never finish them; memory is bounded, and
-given back when they go. FLOOD-TLS: strangers fill all places of a TLS port, some silent
-before the handshake, some with a wrong token; who has a token gets in.
+HEAVY: a user asks for contexts of a long conversation over twenty connections; another user's turn
+of one word must not wait for them. QUOTA: a user uploads, forks and begins uploads without end; the
+disk keeps its reserve, and another user is served. FRAGMENTS: a thousand connections begin long
+messages and never finish them; memory is bounded, and freed when they close. FLOOD-TLS: strangers
+take all places of a TLS port, some silent before the handshake, some with a wrong token; a client
+with a token gets in.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def _memory(server: ServerProgram) -> int:
 
 _ASKING = 20
 _WAITING_MAX = 0.25
-"""Of the time that a context takes: whoever has to wait for one waits for more than that."""
+"""A share of the time that a context takes. A turn that waits for a context takes longer than this.
+"""
 
 
 def heavy(plan: Plan) -> list[Result]:
@@ -97,9 +98,9 @@ def heavy(plan: Plan) -> list[Result]:
         server.start()
         asking = [_client(stack, server.port, "ada") for _ in range(_ASKING)]
         for client in asking:
-            client.sock.settimeout(10 * PATIENCE_SECONDS)  # each waits for all the others
+            client.sock.settimeout(10 * PATIENCE_SECONDS)  # each context waits for all the others
         bob = _client(stack, server.port, "ada" if plan.sabotage else "bob")
-        if plan.sabotage:  # as if it were the same conversation: it waits its turn
+        if plan.sabotage:  # as if both used the same conversation: the turn waits for the contexts
             bob.request(0x08, {"session_id": "long"})
         alone = statistics.median(_turn_seconds(bob) for _ in range(turns))
         _context(asking[0])
@@ -212,7 +213,7 @@ def _uploaded(client: RawClient) -> Frame:
 
 
 def _bytes_below(directory: Path) -> int:
-    """Forks share their files: each counts once."""
+    """The bytes of all files; those that forks share count once."""
     found = (path.stat() for path in directory.rglob("*") if path.is_file())
     return sum({about.st_ino: about.st_size for about in found}.values())
 
@@ -259,7 +260,7 @@ def fragments(plan: Plan) -> list[Result]:
 
 
 def _least_memory(server: ServerProgram, enough: int) -> int:
-    """It is given back within seconds, not at once."""
+    """The least memory within a few seconds, because it is not freed at once."""
     least = _memory(server)
     until = time.monotonic() + 10
     while least > enough + _LEFT_BYTES_MAX // 2 and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""What the person who waits sees, on stderr; stdout is for the table alone."""
+"""The progress that a person sees, on stderr; stdout is for the table alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 
 class Progress:
-    """Counts what is done; may be told by several threads."""
+    """Counts what is done; several threads may call it."""
 
     def __init__(self, what: str, total: int | None = None) -> None:
         self._what = what

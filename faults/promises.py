@@ -1,7 +1,7 @@
-"""Who was promised what, written down in the moment it is heard.
+"""What the clients were acknowledged, noted when it is received.
 
-Filled by many clients at once and kept across the server's lives: a turn that
-was promised in one of them may finish in the next.
+Many clients fill it at once, and it is kept when the server restarts: a turn that one process
+acknowledged may finish in the next.
 """
 
 from __future__ import annotations
@@ -41,13 +41,12 @@ class Promises:
         return len(self._promises)
 
     def wait_for(self, count: int, *, seconds_max: float) -> bool:
-        """Until so many promises were made; False if that took too long."""
+        """Waits for this many promises; False if that took too long."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._promises) >= count, seconds_max)
 
     def close(self) -> None:
-        """What is heard from here on is no promise: the machine it would come
-        from has no power any more."""
+        """Ignores what is received from now on: a real power cut would have prevented it."""
         with self._changed:
             self._is_closed = True
 
@@ -69,7 +68,8 @@ class Promises:
             self._sent.add(text)
 
     def refused(self, text: str) -> None:
-        """By a server that lives on: one that dies at once may have written it all the same."""
+        """Notes a prompt that a living server refused. A server that dies at once may have stored
+        it all the same."""
         with self._changed:
             self._refused.add(text)
 
@@ -88,8 +88,9 @@ class Promises:
                 self._promise(promise)
 
     def finished(self, event: dict[str, Any]) -> None:
-        """Everyone in the conversation hears it; it is one promise. A turn that
-        failed because its end can't be written promises nothing that is on disk."""
+        """Notes the end of a turn. All clients of the conversation receive it; it counts as one
+        promise. A turn that failed because its end can't be written promises nothing that is on
+        disk."""
         if (event.get("error") or {}).get("code") in _STORAGE_REFUSED:
             return
         with self._changed:

@@ -1,8 +1,8 @@
-"""P9: no byte string stops the server, or disturbs anybody else.
+"""P9: no bytes stop the server or disturb another client.
 
-Frames that are odd in every way a frame can be, from connections that come and
-go, while someone else is in the middle of a conversation. What there is to find
-by chance is found; a run with the same seed sends the same bytes.
+Connections come and go and send frames that are invalid in every way a frame can be, while a client
+is in the middle of a conversation. The frames are random; a run with the same seed sends the same
+bytes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _frame(chance: random.Random) -> bytes:
 
 
 def _drain_while_sending(sock: socket.socket, data: bytes) -> None:
-    """Neither side may wait for ever for the other to read."""
+    """Reads while it sends, so that neither side waits for ever for the other to read."""
     sock.setblocking(False)
     view = memoryview(data)
     while view:

@@ -1,9 +1,9 @@
 """P7: a prompt that is sent again with its `message_id` runs once.
 
-Clients ask through a road that cuts their connections anywhere, before and
-after the receipt, while the server is killed and started now and then. The
-library sends again what was not acknowledged. In the end every prompt must be
-in the record once, and every answer that was given is the one in the record.
+Clients prompt through a proxy that cuts their connections anywhere, before and after the receipt,
+while the server is killed and restarted now and then. The library resends what was not
+acknowledged. In the end every prompt must be in the record once, and every answer that was received
+must be the one in the record.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Restartable(Protocol):
 class Resent:
     asked: list[str] = field(default_factory=list)
     answers: dict[str, str] = field(default_factory=dict)
-    """By the turn's id."""
+    """The answers, by the turn's id."""
     recognized: int = 0
-    """Prompts the server had already, when they came again."""
+    """Prompts that the server already had when they were resent."""
     interrupted: int = 0
     cuts: int = 0
     kills: int = 0

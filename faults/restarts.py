@@ -1,9 +1,8 @@
-"""One server's many lives: start, compare, talk, die; again and again.
+"""Restarts one server again and again: start, compare, prompt, die.
 
-The same story for every sudden death; only how it dies differs. All promises
-since the first life are compared after each death, and everything is kept in
-one directory until there is so much of it that comparing takes longer than
-dying: then the next generation begins with an empty one.
+All sudden deaths share this; only the way to die differs. After each death everything acknowledged
+so far is compared. It all stays in one directory until comparing takes longer than dying: then an
+empty directory begins.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Tally:
         self.complain(other.complaints)
 
     def complain(self, complaints: Iterable[str]) -> None:
-        """What is lost stays lost: it is said once, not after every further death."""
+        """Notes each complaint once: what is lost is missing after every further death too."""
         known = set(self.complaints)
         self.complaints += [
             complaint for complaint in dict.fromkeys(complaints) if complaint not in known
@@ -48,12 +47,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deaths:
-    """How it dies, and how often. `strike` ends the server, whatever else it does."""
+    """How the server dies, and how often. `strike` ends the server, whatever else it does."""
 
     count: int
     strike: Callable[[Promises], None]
     dies_starting: bool = True
-    """Now and then also while it starts, that is, while it mends what the last death left."""
+    """Some deaths are during the start, while the server repairs what the last death left."""
     sabotage: bool = False
 
 
@@ -87,7 +86,7 @@ def _live_a_while(promises: Promises, chance: random.Random, tally: Tally) -> No
     more = chance.randrange(_PROMISES_PER_LIFE_MAX)
     if not promises.wait_for(len(promises) + more, seconds_max=_PATIENCE_SECONDS):
         tally.complain([f"stuck: fewer than {more} promises in {_PATIENCE_SECONDS:g} s"])
-    # Promises are made right after a sync: a moment more, to die anywhere between two.
+    # Receipts follow syncs closely: a moment more lets deaths fall anywhere between two.
     time.sleep(chance.random() * 0.004)
 
 

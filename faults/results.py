@@ -1,4 +1,4 @@
-"""What a check says in the end: kept, broken with examples, or skipped and why."""
+"""The result of a check: kept, broken with examples, or skipped with the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EXAMPLES_MAX = 5
 
 
 class CannotBeDone(Exception):
-    """This machine or this user lacks something; the check is skipped, loudly."""
+    """The machine or the user lacks something; the check is skipped with a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promised:
-    """One row of the table before it is known how it goes."""
+    """A row of the table without its result."""
 
     number: str
     what: str

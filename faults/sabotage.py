@@ -1,8 +1,8 @@
-"""A check that can't fail is none: here an acknowledged line is taken out of its file.
+"""Removes an acknowledged line, so that each check can be seen to fail.
 
-What is left is a sound file by every rule of the format, only shorter, as if
-the server had never written the line it promised, nor any after it. With
-`--sabotage` this is done after every fault, and every check must say so.
+What is left is a valid file, only shorter, as if the server had never written the line it
+acknowledged, nor any after it. With `--sabotage` this is done after every fault, and every check
+must report it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from faults.comparison import Acked
 
 
 def take_out_a_line(data_dir: Path, acked: Acked) -> None:
-    """The newest prompt that was promised in some conversation, and all that came after it.
-    Not an answer alone: its prompt would be run again, and answered in the same words."""
+    """Removes the newest acknowledged prompt of some conversation and all that came after it. An
+    answer alone would not do: its prompt would run again and get the same answer."""
     prompts = [promise for promise in acked.promises if promise.kind == "prompt"]
     for session_id in sorted({promise.session_id for promise in prompts}):
         seq = max(one.seq for one in prompts if one.session_id == session_id)
@@ -26,7 +26,7 @@ def take_out_a_line(data_dir: Path, acked: Acked) -> None:
 
 
 def cut_before(data: bytes, seq: int) -> bytes:
-    """The same document without the lines from this one on."""
+    """The document without the lines from this one on."""
     header, *lines = data.split(b"\n")
     kept = lines[: seq - 1]
     if not all(line.startswith((b"{", b",{")) for line in kept):
@@ -35,7 +35,7 @@ def cut_before(data: bytes, seq: int) -> bytes:
 
 
 def take_out_results(data_dir: Path) -> None:
-    """One line with the results of tools; those after it move up."""
+    """Removes one line with the results of tools; those after it move up."""
     for path in sorted((data_dir / "history").glob("session_*.json")):
         header, *lines = path.read_bytes().split(b"\n")
         entries = [line.removeprefix(b",") for line in lines if line.startswith((b"{", b",{"))]
@@ -48,7 +48,7 @@ def take_out_results(data_dir: Path) -> None:
 
 
 def _renumbered(line: bytes) -> bytes:
-    """The line as it would be one place earlier; the checksum is of the bytes before it."""
+    """The line with the sequence number before its own; the checksum covers the bytes before it."""
     number, rest = line.removeprefix(b'{"seq":').split(b",", 1)
     body = b'{"seq":%d,%b' % (int(number) - 1, rest.rsplit(b',"crc":"', 1)[0])
     return b'%b,"crc":"%08x"}' % (body, zlib.crc32(body))

@@ -1,8 +1,7 @@
-"""A real conversation of 1,000 messages, and copies of it that something happened to.
+"""A real conversation of 1,000 messages, and damaged copies of it.
 
-What is known of the file is what FORMAT.md says: a header line with a checksum,
-a line for each entry, a closing line. A copy gets an id of its own, of the same
-length, so that every byte keeps its place.
+The checks know of the file what FORMAT.md says: a header line with a checksum, a line for each
+entry, a closing line. A copy gets an id of the same length, so that every byte keeps its place.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ class Sample:
     session_id: str
     data: bytes
     ends: tuple[int, ...]
-    """Where the header and each line end; the closing line is not one of them."""
+    """The offsets at which the header and each line end, without the closing line."""
 
     @property
     def last_line(self) -> int:
         return self.ends[-2]
 
     def whole_lines(self, size: int) -> int:
-        """How many lines are whole in the first so many bytes; -1: not even the header."""
+        """The number of lines that are whole in this many bytes; -1 if not even the header is."""
         return bisect_right(self.ends, size) - 1
 
     def copy(self, number: int) -> tuple[str, bytes]:

@@ -1,9 +1,8 @@
-"""SEARCH: heavy searches hold up nobody, and no harm to the catalogue ends the server.
+"""SEARCH: heavy searches delay no one, and no damage to the catalogue stops the server.
 
-Conversations full of the same words; clients search for all of them at once, again and
-again, while another one lists, reads and prompts. Then the catalogue and what stands beside
-it is cut short, overwritten and locked under the running server, which must go on, and know
-everything again after a restart.
+Clients search conversations for words that all of them contain, again and again, while another
+client lists, reads and prompts. Then the catalogue and the files beside it are cut, overwritten and
+locked under the running server, which must go on, and must know everything again after a restart.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from faults.stored import judge, wait_for_lists
 _WORDS = " ".join(f"w{number}" for number in range(60))
 _SEARCHERS = 6
 _WAIT_SECONDS_MAX = 2.0
-"""For a list while others search; a search is given up after five."""
+"""The limit for a list while others search; a search ends after five seconds."""
 _HARMS = ("cut the catalogue", "cut the journal", "overwrite it", "lock it", "remove it")
 
 
@@ -46,7 +45,7 @@ class Searches:
     done: int = 0
     given_up: int = 0
     slowest: float = 0.0
-    """Seconds that a list, a page of a history or a prompt took beside them."""
+    """The seconds that a list, a page of a history or a prompt took meanwhile."""
     complaints: list[str] = field(default_factory=list)
 
 
@@ -126,7 +125,8 @@ def _keep_searching(port: int, is_over: threading.Event, search_load: Searches) 
 
 
 def _harm(plan: Plan, server: ServerProgram, promises: Promises) -> list[str]:
-    """After each the server still answers; in the end it is started again and compared."""
+    """Damages the catalogue. The server answers after each damage; in the end it is restarted and
+    compared."""
     complaints: list[str] = []
     path = server.data_dir / "catalog.sqlite"
     for harm in _HARMS:
@@ -148,7 +148,7 @@ def _harm(plan: Plan, server: ServerProgram, promises: Promises) -> list[str]:
     server.start()
     acked = promises.acked()
     wait_for_lists(server.port, acked)
-    # What the talkers of the filling said is not written down: only what is lost counts.
+    # What the clients that filled it received is not noted: only what is lost counts.
     lost = judge(server.port, server.data_dir, acked)
     return complaints + [complaint for complaint in lost if "never sent" not in complaint]
 

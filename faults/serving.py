@@ -1,7 +1,7 @@
-"""The server as a program: started, perhaps through a tracer, and killed.
+"""The server as a program: started, perhaps under a tracer, and killed.
 
-Every one gets an environment without anything that would configure it, and
-writes no byte code, so that the only files it touches are its conversations.
+Its environment has nothing that would configure it, and it writes no byte code, so that it touches
+no files but its conversations.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _SETTINGS: Mapping[str, object] = {
 
 
 class DidNotStart(Exception):
-    """It ended, or said something else, instead of listening."""
+    """The server ended, or printed something else, instead of listening."""
 
 
 class Server(Protocol):
-    """One data directory, and whichever process serves it at the moment."""
+    """A data directory, and the process that serves it at the moment."""
 
     @property
     def data_dir(self) -> Path: ...
@@ -40,7 +40,7 @@ class Server(Protocol):
     def port(self) -> int: ...
 
     def spawn(self) -> None:
-        """Without waiting for it to listen."""
+        """Starts the process without waiting for it to listen."""
         ...
 
     def start(self) -> None: ...
@@ -49,8 +49,8 @@ class Server(Protocol):
 
 
 class ServerProgram:
-    """`nplt-server`, as anyone would start it; `through` is a command that runs it, `module`
-    one that is run in its place, `settings` are other ones than the usual."""
+    """`nplt-server` as people start it. `through` is a command that runs it, `module` is run
+    instead of it, `settings` replace the usual ones."""
 
     def __init__(
         self,
@@ -97,7 +97,9 @@ class ServerProgram:
         line = self._process.stdout.readline() if ready else "nothing"
         if not line.startswith("listening on "):
             if not line:
-                self._process.wait(timeout=PATIENCE_SECONDS)  # of what it dies is its own affair
+                self._process.wait(
+                    timeout=PATIENCE_SECONDS
+                )  # the caller decides what its death means
             self.kill()
             raise DidNotStart(f"{line!r}; {newest_log(self.data_dir)}")
         self.port = int(line.rsplit(":", 1)[1])
@@ -112,7 +114,7 @@ class ServerProgram:
             self._process.stdout.close()
 
     def was_killed(self) -> bool:
-        """Whether it died of SIGKILL already."""
+        """Whether SIGKILL has ended it."""
         assert self._process is not None
         try:
             return self._process.wait(timeout=PATIENCE_SECONDS) == -signal.SIGKILL
@@ -121,8 +123,8 @@ class ServerProgram:
 
 
 class ForkedServer:
-    """The same, forked from a process that has imported it. What it says comes through a
-    pipe beside the data directory."""
+    """The same, forked from a process that has already imported it. Its stdout is a pipe beside the
+    data directory."""
 
     def __init__(self, fork_server: ForkServer, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -160,7 +162,9 @@ class ForkedServer:
     def kill(self) -> None:
         pid, self._pid = self._pid, None
         if pid is not None:
-            os.kill(pid, signal.SIGKILL)  # gone already: nobody has waited for it yet
+            os.kill(
+                pid, signal.SIGKILL
+            )  # a dead one is still there, because nobody has waited for it yet
             self._fork_server.wait_for(pid)
         if self._ready is not None:
             os.close(self._ready)
@@ -168,7 +172,7 @@ class ForkedServer:
 
 
 def flags(data_dir: Path, settings: Mapping[str, object] = _SETTINGS) -> list[str]:
-    """Also writes the settings they name, beside the data directory."""
+    """The flags; also writes the settings that they name, beside the data directory."""
     config = data_dir.with_name(f"{data_dir.name}.yaml")
     config.write_text(json.dumps(settings))  # JSON is YAML
     return ["--config", str(config), "--port", "0", "--data-dir", str(data_dir)]

@@ -1,13 +1,12 @@
-"""LAG: a client that reads nothing for a minute, while 2,000 events a second are said.
+"""LAG: a client that reads nothing for a minute, while 2,000 events a second are emitted.
 
-It is a whole process with the client library, and it is stopped (SIGSTOP) while
-others talk in its conversation. The server may keep at most 16 MiB more for its
-sake; those others get every word while it sleeps. Then it is woken, and must
-come to hold every entry of the record, in order, once: by itself where it was
-only sent out, by reading the record where it is told that it lagged.
+It is a process with the client library, and it is stopped (SIGSTOP) while others prompt in its
+conversation. The server may use at most 16 MiB more for it; the others receive every word
+meanwhile. Then it continues, and must end up with every entry of the record, in order, once: from
+the socket as far as the events were sent, and from the history after `lagged`.
 
-`python -m faults.slow_reader PORT SESSION_ID` is that process. It ends at an
-entry that says so.
+`python -m faults.slow_reader PORT SESSION_ID` is that process. It ends at an entry with an agreed
+text.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ async def _talk(client: Client, seconds: float, lag: Lag) -> None:
 
 
 async def _receive(feed: EventFeed, lag: Lag) -> list[str]:
-    """The ids of all entries, until good morning is answered."""
+    """The ids of all entries, until the last prompt is answered."""
     received: list[str] = []
     async for event in feed:
         lag.events += 1
@@ -152,7 +151,7 @@ async def _be_slow(port: int, room: str) -> None:
 
 
 class Held:
-    """The entries a client holds: from events, and from the record where those lack some."""
+    """The entries that a client has: from events, and from the history where events are missing."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []

@@ -1,8 +1,8 @@
-"""P10: stalled and flooding peers cost bounded memory, and nobody else's answer.
+"""P10: stalled and flooding peers cost bounded memory, and delay no answer.
 
-A hundred clients listen to a conversation that streams and read nothing; a
-hundred others send requests as fast as they are taken and read nothing either.
-Meanwhile someone asks, one question after the other, and must get every answer.
+A hundred clients attach to a conversation that streams and read nothing; a hundred others send
+requests as fast as they can and read nothing either. Meanwhile a client prompts, again and again,
+and must get every answer.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _flood(peers: list[RawClient], room: str, company: Company, is_over: threadi
             with suppress(BlockingIOError):
                 try:
                     sent = wire.send(waiting[wire])
-                except OSError:  # it was thrown out
+                except OSError:  # the server has closed it
                     del waiting[wire]
                     continue
                 company.flooded_bytes += sent

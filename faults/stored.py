@@ -1,4 +1,4 @@
-"""What is there after a fault: asked of the server, and read from the files."""
+"""What is stored after a fault, according to the server and to the files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from faults.promises import Promises
 from faults.serving import PATIENCE_SECONDS
 
 Records: TypeAlias = dict[str, list[dict[str, Any]]]
-"""Every entry of every conversation, as it is shown or written."""
+"""Every entry of every conversation, as it is sent or written."""
 
 _ANSWER_BYTES_MAX = 900_000
 
 
 def judge(port: int, data_dir: Path, acked: Acked) -> list[str]:
-    """Everything that is wrong, as seen through the wire and in the files."""
+    """All complaints about what the server sends and about the files."""
     on_the_wire, complaints = through_the_wire(port)
     in_the_files, unreadable = from_the_files(data_dir)
     return [
@@ -32,7 +32,8 @@ def judge(port: int, data_dir: Path, acked: Acked) -> list[str]:
 
 
 def wait_for_lists(port: int, acked: Acked) -> None:
-    """A catalogue that is made anew is served meanwhile, with what is known so far."""
+    """Waits until lists are complete: while a catalogue is rebuilt, lists show what is known so
+    far."""
     given_up = time.monotonic() + PATIENCE_SECONDS
     with Talker(port, Promises()) as talker:
         while time.monotonic() < given_up:
@@ -96,8 +97,8 @@ def conversation_files(data_dir: Path) -> list[Path]:
 
 
 def settled_bytes(path: Path) -> bytes:
-    """A reader beside the writer may catch an append half done, so read it
-    until it stays the same: the document is promised between two appends."""
+    """Reads until the file stays the same: a reader may see half an append, and only between two
+    appends is the file promised to be a whole document."""
     data = path.read_bytes()
     while (again := path.read_bytes()) != data:
         data = again

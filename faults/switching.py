@@ -1,8 +1,8 @@
-"""SWITCH: clients go to and fro between conversations that stream: no foreign word.
+"""SWITCH: clients switch between conversations that stream, and receive no foreign event.
 
-Raw connections, so that nothing on the client's side could hide what the server
-sends: before the reply to ATTACH only events of the old conversation, after it
-only those of the new one, and each call's text without a gap from where it was.
+The connections are raw, so that no client library hides what the server sends: only events of the
+old conversation before the reply to ATTACH, only those of the new one after it, and each call's
+text without a gap from its offset.
 """
 
 from __future__ import annotations
@@ -43,14 +43,16 @@ def switching(plan: Plan) -> list[Result]:
 
 
 def switch_to_and_fro(plan: Plan, server: Restartable, *, count: int) -> Switches:
-    """`count` switches by each client."""
+    """Each client switches `count` times."""
     server.start()
     progress, total = Progress("SWITCH clients", _CLIENTS), Switches()
     with RawClient(server.port, timeout=PATIENCE_SECONDS) as host:
         host.hello()
         rooms = [_streaming(host, number, seconds=60) for number in range(_ROOMS)]
         with ThreadPoolExecutor(_CLIENTS) as threads:
-            seen_as = rooms[::-1] if plan.sabotage else rooms  # then all it hears is foreign
+            seen_as = (
+                rooms[::-1] if plan.sabotage else rooms
+            )  # then all that it receives is foreign
             places = list(zip(rooms, seen_as, strict=True))
             work = [threads.submit(_switch, server.port, places, count) for _ in range(_CLIENTS)]
             for one in work:
@@ -73,7 +75,7 @@ def _streaming(host: RawClient, number: int, *, seconds: int) -> str:
 
 
 def _switch(port: int, places: list[tuple[str, str]], count: int) -> Switches:
-    """`places`: the rooms to go to, and which one it believes to be in then."""
+    """`places`: the conversations to switch to, and which of them it believes to be in then."""
     done = Switches()
     with RawClient(port, timeout=PATIENCE_SECONDS) as client:
         here = client.hello()["session_id"]
@@ -102,7 +104,9 @@ def _receive(frame: Frame, here: str, held: dict[str, tuple[str, int]], done: Sw
         return
     done.deltas += 1
     turn_id, offset = held.get(here, ("", 0))
-    expected = offset if event["turn_id"] == turn_id else 0  # who came before its first word
+    expected = (
+        offset if event["turn_id"] == turn_id else 0
+    )  # the client attached before the first word
     if "replay_from" not in event and event["offset"] != expected:
         done.complaints.append(f"a piece at {event['offset']}, not at {expected}")
     held[here] = (event["turn_id"], event["offset"] + len(event["text"]))

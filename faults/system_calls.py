@@ -1,10 +1,9 @@
-"""P3: every system call of a commit is a safe place to die.
+"""P3: a server may die at every system call of a commit.
 
-strace kills the server at the k-th call of a kind, for k = 1, 2, … until the
-whole story is told without the call having come that often. The story mends a
-torn file, goes on in an old conversation and begins a new one. It is told from
-the server's first call on; only `openat`, of which Python's own start makes
-thousands, is counted from the moment the server listens.
+strace kills the server at the k-th call of a kind, for k = 1, 2, … until a run ends without that
+many calls. A run repairs a torn file, goes on in an old conversation and creates a new one. Calls
+count from the start of the server; only `openat`, which Python calls thousands of times when it
+starts, counts from the moment the server listens.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ CALLS = (
     ("unlink", "unlinkat"),
 )
 _NEEDED = ("openat", "pwrite64", "fsync", "fdatasync", "rename", "ftruncate")
-"""If a commit does without one of them, this check looks in the wrong place."""
+"""A commit makes each of these calls; a kind that never occurs is a mistake in this check."""
 _QUICK_STRIDE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """A data directory with a torn conversation in it, and what was promised of it."""
+    """A data directory with a torn conversation, and what was acknowledged of it."""
 
     data_dir: Path
     acked: Acked
@@ -61,7 +60,7 @@ class _Deaths:
 
 
 class NotInjected(Exception):
-    """strace let a call pass that it was told to kill at: nothing was tried."""
+    """strace did not kill at a call that it was to kill at: nothing was tested."""
 
 
 def system_calls(plan: Plan) -> list[Result]:
@@ -102,7 +101,7 @@ def begin(plan: Plan, fork_server: ForkServer) -> Beginning:
 def _die_at(
     plan: Plan, fork_server: ForkServer, beginning: Beginning, injection: Injection, tally: Tally
 ) -> bool:
-    """Whether it died there; if not, the story came to its end."""
+    """Whether the server died at that call; if not, the run was completed."""
     data_dir = plan.new_path("death") / "data"
     shutil.copytree(beginning.data_dir, data_dir)
     promises = Promises(beginning.acked)

@@ -1,11 +1,10 @@
-"""P6: a torn tail is cut and kept aside; damage elsewhere sets that one
-conversation apart; the list still shows all.
+"""P6: a torn end is cut off and kept aside; damage elsewhere sets that one conversation apart;
+lists still show all.
 
-A file of 1,000 messages is cut at every byte of its last lines, around the end
-of every line and at many bytes in between, and bits of it are flipped. Hundreds
-of such files lie in one directory, and the server is asked for each; then the
-storage room itself is, at every single byte. Nothing here is about syncs, so it
-is done in memory.
+A file of 1,000 messages is cut at every byte of its last lines, around the end of every line and at
+many bytes in between, and bits of it are flipped. Hundreds of such files are in one directory, and
+the server is asked for each; then the storage package is called at every single byte. Syncs play no
+part here, so the files are in memory.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from faults.stored import settled_bytes
 _BATCH = 100
 _LANES = 2
 _PROMPT_STRIDE = 61
-"""Every so many cuts the conversation is also gone on with: that reads it whole."""
+"""After every this many cuts the conversation also gets a prompt, which reads it whole."""
 
 
 def torn_files(plan: Plan) -> list[Result]:
@@ -61,8 +60,8 @@ def _cut_files(plan: Plan, sample: Sample, directory: Path) -> Result:
 
 
 def _cuts(plan: Plan, sample: Sample) -> Sequence[int]:
-    """A file without its closing line is counted again from its lines, so each cut
-    costs the reading of a whole file."""
+    """The places to cut. A file without its closing line is counted again from its lines, so each
+    cut costs the reading of a whole file."""
     size = len(sample.data)
     tail = sample.ends[-2 if plan.quick else -8]
     ends = sample.ends[:: 50 if plan.quick else 4]
@@ -159,7 +158,7 @@ def _is_made_whole(path: Path, kept: bytes) -> list[str]:
         added = json.loads(b'{"messages":[' + now[len(kept) :].removeprefix(b","))["messages"]
     except ValueError:
         return ["what follows the last whole line makes no document of it"]
-    # A turn whose answer was cut off is ended as interrupted, as soon as someone comes.
+    # A turn whose answer was cut off ends as interrupted when a client attaches.
     kinds = [entry["kind"] for entry in added]
     return [] if kinds in ([], ["fault"]) else [f"entries were added that no client sent: {kinds}"]
 

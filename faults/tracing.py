@@ -1,8 +1,8 @@
-"""strace as a saboteur: a chosen system call kills, fails or lies.
+"""Fault injection with strace: a chosen system call kills, fails or pretends.
 
-It counts the calls of each thread for itself, so "the third pwrite64" is the
-third one that any thread makes. With `-D` the traced program keeps its place
-as our child, and dies, is waited for and signalled as if nobody watched it.
+strace counts the calls of each thread separately, so "the third pwrite64" is the third one of any
+thread. With `-D` the traced program stays our child, so that it can be waited for and signalled as
+usual.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _BEGINS_A_CALL = re.compile(r"\d+ +\w+\(")
 class Injection:
     calls: Sequence[str]
     effect: str
-    """As strace has it: `signal=SIGKILL`, `error=EIO`, `retval=0`."""
+    """In strace's notation: `signal=SIGKILL`, `error=EIO`, `retval=0`."""
     when: str = "1+"
-    """`3`: the third; `3+`: from the third on; `3+2`: every second from the third on."""
+    """`3` is the third, `3+` all from the third on, `3+2` every second from the third on."""
     path: Path | None = None
-    """Only calls on this file."""
+    """If set, only calls on this file."""
 
     def options(self, log: Path) -> list[str]:
         calls = ",".join(self.calls)
@@ -40,13 +40,13 @@ class Injection:
 
 
 def through_strace(injection: Injection, log: Path) -> list[str]:
-    """A command to run a program with; the injection holds from its first call on."""
+    """A command that runs a program under strace; the injection applies from its first call on."""
     check_strace()
     return ["strace", "-D", *injection.options(log), "--"]
 
 
 class Attached:
-    """An injection into a program that runs already, for as long as it is entered."""
+    """An injection into a running program, in the body of a `with`."""
 
     def __init__(self, pid: int, injection: Injection, log: Path) -> None:
         check_strace()
@@ -68,7 +68,7 @@ class Attached:
     def __exit__(
         self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
     ) -> None:
-        """Lets go of the program, which goes on untouched if it lives."""
+        """Detaches from the program, which continues if it lives."""
         assert self._process is not None
         if kind is None:
             self._process.terminate()
@@ -82,12 +82,12 @@ class Attached:
 
 
 def injected(log: Path) -> int:
-    """How often it happened."""
+    """How often the fault was injected."""
     return log.read_text().count("(INJECTED)") if log.exists() else 0
 
 
 def most_calls(log: Path) -> int:
-    """How many of the traced calls the busiest thread made."""
+    """The number of traced calls of the busiest thread."""
     lines = log.read_text().splitlines() if log.exists() else []
     threads = Counter(line.split(maxsplit=1)[0] for line in lines if _BEGINS_A_CALL.match(line))
     return max(threads.values(), default=0)

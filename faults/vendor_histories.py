@@ -1,8 +1,8 @@
-"""Thousands of random conversations: any models in any order, cancels, crashes, failures,
-changes by people. Whatever happened, no vendor may refuse the next request.
+"""Thousands of random conversations: models in any order, cancels, crashes, failures, changes by
+people.
 
-Each is the real conversation with its turn loop, without HTTP and disk; every core tries
-its share.
+Whatever happened, no vendor may refuse the next request. Each is a real conversation with its turn
+loop, without HTTP and disk; every core takes its share.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _live_some(chosen: int) -> _Lived:
 
 
 def _sabotaged(chosen: int) -> _Lived:
-    """With a repair left out: names that no vendor takes are sent as they are."""
+    """Leaves out one repair: names that no vendor takes are sent as they are."""
     place = "nplt_server.providers.compiler.fitting_tool_name"
     with patch(place, lambda name: name):
         return _live_some(chosen)

@@ -1,9 +1,9 @@
-"""P15: a vendor that fails gives one end of every turn, and a cut answer is never taken for
-a whole one; and no vendor is ever sent what it would refuse.
+"""P15: a vendor that fails gives every turn one end, a cut answer is never stored as a whole one,
+and no vendor is sent what it would refuse.
 
-Three checks: a real server whose vendors fail in every way they can; one where Claude
-plans and GPT executes for a long while; and thousands of short lives of conversations, in
-memory, with cancels and crashes (`vendor_histories`).
+There are three checks: a real server whose vendors fail in every way they can; one where Claude
+plans and GPT executes for many turns; and thousands of short conversations in memory, with cancels
+and crashes (`vendor_histories`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a turn leaves behind, whatever ended it: checked entry by entry.
+"""Checks the entries of a turn, however it ended.
 
-A prompt, then outputs, each call of them with exactly one result of the same
-id in the results that follow, then one end and nothing after it. And what the
-client was told (a receipt, one TURN_FINISHED) is what is there. A record like
-that can be shown to every provider. Pure, so that it can be checked itself.
+A turn is a prompt, then outputs, each of whose calls has exactly one result with the same id in the
+results that follow, then one end and nothing after it. What the client received (a receipt, one
+TURN_FINISHED) must agree. Such a record can be sent to every provider. These are pure functions
+with tests of their own.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from faults.stored import ends_turn
 
 _Entries: TypeAlias = Sequence[Mapping[str, Any]]
 _SAID = ("model_input", "model_output", "tool_results", "fault")
-"""Facts about the conversation may stand between these."""
+"""Entries about the conversation may come between these."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ClientTurn:
-    """A prompt that was accepted, and every end of it that was heard."""
+    """An accepted prompt, and every end of its turn that was received."""
 
     session_id: str
     turn_id: str
     seq: int
     text: str
     ends: list[tuple[str, int]] = field(default_factory=list)
-    """State and number of each TURN_FINISHED."""
+    """The state and sequence number of each TURN_FINISHED."""
 
 
 def broken_turns(turns: Sequence[ClientTurn], records: Mapping[str, _Entries]) -> Iterator[str]:
-    """What is wrong, a sentence each."""
+    """The complaints, one sentence each."""
     yield from broken_record(records)
     found = _turns(records)
     for turn in turns:
@@ -44,7 +44,7 @@ def broken_turns(turns: Sequence[ClientTurn], records: Mapping[str, _Entries]) -
 
 
 def broken_record(records: Mapping[str, _Entries]) -> Iterator[str]:
-    """What is wrong in the record, whatever anybody was told."""
+    """The complaints about the record alone."""
     yield from _numbers(records)
     for turn_id, entries in _turns(records).items():
         yield from (f"turn {turn_id}: {complaint}" for complaint in _within(entries))
@@ -65,8 +65,7 @@ def unended(turns: Sequence[ClientTurn]) -> Iterator[str]:
 
 
 def unpaired(rows: _Entries) -> Iterator[str]:
-    """Of what a model would be shown: a call without its result, or the other way round,
-    is what providers refuse."""
+    """The calls without a result and results without a call, which providers refuse."""
     calls = Counter(_ids(row.get("tool_calls", ()) for row in rows))
     results = Counter(_ids(row.get("results", ()) for row in rows))
     for call_id in sorted(calls.keys() | results.keys()):
