@@ -56,7 +56,8 @@ async def history(
         bytes_max = min(asked, server_bytes_max, pending.bytes_max or asked)
         limit = min(request.limit, _PAGE_MESSAGES_MAX)
         reserved = _ENVELOPE_BYTES + (_MARK_BYTES * limit if cleared_through else 0)
-        reserved += sum(_MARK_BYTES + 4 * len(words) for words in hidden.values())
+        longest = sorted(map(len, hidden.values()))[-limit:]
+        reserved += sum(_MARK_BYTES + 4 * length for length in longest)
         query = PageQuery(
             before=request.before,
             after=request.after,
