@@ -110,11 +110,13 @@ class ChatParser(AnswerParser):
                 self._reasoning_field = field
                 yield ReasoningPiece(text=thought)
                 break  # some servers send both, the same twice
-        text = text_of(delta.get("content"))
-        if self._repeats:
-            text = self._without_repeated(text)
-        if text:
-            yield TextPiece(text=text)
+        content = delta.get("content")
+        if isinstance(content, str):
+            text = self._without_repeated(content) if self._repeats else content
+            if text:
+                yield TextPiece(text=text)
+        elif isinstance(content, list):
+            yield from self._chunks(content)
         if "refusal" in delta and (refusal := text_of(delta["refusal"])):
             self._refused = True
             yield TextPiece(text=refusal)
@@ -124,6 +126,21 @@ class ChatParser(AnswerParser):
         self._reason = text_of(choice.get("finish_reason")) or self._reason
         if isinstance(usage := event.get("usage"), dict):
             yield usage_of(usage, sent="prompt", output="completion")
+
+    def _chunks(self, content: list[JsonValue]) -> Iterator[ModelOutputDelta]:
+        """Content of Mistral's models that think (docs.mistral.ai/capabilities/reasoning)."""
+        for chunk in content:
+            match chunk:
+                case {"type": "thinking", "thinking": [*parts]}:
+                    for part in parts:
+                        if isinstance(part, dict) and (thought := text_of(part.get("text"))):
+                            yield ReasoningPiece(text=thought)
+                case {"type": "text", "text": str(text)} if text:
+                    text = self._without_repeated(text) if self._repeats else text
+                    if text:
+                        yield TextPiece(text=text)
+                case _:
+                    pass
 
     def _without_repeated(self, text: str) -> str:
         text, self._held = self._held + text, ""

@@ -169,6 +169,18 @@ def test_reasoning_fields_of_other_servers_are_parsed(field: str) -> None:
     assert deltas == [ReasoningPiece(text="hm"), TextPiece(text="yes"), Stopped(reason="end")]
 
 
+def test_content_in_chunks_is_reasoning_and_text() -> None:
+    # github.com/NousResearch/hermes-agent/pull/4748, of Mistral: "return message.content as a list
+    # of structured blocks instead of a plain string"; "reference": github.com/vercel/ai/pull/4820
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm, "}]}
+    more = {"type": "thinking", "thinking": [{"type": "text", "text": "so"}, {"type": "odd"}, 3]}
+    answer = {"type": "text", "text": "It is "}
+    mixed = _chunk(content=[more, {"type": "reference", "reference_ids": [1]}, answer, 7])
+    end = _chunk("stop", content="blue.")
+    output = accumulated(parsed(CHAT, _chunk(content=[thought]), mixed, end, DONE))
+    assert (output.reasoning, output.text, output.stop_reason) == ("hm, so", "It is blue.", "end")
+
+
 def test_reasoning_in_two_fields_is_parsed_once() -> None:
     deltas = parsed(CHAT, _chunk(reasoning_content="hm", reasoning="hm"))
     assert deltas == [ReasoningPiece(text="hm")]
