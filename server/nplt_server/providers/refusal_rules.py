@@ -313,13 +313,16 @@ def change_for(words: str, param: str, body: Body) -> RequestForm | None:
 
 
 _NAMED_CALLS: Final = re.compile(
-    r"(?i)tool_call|tool call|function_call|role.{0,3}.?tool\b|role: input should be"
+    r"(?i)tool_call|tool call|function.(?:call|response)|role.{0,3}.?tool\b|role: input should be"
 )
 """Words of complaints about earlier calls:
 https://github.com/camel-ai/owl/issues/532 (LiteLLM, of a request without tools)
   "Anthropic doesn't support tool calling without `tools=` param specified"
 https://github.com/BerriAI/litellm/issues/11665 (Perplexity)
   "At body -> messages -> 1 -> role: Input should be 'system', 'user' or 'assistant'"
+https://github.com/google-gemini/gemini-cli/issues/26486 (Gemini)
+  "Please ensure that function call turn comes immediately after a user turn or after a function
+  response turn."
 """
 
 
@@ -359,6 +362,7 @@ _SHAPE: Final = re.compile(
     r"|\broles?\b|too (?:long|many|large|short|few|big)|at (?:least|most)|maximum|minimum|exceed"
     r"|duplicate|unique|untagged|variant|deserialize|schema|non-empty|cannot find field|template"
     r"|valid (?:string|list|dictionary|integer|json)|pattern|tool_use|tool_result|tool_call"
+    r"|function.(?:call|response)|please ensure"
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.server.providers.test_request_forms import talking
+from tests.server.providers.test_request_forms import talking, with_a_call
 from tests.support.strict_server import Body, Refusal, refused, strict_server
 
 from nplt_storage.entries import QuarantineEntry
@@ -71,3 +71,37 @@ async def test_an_unclear_refusal_hides_an_entry_only_if_it_is_refused_twice() -
             assert (await stage.play("two")).state == "completed"
             assert [*stage.conversation.history.quarantined] == [1]
             assert len(server.received) == 4
+
+
+ABOUT_CALLS = (
+    (
+        "https://github.com/google-gemini/gemini-cli/issues/26486",
+        "Please ensure that function call turn comes immediately after a user turn or after a "
+        "function response turn.",
+    ),
+    (
+        "https://github.com/microsoft/vscode/issues/299295",
+        "Please ensure that the number of function response parts is equal to the number of "
+        "function call parts of the function call turn.",
+    ),
+    (
+        "https://github.com/mistralai/client-ts/issues/106",
+        "Not the same number of function calls and responses",
+    ),
+)
+
+
+@pytest.mark.parametrize(("address", "words"), ABOUT_CALLS)
+async def test_a_complaint_about_the_order_of_calls_hides_nothing_and_is_avoided(
+    address: str, words: str
+) -> None:
+    def rule(body: Body) -> Refusal | None:
+        has_calls = any("tool_calls" in each for each in body["messages"])
+        return refused(words) if has_calls else None
+
+    assert address.startswith("https://")
+    with strict_server(rule) as server:
+        async with talking(server, with_a_call()) as stage:
+            assert (await stage.play("two")).state == "completed"
+            assert stage.conversation.history.quarantined == {}
+    assert len(server.received) == 2
