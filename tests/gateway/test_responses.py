@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -197,6 +198,33 @@ def test_the_previous_response_continues_its_conversation_or_forks_it(client: Op
     other = ask(client, "other two", previous_response_id=one.id)
     assert other.conversation.id != one.conversation.id
     assert other.previous_response_id == one.id
+
+
+def test_other_results_for_the_same_calls_go_to_a_fork(client: OpenAI) -> None:
+    tool: Any = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
+    asked = ask(client, "!tool look {}", tools=tool)
+
+    def bring(result: str) -> Any:
+        given = {"call_id": asked.output[0].call_id, "output": result}
+        items = [{"type": "function_call_output", **given}]
+        return ask(client, items, previous_response_id=asked.id, tools=tool)
+
+    one, two = bring("a tree"), bring("a bush")
+    assert (one.output_text, two.output_text) == ("a tree", "a bush")
+    assert one.conversation == asked.conversation != two.conversation
+
+
+def test_requests_that_follow_one_response_at_once_stay_apart(client: OpenAI) -> None:
+    """Finding the last turn and appending to it are one step."""
+    first = ask(client, "first")
+    with ThreadPoolExecutor(8) as threads:
+        made = [
+            *threads.map(
+                lambda number: ask(client, f"{number}", previous_response_id=first.id), range(8)
+            )
+        ]
+    assert len({each.conversation.id for each in made}) == 8
+    assert sum(each.conversation == first.conversation for each in made) == 1
 
 
 def test_a_conversation_is_named_by_its_id(client: OpenAI) -> None:

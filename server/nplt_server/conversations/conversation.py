@@ -451,10 +451,14 @@ class Conversation:
     async def _check_is_last(self, place: TurnPlace, new: Sequence[GivenMessage]) -> None:
         """Raises `ForkNeeded` if prompts came after that turn that were not taken back."""
         last_seq, hidden = 0, () if self.row is None else self.row.hidden
+        is_over = False
         async for entry in self._entries_from(place.seq):
             is_prompt = isinstance(entry, ModelInputEntry)
-            if entry.turn_id == place.turn_id and entry.redacted_at is None:
+            if entry.turn_id == place.turn_id and entry.redacted_at is None and not is_over:
                 last_seq = entry.seq
+                # The results that its client brings later are not what the turn ended with.
+                if isinstance(entry, ModelOutputEntry | ToolResultsEntry):
+                    is_over = entry.awaits_client
             elif not last_seq:
                 break
             elif is_prompt and not is_in(hidden, entry.seq):
