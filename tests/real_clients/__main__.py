@@ -138,8 +138,8 @@ def _codex(place: Place, model: str, texts: Sequence[str]) -> None:
     settings = place.home / ".codex" / "config.toml"
     settings.parent.mkdir(exist_ok=True)
     settings.write_text(
-        f'model = "{model}"\nmodel_provider = "nplt"\n[model_providers.nplt]\nname = "nplt"\n'
-        f'base_url = "{place.base}"\nwire_api = "responses"\n'
+        f'model = "{model}"\nmodel_provider = "nplt"\nmodel_providers.nplt = '
+        f'{{ name = "nplt", base_url = "{place.base}", wire_api = "responses" }}\n'
     )
     for number, text in enumerate(texts):
         again = ["resume", "--last"] if number else []
@@ -151,7 +151,7 @@ def _opencode(place: Place, model: str, texts: Sequence[str]) -> None:
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "options": {"baseURL": place.base, "apiKey": "any"},
-        "models": {model: {"name": model}},
+        "models": {model: {}},
     }
     settings = {
         "model": f"nplt/{model}",
@@ -168,7 +168,7 @@ def _opencode(place: Place, model: str, texts: Sequence[str]) -> None:
 
 
 def _continue(place: Place, model: str, texts: Sequence[str]) -> None:
-    chosen = {"name": "x", "provider": "openai", "model": model, "apiBase": place.base}
+    chosen = {"name": "nplt", "provider": "openai", "model": model, "apiBase": place.base}
     settings = {"name": "x", "version": "0.0.1", "schema": "v1"}
     path = place.directory / "config.yaml"
     path.write_text(json.dumps({**settings, "models": [{**chosen, "apiKey": "any"}]}))
