@@ -284,6 +284,13 @@ async def test_the_doctor_names_what_it_refused(data_dir: Path, outside: Path) -
     )
 
 
+async def test_the_doctor_names_a_directory_in_the_place_of_a_live_file(data_dir: Path) -> None:
+    path = the_file(data_dir)
+    path.with_name(f"{path.name}.live").mkdir()
+    wrong = [(each.file, each.message) for each in examined(data_dir).findings if each.is_wrong]
+    assert wrong == [(f"history/{path.name}.live", "it is a directory")]
+
+
 @pytest.mark.parametrize("name", ["catalog.sqlite", "catalog.sqlite-wal"])
 async def test_the_doctor_does_not_follow_a_linked_catalogue(
     data_dir: Path, outside: Path, name: str

@@ -342,6 +342,9 @@ def _side_files(
         if reason := disk.why_not_ours(history / name):
             yield Finding("refused", reason, file=f"history/{name}")
             continue
+        if owner is not None and not name.endswith(".blobs") and disk.is_directory(history / name):
+            yield Finding("refused", "it is a directory", file=f"history/{name}")
+            continue
         if is_unfinished(name):
             findings = [("unfinished", "a file on its way in, or what a crash left of one")]
         elif owner is None:
