@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.raw_client import (
@@ -17,6 +18,7 @@ from tests.support.raw_client import (
     RawClient,
 )
 from tests.support.redis_server import RedisServer
+from tests.support.server_cluster import Cluster
 from tests.support.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -26,20 +28,16 @@ Start = Callable[..., list[ServerProcess]]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     redis = RedisServer(tmp_path / "redis").start()
-    servers: list[ServerProcess] = []
+    cluster = Cluster(tmp_path, redis, lease=2.0)
 
-    def start(**settings: object) -> list[ServerProcess]:
-        backend = {"type": "redis", "url": redis.url, "lease": 2.0}
-        for name in ("one", "two"):
-            cluster = {"cluster": {"advertise": f"{name}.example:9999"}}
-            histories = {"histories": [{"id": "team", "backend": backend}]}
-            settings = {**settings, **cluster, **histories}
-            servers.append(ServerProcess(tmp_path / name, settings=settings).start())
-        return servers
+    def start(**settings: Any) -> list[ServerProcess]:
+        return [
+            cluster.start(name, advertise=f"{name}.example:9999", secret=None, **settings)
+            for name in ("one", "two")
+        ]
 
     yield start
-    for server in servers:
-        server.kill()
+    cluster.end()
     redis.kill()
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.support.ports import free_port
 from tests.support.raw_client import PROMPT, STATUS, RawClient
 from tests.support.redis_server import RedisServer
+from tests.support.server_cluster import Cluster, redis_settings
 from tests.support.server_process import ServerProcess, run_nplt_server
 
 LEASE_SECONDS = 3.0
@@ -31,37 +32,19 @@ Start = Callable[..., ServerProcess]
 
 @pytest.fixture
 def start(tmp_path: Path, redis: RedisServer) -> Iterator[Start]:
-    started: list[ServerProcess] = []
+    cluster, names = Cluster(tmp_path, redis, lease=LEASE_SECONDS), count(1)
 
-    def start_one(advertise: str | None = None, secret: str = "a secret of this cluster") -> Any:
-        name, port = f"server{len(started)}", free_port()
-        (tmp_path / f"{name}.secret").write_text(secret)
-        cluster = {
-            "advertise": advertise or f"127.0.0.1:{port}",
-            "secret_file": str(tmp_path / f"{name}.secret"),
-        }
-        settings = settings_of(redis.url, cluster=cluster)
-        server = ServerProcess(tmp_path / name, "--port", str(port), settings=settings)
-        started.append(server)
-        return server.start()
+    def start_one(**options: Any) -> ServerProcess:
+        return cluster.start(f"server{next(names)}", **options)
 
     yield start_one
-    for server in started:
-        server.kill()
-
-
-def settings_of(url: str, **more: object) -> dict[str, object]:
-    backend = {"type": "redis", "url": url, "lease": LEASE_SECONDS}
-    return {
-        "histories": [{"id": "team", "backend": backend}],
-        "providers": [{"id": "offline", "type": "offline", "words_per_second": 0}],
-        **more,
-    }
+    cluster.end()
 
 
 def check(tmp_path: Path, url: str) -> subprocess.CompletedProcess[str]:
     file = tmp_path / "check.yaml"
-    file.write_text(yaml.safe_dump({**settings_of(url), "data_dir": str(tmp_path / "data")}))
+    settings = redis_settings(url, lease=LEASE_SECONDS, data_dir=str(tmp_path / "data"))
+    file.write_text(yaml.safe_dump(settings))
     return run_nplt_server("--config", file, "--check")
 
 

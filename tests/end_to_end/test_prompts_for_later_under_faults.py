@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from tests.end_to_end.test_prompts_for_later import later, texts, welcomed
-from tests.end_to_end.test_relay import Cluster
 from tests.support.raw_client import SESSION_LIST, SESSION_NEW
 from tests.support.redis_server import RedisServer
+from tests.support.server_cluster import Cluster
 from tests.support.server_process import ServerProcess
 
 CONVERSATIONS = 20

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from tests.support.certificates import make_certificate
-from tests.support.ports import free_port
 from tests.support.raw_client import (
     AGENT_THOUGHT,
     ATTACH,
@@ -42,6 +41,7 @@ from tests.support.raw_client import (
     RawClient,
 )
 from tests.support.redis_server import RedisServer
+from tests.support.server_cluster import Cluster
 from tests.support.server_process import ServerProcess
 
 APPROVAL, APPROVAL_REQUEST = 0x1D, 0x27
@@ -57,75 +57,9 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
     server.kill()
 
 
-class Cluster:
-    """Servers that relay to each other, and their clients."""
-
-    def __init__(self, directory: Path, redis: RedisServer) -> None:
-        self._directory = directory
-        self._redis = redis
-        self._secret = directory / "secret"
-        self._secret.write_text("a secret of this cluster\n")
-        self._servers: list[ServerProcess] = []
-        self._clients: list[RawClient] = []
-
-    def start(
-        self,
-        name: str,
-        certificate: dict[str, str] | None = None,
-        *,
-        advertise: str | None = None,
-        **settings: object,
-    ) -> ServerProcess:
-        port = free_port()
-        backend = {"type": "redis", "url": self._redis.url, "lease": LEASE_SECONDS}
-        every: dict[str, object] = {
-            "histories": [{"id": "team", "backend": backend}],
-            "cluster": {
-                "advertise": advertise or f"127.0.0.1:{port}",
-                "secret_file": str(self._secret),
-                **({"ca_file": certificate["cert"]} if certificate else {}),
-            },
-            "listen": {"tls": certificate},
-            "providers": [
-                {"id": "offline", "type": "offline", "words_per_second": 0},
-                {"id": "slow", "type": "offline", "words_per_second": 10},
-            ],
-            **settings,
-        }
-        server = ServerProcess(self._directory / name, "--port", str(port), settings=every)
-        self._servers.append(server.start())
-        return server
-
-    def connect(self, server: ServerProcess) -> RawClient:
-        self._clients.append(RawClient(server.port))
-        return self._clients[-1]
-
-    def begin(self, server: ServerProcess, text: str = "hello") -> tuple[RawClient, str]:
-        """A client with a conversation that this server owns."""
-        client = self.connect(server)
-        session_id = client.hello()["session_id"]
-        assert client.ask(text)
-        return client, session_id
-
-    def attach(
-        self, server: ServerProcess, session_id: str, **cursor: object
-    ) -> tuple[RawClient, Any]:
-        client = self.connect(server)
-        client.hello()
-        reply = client.request(ATTACH, {"session_id": session_id, **cursor})
-        assert reply.type == ATTACH, reply
-        return client, reply.json
-
-    def end(self) -> None:
-        for client in self._clients:
-            client.sock.close()
-        for server in self._servers:
-            server.kill()
-
-
 @pytest.fixture
 def cluster(tmp_path: Path, redis: RedisServer) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, redis)
+    cluster = Cluster(tmp_path, redis, lease=LEASE_SECONDS)
     yield cluster
     cluster.end()
 
@@ -168,7 +102,9 @@ def test_a_client_at_another_server_prompts_and_both_receive_the_same_events(
     assert prompts_of(there, session_id) == ["hello", "from the edge", "from the owner"]
 
 
-def test_hello_and_a_prompt_may_name_a_conversation_of_another_server(cluster: Cluster) -> None:
+def test_hello_and_a_prompt_may_name_a_conversation_of_another_server(
+    cluster: Cluster,
+) -> None:
     owner, edge = cluster.start("owner"), cluster.start("edge")
     _, session_id = cluster.begin(owner)
     with cluster.connect(edge) as client:
@@ -266,7 +202,9 @@ def test_when_the_owner_is_killed_the_edge_becomes_the_owner(cluster: Cluster) -
 
 
 @pytest.mark.slow
-def test_an_owner_that_was_stopped_past_its_lease_writes_nothing_more(cluster: Cluster) -> None:
+def test_an_owner_that_was_stopped_past_its_lease_writes_nothing_more(
+    cluster: Cluster,
+) -> None:
     owner, edge = cluster.start("owner"), cluster.start("edge")
     direct, session_id = cluster.begin(owner)
     client, _ = cluster.attach(edge, session_id)
@@ -294,7 +232,9 @@ def test_an_owner_that_was_stopped_past_its_lease_writes_nothing_more(cluster: C
     assert "another server has taken the conversation over" in owner.log
 
 
-def plain_chat_through_an_edge(cluster: Cluster) -> tuple[ServerProcess, ServerProcess, RawClient]:
+def plain_chat_through_an_edge(
+    cluster: Cluster,
+) -> tuple[ServerProcess, ServerProcess, RawClient]:
     """Returns the owner of a conversation, another server, and a plain client of the latter."""
     sessions = {"create": True, "default": "common"}
     owner = cluster.start("owner", sessions=sessions)
@@ -487,7 +427,9 @@ def test_a_server_with_a_wrong_cluster_secret_gets_no_link(cluster: Cluster) -> 
         assert (frame.type, frame.json["code"]) == (ERROR, "unauthorized")
 
 
-def test_a_server_without_a_cluster_refuses_the_hello_of_another_server(cluster: Cluster) -> None:
+def test_a_server_without_a_cluster_refuses_the_hello_of_another_server(
+    cluster: Cluster,
+) -> None:
     alone = cluster.start("alone", cluster={})
     with cluster.connect(alone) as stranger:
         refusal = stranger.hello({"peer": "0123456789"})
@@ -708,7 +650,9 @@ def test_two_servers_that_create_the_same_id_have_one_conversation(cluster: Clus
     assert second.ask("again from two")
 
 
-def test_a_message_is_found_at_another_server_once_it_is_acknowledged(cluster: Cluster) -> None:
+def test_a_message_is_found_at_another_server_once_it_is_acknowledged(
+    cluster: Cluster,
+) -> None:
     owner, edge = cluster.start("owner"), cluster.start("edge")
     client, session_id = cluster.begin(owner, "hello needle")
     reader = cluster.connect(edge)

@@ -10,8 +10,8 @@ from time import monotonic
 
 import anyio
 import pytest
-from tests.end_to_end.test_relay import Cluster
 from tests.support.redis_server import RedisServer
+from tests.support.server_cluster import Cluster
 from tests.support.server_process import ServerProcess
 
 import nplt_client

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.end_to_end.test_relay import Cluster
 from tests.end_to_end.test_watching import answered, comparable, listed, until
 from tests.support.raw_client import (
     CANCEL,
@@ -23,6 +22,7 @@ from tests.support.raw_client import (
     RawClient,
 )
 from tests.support.redis_server import RedisServer
+from tests.support.server_cluster import Cluster
 
 
 @pytest.fixture
@@ -94,7 +94,9 @@ def test_the_rows_that_need_attention_come_from_all_servers(cluster: Cluster) ->
         writer.request(CANCEL)
 
 
-def test_a_watcher_sees_what_becomes_of_a_turn_whose_server_was_killed(cluster: Cluster) -> None:
+def test_a_watcher_sees_what_becomes_of_a_turn_whose_server_was_killed(
+    cluster: Cluster,
+) -> None:
     one, two = cluster.start("one"), cluster.start("two")
     watcher, writer = watching(cluster, two), cluster.connect(one)
     writer.hello()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
-from tests.end_to_end.test_relay import Cluster
 from tests.support.redis_server import RedisServer
+from tests.support.server_cluster import Cluster
 from tests.support.server_process import ServerProcess
 
 TEXT = " ".join(f"word{number}" for number in range(40))
