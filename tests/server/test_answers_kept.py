@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, MutableSequence
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from tests.server.conversations import Stage, staged
 from tests.server.services import Model
 
 from nplt_protocol.json_text import JsonObject, JsonValue
+from nplt_server.context.messages import Beginning
 from nplt_server.providers import (
     LlmRequest,
     ModelOutputDelta,
@@ -68,6 +69,22 @@ async def test_an_unknown_stop_reason_does_not_lose_the_answer() -> None:
     async with staged(saying(TextPiece(text="said"), Stopped(reason="half \ud83d"))) as stage:
         assert (await stage.play()).state == "completed"
         assert last_output(stage).content == "said"
+
+
+async def test_providers_get_a_context_that_they_can_not_change() -> None:
+    contexts: list[object] = []
+
+    async def model(request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        contexts.append(request.context)
+        yield TextPiece(text="a piece")
+        yield Stopped(reason="pause" if len(contexts) % 2 else "end")
+
+    async with staged(model) as stage:
+        for _ in range(40):  # so long that the context is no longer copied
+            assert (await stage.play()).state == "completed"
+    kinds = {type(each) for each in contexts}
+    assert kinds == {tuple, Beginning}
+    assert not any(issubclass(kind, MutableSequence) for kind in kinds)
 
 
 async def test_a_bug_during_an_answer_keeps_its_partial_text(

@@ -373,7 +373,7 @@ class ModelCaller:
             so_far = ModelOutputMessage(content=output.text, invocation=made.invocation)
             rest = replace(
                 request,
-                context=[*request.context, so_far, ModelInputMessage(content=GO_ON)],
+                context=(*request.context, so_far, ModelInputMessage(content=GO_ON)),
                 continues=True,
             )
             usage, output.stop_reason = output.usage, None

@@ -92,6 +92,7 @@ DeltaStream: TypeAlias = AbstractAsyncContextManager[AsyncIterator[ModelOutputDe
 class LlmRequest(Struct, frozen=True, kw_only=True):
     invocation: ModelInvocationDescriptor
     context: Sequence[ContextMessage]
+    """A tuple, or the `Beginning` of a list that grows: providers can't change it."""
     renderings: KeptRenderings = field(default_factory=KeptRenderings)
     """The context as it was rendered for earlier calls."""
     tools: tuple[ToolDescription, ...] = ()

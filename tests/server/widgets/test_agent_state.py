@@ -20,6 +20,7 @@ from nplt_server.conversations.record import ConversationRecord
 from nplt_storage.codec import decode_line, encode_line
 from nplt_storage.entries import (
     BlobReference,
+    DebugEntry,
     Entry,
     LevelOfDetail,
     ModelInputEntry,
@@ -133,6 +134,11 @@ def test_results_that_do_not_match_their_calls_are_put_right_and_noted(
         "success" if call_id in given_ids else "failed" for call_id in ("c1", "c2")
     ]
     assert entry.metadata == ({} if noted is None else {"tool_result_mismatch": noted})
+    debug = [each for each in stage.history.entries if isinstance(each, DebugEntry)]
+    words = f"the results of entry {entry.seq} were matched to their calls: {noted}"
+    assert [(each.category, each.content) for each in debug] == (
+        [] if noted is None else [("history", words)]
+    )
 
 
 def test_an_error_of_the_whole_is_the_result_of_every_call(stage: Stage) -> None:
