@@ -50,6 +50,10 @@ def test_a_cut_answer_says_so_and_goes_on_as_one(tmp_path: Path, new_window: New
         window.until_idle()
         assert window.answers == ["The quick brown fox jumps."]
         assert window.texts(".bubble") == ["Say it."]
+        window.click("Ask again")
+        window.wait("nplt.client.conversation.messages.at(-1).seq > 7")
+        window.until_idle()
+        assert window.answers == ["The quick brown fox jumps."]
         assert window.errors == []
 
 

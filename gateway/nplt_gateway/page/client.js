@@ -413,12 +413,16 @@ export class Client {
     this.changed();
   }
 
-  /** Asks the last prompt again. */
-  regenerate() {
+  /** Asks the last prompt again. What goes on with an answer is taken back first: the answer before
+   * it is then the last one. */
+  async regenerate() {
     const prompt = this.conversation.lastPrompt;
     if (!prompt) return;
-    const how = { replace_from: prompt.seq, continue: prompt.continues ? true : undefined };
-    this.prompt(prompt.content, prompt.attachments ?? [], how);
+    if (prompt.continues) {
+      if (await this.ask(code.ROLLBACK, { turns: [prompt.turn_id] })) this.goOn();
+      return;
+    }
+    this.prompt(prompt.content, prompt.attachments ?? [], { replace_from: prompt.seq });
   }
 
   /** Has the model go on with its last answer, which was cut. */
