@@ -6,7 +6,6 @@ that goes away stops nothing, unless it asked for that (`X-Nplt-Cancel-On-Discon
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -60,8 +59,6 @@ from nplt_protocol.messages import (
     ToolOffering,
 )
 from nplt_protocol.resume import has_ended
-
-log = logging.getLogger(__name__)
 
 _NEWEST_ENTRIES: Final = 50
 _TOOLS_HEADER: Final = "x-nplt-tools"
@@ -189,14 +186,19 @@ class PromptedTurn:
         await self._pipe.__aenter__()
         self._is_open = True
         if after is not None:
-            named = await self._conversation_of(after)
+            named = Named(reference=after.session_id, may_create=False)
         self._body_key = sha256(f"{named} {after}\n{digest}".encode()).hexdigest()
         ids: tuple[str, ...] = ()
         if key := self._call.header(_KEY_HEADER):
             ids = ids_of_key(key, self._call.server.services.clock())
         elif self._call.is_repeated:
             named, ids = await self._to_join(named, digest)
-        await self._enter(named, ids)
+        try:
+            await self._enter(named, ids)
+        except RequestError as error:
+            field = error.field if after is None else "after"
+            wait = error.retry_after
+            raise RequestError(error.code, error.message, field=field, retry_after=wait) from None
         message_id, *earlier_ids = ids or (f"request-{self._call.server.services.new_entry_id()}",)
         prompt = Prompt(
             text="",
@@ -243,13 +245,6 @@ class PromptedTurn:
             except RequestError:
                 if is_new:
                     raise
-
-    async def _conversation_of(self, response: ResponseId) -> Named:
-        try:
-            await self._attach(response.session_id, create=False)
-        except RequestError as error:
-            raise RequestError(error.code, error.message, field="after") from None
-        return Named(reference=response.session_id, may_create=False)
 
     async def _attach(self, reference: str, *, create: bool) -> Attached:
         return await self._pipe.ask(Attach(session_id=reference, create=create), Attached)

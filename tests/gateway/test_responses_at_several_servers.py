@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import OpenAI
+from tests.gateway.http_client import begin_and_leave, request
 from tests.support.redis_server import RedisServer
 from tests.support.server_cluster import Cluster
 from tests.support.server_process import ServerProcess
@@ -90,3 +92,18 @@ def test_reasoning_is_resumed_at_another_server_after_its_owner_was_killed(
     (item,) = events[-1].response.output
     assert (item.type, item.status, item.summary[0].text) == ("reasoning", "incomplete", shown)
     assert TEXT.startswith(shown)
+
+
+def test_a_request_repeated_at_another_server_joins_the_turn_that_runs(cluster: Cluster) -> None:
+    owner, other = cluster.start("one"), cluster.start("two")
+    begin_and_leave(owner.http_url, "repeated", f"!slow 3 {TEXT}", {})
+    place = f"{other.http_url}c/repeated/v1/chat/completions"
+    body = {"stream": True, "messages": [{"role": "user", "content": f"!slow 3 {TEXT}"}]}
+    again = request(place, "POST", body=body, headers={"x-stainless-retry-count": "1"})
+    chunks = [line[6:] for line in again.body.splitlines() if line.startswith(b"data: {")]
+    deltas = [json.loads(chunk)["choices"][0]["delta"] for chunk in chunks]
+    assert "".join(delta.get("content", "") for delta in deltas) == TEXT
+    conversation_id = f"conv_{again.headers['x-nplt-conversation']}"
+    with client_of(other) as client:
+        items = list(client.conversations.items.list(conversation_id, order="asc"))
+    assert [item.type for item in items] == ["message", "message"]
