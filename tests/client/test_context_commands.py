@@ -137,7 +137,7 @@ def test_usage_keeps_billed_occupied_and_estimated_apart() -> None:
         "model      a/one",
         "billed     4,470 tokens in, 849 out, 10 calls",
         "occupancy  1,716 of 4,096 tokens (41.9 %) in the last call, as the provider counts",
-        "estimate   1,643 tokens in the next (o200k)",
+        "estimate   1,643 tokens in the next call (o200k)",
         "cost       unknown: these models have no prices in the settings",
     ]
 

@@ -357,8 +357,8 @@ async def _ask_later(
         return
     receipt = await chat.session.client.ask_later(text, not_before)
     due_at = datetime.fromisoformat(receipt.due_at or "").astimezone()
-    when = due_at.isoformat(sep=" ", timespec="seconds")
-    chat.remark(f"this runs at {when}; nplt later lists and cancels it")
+    when = f"{due_at:%Y-%m-%d %H:%M:%S}"
+    chat.remark(f"this runs at {when}; to list or cancel it, enter in a shell: nplt later")
 
 
 @_command("[TEXT]", "have the model go on with an answer that was cut")

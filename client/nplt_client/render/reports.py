@@ -515,12 +515,12 @@ def usage_text(account: messages.UsageAccount) -> str:
     counter = word_in(estimate, "counter")
     by = f" ({counter})" if counter else ""
     percent = estimate.get("percent")
-    room = f", {percent:.1f} % of what fits" if isinstance(percent, int | float) else ""
+    room = f", {percent:.1f} % of what may be sent" if isinstance(percent, int | float) else ""
     return pairs(
         [
             *rows,
             ("occupancy", f"{share} in the last call{source}"),
-            ("estimate", f"{number_in(estimate, 'tokens'):,} tokens in the next{by}{room}"),
+            ("estimate", f"{number_in(estimate, 'tokens'):,} tokens in the next call{by}{room}"),
             ("cost", _cost(account.cost)),
         ]
     )

@@ -427,7 +427,7 @@ class FoldedBlock(MarkdownBlock):
     FoldedBlock {
         margin: 0 0 1 0;
         & > .marker { color: $text-primary; }
-        & > .rule { color: $text-muted; }
+        & > .rule { color: $foreground 60%; }
         & > .head { text-style: bold; }
     }
     """
