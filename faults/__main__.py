@@ -45,6 +45,7 @@ from faults.switching import switching
 from faults.system_calls import system_calls
 from faults.torn_files import torn_files
 from faults.vendors import vendors
+from faults.watching import prompts_for_later, watchers
 
 Check = Callable[[Plan], list[Result]]
 
@@ -65,6 +66,8 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "P15": (vendors, "vendors that fail, alternate, and are shown every kind of history"),
     "RESUME": (mid_stream, "kills while answers stream: clients resume"),
     "P23": (resumed_responses, "streams of responses, cut and killed, resumed by OpenAI's library"),
+    "P26": (watchers, "watchers of a thousand conversations, and every fault of a cluster"),
+    "P27": (prompts_for_later, "prompts for later, and kills around their times"),
     "LAG": (slow_reader, "a client that reads nothing for a minute"),
     "HEAVY": (heavy, "twenty connections of one user ask for long contexts, another has a turn"),
     "QUOTA": (quota, "a user uploads and forks without end"),

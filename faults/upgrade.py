@@ -318,15 +318,15 @@ def both_at_once(
         done = newer.run("-m", "nplt_client", *arguments, "--server", url, home=home)
         return done.stdout
 
-    def names_at(server: Server) -> set[str]:
-        return {row["name"] for row in json.loads(nplt(server, "sessions", "--json"))}
+    def ids_at(server: Server) -> set[str]:
+        return {row["session_id"] for row in json.loads(nplt(server, "sessions", "--json"))}
 
     nplt(new_server, "ask", "-s", "made-by-newer", "--create", "hello")
     nplt(new_server, "ask", "-s", "made-by-newer", "--detach", "unread")
     nplt(new_server, "ask", "-s", "made-by-newer", "--in", "20s", "wake up")
     nplt(old_server, "ask", "-s", "made-by-older", "--create", "hello")
     for server, name in ((new_server, newer.name), (old_server, older.name)):
-        missing = {"made-by-newer", "made-by-older"} - names_at(server)
+        missing = {"made-by-newer", "made-by-older"} - ids_at(server)
         if missing:
             yield f"a server of {name} does not list {sorted(missing)} while both run"
     new_server.stop()  # the older one takes over

@@ -421,8 +421,12 @@ def has_failed(row: ConversationRow, seen_seq: int | None) -> bool:
 def needs_attention(row: ConversationRow, seen_seq: int | None) -> bool:
     """Whether the conversation is not at rest, has a prompt for later, or has something that its
     user has not seen."""
-    is_busy = bool(row.unfinished or row.due_at is not None)
-    return is_busy or bool(unread_answers(row, seen_seq) or has_failed(row, seen_seq))
+    return is_busy(row) or bool(unread_answers(row, seen_seq) or has_failed(row, seen_seq))
+
+
+def is_busy(row: ConversationRow) -> bool:
+    """Whether the conversation has a turn that has not ended, or a prompt for later."""
+    return bool(row.unfinished) or row.due_at is not None
 
 
 def _is_hidden(row: ConversationRow, seq: int) -> bool:

@@ -16,7 +16,7 @@ from tests.support.redis_server import RedisServer
 from nplt_storage import Opened, RedisStore, RowQuery, SearchQuery, StorageUnavailable
 from nplt_storage.entries import PinnedEntry
 from nplt_storage.redis.user_lists import UserLists
-from nplt_storage.testing.rules import START, Writer, ids_of
+from nplt_storage.testing.rules import START, Writer, answer, ids_of, prompt
 
 MAKE = MemoryMaker()
 prefixes = count()
@@ -59,6 +59,20 @@ async def test_a_server_that_dies_before_the_index_is_written_leaves_a_list_that
     assert len(places(redis_server, prefix)) == 3
     page = await store.list("ada", RowQuery(limit=1))
     assert [row.session_id for row in page.rows] == ["s1"]
+
+
+async def test_a_prompt_of_a_server_that_dies_before_the_index_is_written_needs_attention(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (writer,) = await written(store, "s1")
+    await store.mark_seen("s1", 99)
+    query = RowQuery(attention=True)
+    assert (await store.list("ada", query)).rows == ()
+    monkeypatch.setattr(UserLists, "moved", lambda self, before, after: None)
+    await writer.write(prompt("t2", "hello"))
+    assert [row.session_id for row in (await store.list("ada", query)).rows] == ["s1"]
+    await writer.write(answer("t2", "hi"))  # it is unread now, and no reader has left it out
+    assert [row.session_id for row in (await store.list("ada", query)).rows] == ["s1"]
 
 
 async def test_one_that_belongs_further_down_is_listed_there_and_once(

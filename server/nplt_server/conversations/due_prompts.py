@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ from nplt_protocol.errors import RequestError
 from nplt_server.conversations.due_times import DueConversation, DueTimes
 from nplt_server.conversations.services import Services
 from nplt_server.conversations.session_manager import SessionManager
-from nplt_storage.errors import StorageError
+from nplt_storage.errors import ConversationHeld, StorageError
 from nplt_storage.rows import RowQuery
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,10 @@ class DuePrompts:
                 log.exception("a prompt for later of %s can't be run", due.session_id)
             else:
                 log.info("a prompt for later of %s can't be run now: %s", due.session_id, error)
+            if isinstance(error, ConversationHeld) and self._times.is_late(due.due_at):
+                # Its owner does not run it: that server is of an older version, or hangs.
+                with suppress(StorageError):
+                    await self._session_manager.ask_for(error, due.user)
             self._services.spawn(partial(self._note_again, due))
         finally:
             self._slots.release()

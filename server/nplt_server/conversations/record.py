@@ -130,6 +130,11 @@ class ConversationRecord:
         return self.staleness.done()
 
     @property
+    def may_be_elsewhere(self) -> bool:
+        """Whether another server has the conversation, or may have it without this one knowing."""
+        return self.is_stale or (self.lease is not None and self.lease.is_lapsed)
+
+    @property
     def model(self) -> str | None:
         """The model chosen for this conversation, or `None`."""
         return self.history.model or self._chosen_model

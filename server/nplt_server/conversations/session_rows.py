@@ -77,8 +77,10 @@ class SessionRows:
         if not row.unfinished:
             return "failed" if has_failed(row, seen_seq) else "idle"
         conversation = self._session_manager.opened(row.session_id)
-        if conversation is not None and conversation.queue.state != "idle":
-            return conversation.queue.state
+        if conversation is not None and not conversation.record.may_be_elsewhere:
+            state = conversation.queue.state
+            if state != "idle":
+                return state
         if row.asking:
             return "asking"
         # Another server may have it open. Otherwise its turn runs when it is opened.

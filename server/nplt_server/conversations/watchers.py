@@ -174,11 +174,14 @@ class Watchers:
             self._deliver(user, event)
 
     def _row_here(self, session_id: str) -> ConversationRow | None:
-        """The row of a conversation that is open here, which is the newest."""
+        """The row of a conversation that is open here, which is the newest, unless another server
+        may have taken the conversation over without this one knowing."""
         conversation = self._session_manager.opened(session_id)
-        if conversation is None or conversation.record.is_stale or conversation.deleted:
+        if conversation is None or conversation.deleted:
             return None
-        return conversation.row if conversation.record.is_stored else None
+        record = conversation.record
+        is_shared = record.lease is not None
+        return record.row if record.is_stored and not record.is_stale and not is_shared else None
 
     def _deliver(self, user: str, event: SessionChanged) -> None:
         shared = BroadcastEvent(event, self._services.limits.message_bytes_max)

@@ -59,6 +59,7 @@ from nplt_storage.rows import (
     Checkpoint,
     ConversationRow,
     fold,
+    is_busy,
     new_row,
     read_checkpoint,
     row_as_lines,
@@ -204,7 +205,8 @@ class RedisRecord:
             row = fold(before, entry)
             if row.later != before.later and row.due_at is not None:
                 self._parts.lists.add_later([(row.user, row.session_id)])
-            self._commit(entry, line, row, forget=outdates_live)
+            is_busy_now = is_busy(row) and not is_busy(before)
+            self._commit(entry, line, row, forget=outdates_live, is_busy_now=is_busy_now)
             if outdates_live:
                 self._live.forget()
             self._row = row
@@ -215,8 +217,11 @@ class RedisRecord:
                     self._trim()
             return self._row
 
-    def _commit(self, entry: Entry, line: bytes, row: ConversationRow, *, forget: bool) -> None:
+    def _commit(
+        self, entry: Entry, line: bytes, row: ConversationRow, *, forget: bool, is_busy_now: bool
+    ) -> None:
         digest = _digest(line)
+        also = self._parts.lists.note_busy(row) if is_busy_now else ()
 
         def attempt() -> None:
             doubts = orjson.dumps(self._doubts)
@@ -225,7 +230,8 @@ class RedisRecord:
                 scripts.APPEND,
                 *(entry.seq, line, row_as_lines(row), self._parts.ttl_milliseconds),
                 *(int(forget), doubts, row.first_seq, message_id_of(entry)),
-                *self._parts.announced(row, change_by(entry)),
+                *(*self._parts.announced(row, change_by(entry)), self.session_id),
+                also=also,
             )
             self._doubts.clear()
 

@@ -259,7 +259,7 @@ return 'done'
 """
 
 APPEND: Final = _of_writer("""
-local seq, line, row, ttl, forget, doubts, first, name, channel, change = unpack(ARGV, 3)
+local seq, line, row, ttl, forget, doubts, first, name, channel, change, busy = unpack(ARGV, 3)
 local head = tonumber(redis.call('HGET', meta, 'head'))
 seq, doubts = tonumber(seq), cjson.decode(doubts)
 if head == seq then
@@ -282,6 +282,7 @@ repeat
 until not (type(added) == 'table' and added.err and added.err:find('equal or smaller'))
 if type(added) == 'table' and added.err then return added end
 note_row(row, 'head', seq)
+if KEYS[7] then redis.call('SADD', KEYS[7], busy) end
 if name ~= '' then note_prompt(name, '[' .. seq .. ']') end
 if forget == '1' then redis.call('DEL', live) end
 used(ttl)

@@ -3,8 +3,9 @@ prompts for later.
 
 The members of the list sort like the pages of a list: pinned conversations first, then by time. The
 sets are unsorted. They may hold conversations that need no attention any more, or whose prompts
-have run: their readers look at the rows. A conversation is added to the second set before its
-prompt is stored, and once more afterwards, so that neither a crash nor a reader leaves it out.
+have run: their readers look at the rows. A conversation is added to them before its prompt is
+stored, or in the same step, and once more afterwards, so that neither a crash nor a reader leaves
+it out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from redis.exceptions import RedisError
 
 from nplt_storage.codec import time_as_text
 from nplt_storage.redis.connection import Argument, RedisConnection, Sender
-from nplt_storage.rows import ConversationRow, RowPlace, place_of
+from nplt_storage.rows import ConversationRow, RowPlace, is_busy, place_of
 
 _Command: TypeAlias = tuple[Argument, ...]
 
@@ -56,6 +57,8 @@ class UserLists(Sender):
         self._connection.call("ZADD", key, 0, place_as_bytes(place_of(row)))
         if row.due_at is not None:
             self.add_later([(row.user, row.session_id)])
+        if is_busy(row) or row.answers or row.failed_seq:
+            self.add_attention([(row.user, row.session_id)])
 
     def remove(self, row: ConversationRow) -> None:
         """Removes the conversation, after all moves before. Blocks."""
@@ -77,8 +80,7 @@ class UserLists(Sender):
         with self._lock:
             _, _, earlier = self._waiting.get(after.session_id, ("", b"", set()))
             self._waiting[after.session_id] = (after.user, place, earlier | gone)
-            is_busy = bool(after.unfinished or after.due_at is not None)
-            if is_busy or _ending(after) != _ending(before):
+            if is_busy(after) or _ending(after) != _ending(before):
                 self._attention.add((after.user, after.session_id))
             if after.later != before.later and after.due_at is not None:
                 self._later.add((after.user, after.session_id))
@@ -93,6 +95,15 @@ class UserLists(Sender):
     def add_attention(self, conversations: Iterable[tuple[str, str]]) -> None:
         """Blocks."""
         self._connection.call_many(self._adding("attention", conversations))
+
+    def note_busy(self, row: ConversationRow) -> tuple[str, ...]:
+        """Adds a conversation to the set of those that need attention, before its prompt is stored.
+        Returns the key of the set if the script that stores the prompt is to do it, which a cluster
+        does not allow. Blocks."""
+        if self._connection.is_cluster:
+            self.add_attention([(row.user, row.session_id)])
+            return ()
+        return (self._connection.keyspace.of_user("attention", row.user),)
 
     def add_later(self, conversations: Iterable[tuple[str, str]]) -> None:
         """Blocks."""
