@@ -5,6 +5,7 @@
 
 import { Client } from "./client.js";
 import { Composer } from "./composer.js";
+import { stateWords } from "./conversations.js";
 import { askName, chooseModel, openMenu, showSettings, showUsage } from "./dialogs.js";
 import { h, iconButton, setText, show } from "./dom.js";
 import { exportConversation } from "./export.js";
@@ -115,6 +116,10 @@ class Page {
     setText(this.title, conversation.isNew ? "New conversation" : name);
     setText(this.people, conversation.otherClients ? `+${conversation.otherClients} here` : "");
     this.people.title = "other windows and terminals in this conversation";
+    const elsewhere = client.list.recent.find((row) => row.session_id !== conversation.id);
+    const news = elsewhere && elsewhere.state !== "running" ? stateWords(elsewhere) : "";
+    this.menuButton.classList.toggle("marked", news !== "");
+    this.menuButton.title = news ? `Conversations: one ${news}` : "Conversations";
     this.sidebar.render();
     this.transcript.render();
     this.composer.render();

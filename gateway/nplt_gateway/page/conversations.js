@@ -24,6 +24,26 @@
 
 /** @typedef {"open" | "archived" | "trash"} Shelf */
 
+const STATES = /** @type {Record<string, string>} */ ({
+  running: "is answering",
+  waiting: "waits",
+  asking: "asks for your permission",
+  failed: "failed",
+});
+/** The more urgent ones last. */
+const URGENT = ["waiting", "running", "unread", "failed", "asking"];
+const RECENT_MAX = 3;
+
+/** @param {Row} row */
+export function stateWords(row) {
+  return [STATES[row.state], row.unread ? `${row.unread} unread` : ""].filter(Boolean).join(", ");
+}
+
+/** @param {Row} row */
+function urgency(row) {
+  return Math.max(URGENT.indexOf(row.state), row.unread ? URGENT.indexOf("unread") : -1);
+}
+
 export class Conversations {
   constructor() {
     /** @type {Map<string, Row>} */
@@ -80,6 +100,14 @@ export class Conversations {
       (a, b) =>
         Number(b.pinned) - Number(a.pinned) || (b.updated_at ?? "").localeCompare(a.updated_at),
     );
+  }
+
+  /** @returns {Row[]} where one may want to go on: what asks or has news, then the newest */
+  get recent() {
+    if (this.shelf !== "open") return [];
+    return [...this.rows.values()]
+      .sort((a, b) => urgency(b) - urgency(a) || (b.updated_at ?? "").localeCompare(a.updated_at))
+      .slice(0, RECENT_MAX);
   }
 
   /** How many conversations of the list ask for something, and how many run. */

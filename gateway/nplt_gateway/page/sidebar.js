@@ -1,18 +1,12 @@
 /** The list of conversations, and the search in them. */
 
-import { h, icon, iconButton, keep, setText, show } from "./dom.js";
+import { stateWords } from "./conversations.js";
 import { openMenu } from "./dialogs.js";
+import { h, icon, iconButton, keep, setText, show } from "./dom.js";
 import { exportConversation } from "./export.js";
 import { ageGroup, futureTime, longTime, shortTime } from "./text.js";
 
 const SEARCH_AFTER = 200;
-const STATES = /** @type {Record<string, string>} */ ({
-  running: "is answering",
-  waiting: "waits",
-  asking: "asks for your permission",
-  failed: "failed",
-});
-
 /**
  * @typedef {object} Line
  * @property {string} key
@@ -218,7 +212,7 @@ export class Sidebar {
     const due = /** @type {HTMLElement} */ (link.querySelector(".due"));
     show(due, Boolean(row.due_at));
     due.title = row.due_at ? `A prompt runs ${futureTime(row.due_at)}` : "";
-    const words = [STATES[row.state], unread ? `${unread} unread` : ""].filter(Boolean).join(", ");
+    const words = stateWords({ ...row, unread });
     const dot = /** @type {HTMLElement} */ (element.children[1]);
     dot.title = words;
     setText(dot, words);

@@ -7,6 +7,7 @@
  */
 
 import { approvalCard } from "./approvals.js";
+import { stateWords } from "./conversations.js";
 import { openMenu } from "./dialogs.js";
 import { h, icon, iconButton, keep, setText, show } from "./dom.js";
 import { askToErase } from "./erase.js";
@@ -40,8 +41,9 @@ export class Transcript {
     this.client = client;
     this.items = h("div.items");
     this.empty = h("div.empty", { hidden: true });
+    this.recent = h("nav.recent", { "aria-label": "Go on with", hidden: true });
     this.loading = h("p.loading", { hidden: true }, "Loading …");
-    this.column = h("div.column", {}, this.loading, this.empty, this.items);
+    this.column = h("div.column", {}, this.loading, this.empty, this.recent, this.items);
     this.element = h(
       "div.transcript",
       { tabindex: 0, role: "log", "aria-label": "Conversation", "aria-live": "off" },
@@ -82,6 +84,7 @@ export class Transcript {
     show(this.loading, !shown.isLoaded && !shown.problem);
     this.isEmpty = !items.length && shown.isLoaded && !shown.problem;
     this.showEmpty(this.isEmpty, shown.problem);
+    this.showRecent();
     this.settle();
     this.askForMore();
   }
@@ -96,6 +99,25 @@ export class Transcript {
       h("h1", {}, words),
       h("p", {}, problem ? "" : "The conversation stays on your server. Close this page whenever you like."),
     );
+  }
+
+  /** In an empty conversation: the others where something happened, or that are the newest. */
+  showRecent() {
+    const rows = this.isEmpty ? this.client.list.recent : [];
+    keep(
+      this.recent,
+      rows,
+      (row) => row.session_id,
+      (row) =>
+        h("a", { href: `#/c/${row.session_id}` }, h("span.dot"), h("span.name"), h("span.state")),
+      (element, row) => {
+        element.dataset.state = row.state;
+        element.classList.toggle("unread", Boolean(row.unread));
+        setText(element.children[1], row.name);
+        setText(element.children[2], stateWords(row) || shortTime(row.updated_at));
+      },
+    );
+    show(this.recent, rows.length > 0);
   }
 
   /** @param {Item} item */
