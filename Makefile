@@ -66,6 +66,7 @@ browser: install-dev  ## test the page in Chromium: hostile texts, interruptions
 
 screenshots: install-dev  ## make the pictures in docs/screenshots anew
 	$(BIN)/python -m tests.client.make_screenshots
+	$(BIN)/python -m tests.browser.make_screenshots
 
 faults: install-dev  ## kill, cut power, fill disks; check that every promise holds
 	$(BIN)/python -m faults

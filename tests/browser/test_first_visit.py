@@ -64,7 +64,14 @@ def test_with_a_thumb_on_a_phone(start_server: Start, new_window: NewWindow) -> 
     window.wait_for_text("CPU usage", ".markdown")
 
     page.get_by_role("button", name="Edit and ask again").tap()
-    page.get_by_role("textbox", name="Your prompt").fill("edited on the phone")
+    editor = page.get_by_role("textbox", name="Your prompt")
+    editor.wait_for()
+    window.wait("!nplt.isWaiting")
+    assert window.run(
+        "(document.querySelector('.editor').getBoundingClientRect().top >="
+        " document.querySelector('.transcript').getBoundingClientRect().top - 1)"
+    )
+    editor.fill("edited on the phone")
     page.locator(".editor").get_by_role("button", name="Send").tap()
     window.wait("nplt.client.conversation.messages.at(-1)?.content === 'edited on the phone'")
 

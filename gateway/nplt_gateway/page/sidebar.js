@@ -4,7 +4,7 @@ import { stateWords } from "./conversations.js";
 import { openMenu } from "./dialogs.js";
 import { h, icon, iconButton, keep, setText, show } from "./dom.js";
 import { exportConversation } from "./export.js";
-import { ageGroup, futureTime, longTime, shortTime } from "./text.js";
+import { ageGroup, futureTime, longTime, plainLine, shortTime } from "./text.js";
 
 const SEARCH_AFTER = 200;
 /**
@@ -205,7 +205,7 @@ export class Sidebar {
     element.classList.toggle("unread", unread > 0);
     element.dataset.state = row.state;
     setText(/** @type {Element} */ (link.querySelector(".name")), row.name);
-    setText(/** @type {Element} */ (link.querySelector(".preview")), row.preview);
+    setText(/** @type {Element} */ (link.querySelector(".preview")), plainLine(row.preview));
     const time = /** @type {HTMLTimeElement} */ (link.querySelector("time"));
     setText(time, shortTime(row.deleted_at ?? row.updated_at));
     time.title = longTime(row.updated_at);

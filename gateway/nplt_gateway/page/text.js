@@ -93,3 +93,8 @@ export function compactJson(value) {
     .map(([name, each]) => `${name}: ${typeof each === "string" ? each : JSON.stringify(each)}`)
     .join(", ");
 }
+
+/** @param {string} markdown the beginning of a message, to be shown in one line */
+export function plainLine(markdown) {
+  return markdown.replace(/^#{1,6} |\*\*|`+/g, "");
+}

@@ -193,6 +193,7 @@ export class Transcript {
   /** @param {number | null} seq */
   edit(seq) {
     this.editing = seq;
+    if (seq !== null) this.isAtEnd = false; // so that what is edited stays in view
     this.client.changed();
   }
 }
