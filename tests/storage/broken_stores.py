@@ -323,7 +323,11 @@ def misses_new_names(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("nplt_storage.memory.fold", deaf)
 
 
-@breaks("users_see_their_own_only", "search_finds_no_text_of_other_users")
+@breaks(
+    "users_see_their_own_only",
+    "search_finds_no_text_of_other_users",
+    "conversations_that_need_attention_are_listed",
+)
 def lists_what_others_have(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryStore, "_of", lambda self, user: list(self._conversations.values()))
 
@@ -339,17 +343,35 @@ def _list_with(patch: pytest.MonkeyPatch, change: Callable[[RowQuery], RowQuery]
     "a_list_is_walked_page_by_page",
     "a_list_can_be_walked_while_conversations_move",
     "what_is_no_cursor_is_refused",
+    "conversations_that_need_attention_are_listed",
+    "a_copy_counts_as_seen",
 )
 def begins_every_list_again(patch: pytest.MonkeyPatch) -> None:
     _list_with(patch, lambda query: replace(query, cursor=None))
 
 
-@breaks("a_list_has_pinned_ones_on_top_then_the_newest", "a_list_is_walked_page_by_page")
+@breaks(
+    "a_list_has_pinned_ones_on_top_then_the_newest",
+    "a_list_is_walked_page_by_page",
+    "conversations_that_need_attention_are_listed",
+    "a_copy_counts_as_seen",
+)
 def does_not_care_for_pins(patch: pytest.MonkeyPatch) -> None:
     async def unpinned(self: MemoryStore, user: str, query: RowQuery) -> RowPage:
         return page_of([replace(kept.row, pinned=False) for kept in self._of(user)], query)
 
     patch.setattr(MemoryStore, "list", unpinned)
+
+
+@breaks(
+    "a_mark_of_what_was_seen_moves_forward",
+    "conversations_that_need_attention_are_listed",
+)
+def sets_no_marks(patch: pytest.MonkeyPatch) -> None:
+    async def unmoved(self: MemoryStore, session_id: str, seq: int, *, unread: bool = False) -> int:
+        return self._find(session_id).seen_seq or 0
+
+    patch.setattr(MemoryStore, "mark_seen", unmoved)
 
 
 @breaks("last_access_is_remembered")
@@ -558,6 +580,7 @@ def leaves_it_to_append_to_refuse_a_second_writer(patch: pytest.MonkeyPatch) -> 
     "after_a_crash_there_is_how_it_began",
     "a_stale_writer_is_refused_and_changes_nothing",
     "two_stores_that_contend_lose_and_mix_nothing",
+    "marks_are_kept_for_the_next_store",
     of="shared",
 )
 def begins_with_nothing(patch: pytest.MonkeyPatch) -> None:
