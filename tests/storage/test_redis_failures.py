@@ -15,7 +15,7 @@ import redis
 from msgspec.structs import replace
 from tests.storage.store_makers import MemoryMaker
 from tests.support.cutting_proxy import CuttingProxy
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, wait_until
 
 from nplt_storage import (
     BadEntry,
@@ -167,6 +167,29 @@ async def test_an_entry_that_failed_is_not_there_after_closing_either(
     again = Writer.of(MAKE, await store.open("s1"))
     await again.write(answer("t1", "once more"))
     assert (await row_of(store)).head_seq == 2
+
+
+async def test_a_prompt_that_failed_is_not_found_by_its_message_id(
+    store: RedisStore, redis_server: RedisServer, prefix: str
+) -> None:
+    """Else its sender would be given a receipt for an entry that the next one replaces."""
+    writer = await Writer.create(MAKE, store)
+    await writer.turns(1, 1)
+    sent = replace(prompt("t2"), message_id="m2")
+    redis_server.freeze()
+    try:
+        with pytest.raises(StorageUnavailable):
+            await writer.write(sent)
+    finally:
+        redis_server.thaw()
+    wait_until(lambda: redis_server.call("XLEN", f"{prefix}{{s1}}:log") == 3, "the lost prompt")
+    await until_back(store)
+    assert await store.prompt_by_message_id("s1", "m2") is None
+    other, again = await writer.write(prompt("t3"), sent)
+    assert [other.seq, again.seq] == [3, 4]
+    found = await store.prompt_by_message_id("s1", "m2")
+    assert found is not None
+    assert found.seq == 4
 
 
 async def test_an_append_whose_answer_was_lost_is_there_once(

@@ -288,12 +288,16 @@ class RedisRecord:
             case _:
                 raise ConversationDamaged(self.session_id, f"entry {head_seq} is not there")
 
+    def settle(self) -> None:
+        """Removes a doubtful entry, if it was stored. Blocks."""
+        with self._lock:
+            self._settle()
+
     def _settle(self) -> None:
-        """Removes a doubtful entry, if it was stored."""
+        """The entry stays doubtful: the command that stores it may still be on its way."""
         if self._doubts:
             row, doubts = self._row, orjson.dumps(self._doubts)
             self._write(scripts.SETTLE, row.head_seq + 1, row_as_lines(row), doubts)
-            self._doubts.clear()
 
     # Cutting and erasing
 

@@ -292,8 +292,11 @@ return done()
 
 SETTLE: Final = _of_writer("""
 local seq, row, doubts = unpack(ARGV, 3)
-if redis.call('HGET', meta, 'head') ~= seq then return 'stale' end
-if take_back(tonumber(seq), cjson.decode(doubts)) then note_row(row) end
+local head = tonumber(redis.call('HGET', meta, 'head'))
+seq = tonumber(seq)
+if head == seq - 1 then return done() end -- it has not arrived
+if head ~= seq then return 'stale' end
+if take_back(seq, cjson.decode(doubts)) then note_row(row) end
 return done()
 """)
 

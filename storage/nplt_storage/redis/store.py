@@ -491,6 +491,8 @@ class RedisStore:
 
     @in_worker_thread
     def prompt_by_message_id(self, session_id: str, message_id: str) -> SentBefore | None:
+        if writer := self._writers.get(session_id):
+            writer.settle()  # else a prompt could be found that the next entry replaces
         row, keys = self._rows.found(session_id), self._keyspace.of(session_id)
 
         def ask() -> tuple[Any, bool]:
