@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 import anyio
 import pytest
+import redis
 from tests.storage.store_makers import MemoryMaker
 from tests.support.ports import free_port
 from tests.support.redis_server import RedisServer
@@ -105,6 +106,31 @@ async def test_a_redacted_message_is_not_found_at_another_server_which_indexed_i
     await writer.write(prompt("t2", "more"))
     assert await found(there, "secret") == []
     assert await found(there, "kept") == [("s1", 2)]
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+async def test_an_entry_that_failed_is_not_found_once_another_has_its_place(
+    here: RedisStore, there: RedisStore, monkeypatch: pytest.MonkeyPatch, *, is_settled: bool
+) -> None:
+    writer = await Writer.create(MAKE, here)
+    await writer.write(prompt("t1", "before"))
+    run = here._connection.run
+
+    def late(script: str, keys: Sequence[str], *arguments: bytes) -> object:
+        run(script, keys, *arguments)
+        raise redis.TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(here._connection, "run", late)
+        with pytest.raises(StorageAway):
+            await writer.write(answer("t1", "doubtful"))
+    assert await found(there, "doubtful") == [("s1", 2)]
+    if is_settled:
+        assert await here.prompt_by_message_id("s1", "m") is None
+        assert await found(there, "doubtful") == []
+    await writer.write(answer("t1", "instead"))
+    assert await found(there, "doubtful") == []
+    assert await found(there, "instead") == [("s1", 2)]
 
 
 async def test_a_conversation_with_the_id_of_a_deleted_one_is_indexed_anew(

@@ -297,7 +297,8 @@ class RedisRecord:
         """The entry stays doubtful: the command that stores it may still be on its way."""
         if self._doubts:
             row, doubts = self._row, orjson.dumps(self._doubts)
-            self._write(scripts.SETTLE, row.head_seq + 1, row_as_lines(row), doubts)
+            told = self._parts.announced(row, "redacted")
+            self._write(scripts.SETTLE, row.head_seq + 1, row_as_lines(row), doubts, *told)
 
     # Cutting and erasing
 

@@ -265,7 +265,10 @@ seq, doubts = tonumber(seq), cjson.decode(doubts)
 if head == seq then
   local digest = digest_at(seq)
   if digest == redis.sha1hex(line) and doubts[digest] then return done() end
-  if take_back(seq, doubts) then head = seq - 1 end
+  if take_back(seq, doubts) then
+    head = seq - 1
+    change = change:gsub('^%S+', 'redacted') -- what was read of it counts no longer
+  end
 end
 if head ~= seq - 1 then return 'stale' end
 if name ~= '' and redis.call('HEXISTS', prompts, name) == 1 then return 'sent' end
@@ -291,12 +294,15 @@ return done()
 """)
 
 SETTLE: Final = _of_writer("""
-local seq, row, doubts = unpack(ARGV, 3)
+local seq, row, doubts, channel, change = unpack(ARGV, 3)
 local head = tonumber(redis.call('HGET', meta, 'head'))
 seq = tonumber(seq)
 if head == seq - 1 then return done() end -- it has not arrived
 if head ~= seq then return 'stale' end
-if take_back(seq, cjson.decode(doubts)) then note_row(row) end
+if take_back(seq, cjson.decode(doubts)) then
+  note_row(row)
+  tell(channel, change)
+end
 return done()
 """)
 
