@@ -290,10 +290,10 @@ ALL = dict([*commands(nplt, "nplt"), *commands(nplt_server, "nplt-server")])
 
 
 @pytest.mark.parametrize("path", ALL)
-def test_every_help_has_two_examples_and_the_exit_codes(path: str) -> None:
+def test_every_help_has_examples_and_the_exit_codes(path: str) -> None:
     shown = ALL[path].get_help(click.Context(ALL[path], info_name=path))
     examples = shown.split("Examples:\n")[1].split("\n\n")[0].splitlines()
-    assert len(examples) == 2
+    assert len(examples) >= 2
     for example in examples:
         assert re.search(rf"\b{path}\b", example) or path == "nplt-server"
     codes = ("0 success", "141") if path.startswith("nplt-server") else ("0 success", "130", "141")

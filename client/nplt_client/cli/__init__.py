@@ -197,10 +197,12 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """A copy of `nplt_protocol.messages.EFFORTS`, whose import would take time."""
 
 create_option = click.option(
-    "--create", is_flag=True, help="make the conversation that is named if it is not there"
+    "--create", is_flag=True, help="create the named conversation if it does not exist"
 )
 history_option = click.option(
-    "--history", metavar="ID", help="where the server keeps it, if it is new"
+    "--history",
+    metavar="ID",
+    help="the history, in the server's settings, that stores a new conversation",
 )
 
 
@@ -215,7 +217,7 @@ def nplt() -> None:
     """Conversations with language models, kept by a server the way tmux keeps shells.
 
     Without a command: chat; with a question in quotes instead of a command: ask.
-    With no server named and none running, one is started in the background.
+    If you name no server and none is running, nplt starts one in the background.
     """
 
 
@@ -226,7 +228,7 @@ model_option = click.option(
     "-m",
     "--model",
     metavar="MODEL",
-    help="the model that answers there from now on",
+    help="switch the conversation to this model",
     shell_complete=completes("models"),
 )
 
@@ -319,7 +321,7 @@ def attach_command(context: click.Context, wanted: str, server: str | None) -> o
 @create_option
 @history_option
 @model_option
-@click.option("--role", metavar="ROLE", help="the model of this role answers, this time")
+@click.option("--role", metavar="ROLE", help="the model of this role answers this prompt")
 @click.option(
     "--effort",
     type=click.Choice(_EFFORTS),
@@ -342,7 +344,7 @@ def attach_command(context: click.Context, wanted: str, server: str | None) -> o
     "--schema",
     type=click.Path(),
     metavar="FILE",
-    help="print only JSON, which fits the JSON schema in this file",
+    help="print only JSON that fits the JSON schema in this file",
 )
 @click.option(
     "-a",
@@ -360,7 +362,7 @@ def attach_command(context: click.Context, wanted: str, server: str | None) -> o
 )
 @click.option("--no-stream", is_flag=True, help="print the answer at the end, in one piece")
 @click.option(
-    "--raw", is_flag=True, help="print the Markdown of the answer as it is, also to a terminal"
+    "--raw", is_flag=True, help="print the answer's Markdown unchanged, even on a terminal"
 )
 @click.option(
     "--allow",
@@ -372,7 +374,7 @@ def attach_command(context: click.Context, wanted: str, server: str | None) -> o
     "--deny",
     multiple=True,
     metavar="TOOL",
-    help="do not run this tool for this prompt, also if the server allows it",
+    help="do not run this tool for this prompt, even if the server allows it",
 )
 @click.option("-q", "--quiet", is_flag=True, help="print no remarks on stderr")
 @click.option(
@@ -384,7 +386,7 @@ def attach_command(context: click.Context, wanted: str, server: str | None) -> o
 @click.option(
     "--cut",
     is_flag=True,
-    help="cut a prompt in the middle that does not fit the model's window, instead of failing",
+    help="if the prompt does not fit the model's window, cut its middle instead of failing",
 )
 @click.option(
     "--no-wait",
@@ -405,7 +407,7 @@ def attach_command(context: click.Context, wanted: str, server: str | None) -> o
 @click.option(
     "--detach",
     is_flag=True,
-    help="print the ids of conversation and turn and leave; the answer goes on",
+    help="print the ids of the conversation and the turn, and exit; the answer continues",
 )
 def ask_command(*, go_on: bool, **choices: object) -> int:
     """Send one prompt and print the answer.

@@ -185,7 +185,14 @@ class HistoryOptions(TypedDict):
 
 @command("nplt history", 'nplt history "my notes" --limit 50', has_json=True)
 @last_by_default
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="how many messages at most",
+)
 @click.option(
     "--before", type=click.IntRange(min=0), metavar="SEQ", help="show only older messages"
 )
@@ -194,7 +201,7 @@ class HistoryOptions(TypedDict):
     "--detail",
     type=click.Choice(["live", "summary", "gist"]),
     default="live",
-    help="how much of each message, as models are shown older ones",
+    help="the detail of each message: that in which models are shown older ones",
 )
 def history(
     wanted: str, entries: bool, as_json: bool, server: str | None, **asked: Unpack[HistoryOptions]
@@ -371,7 +378,14 @@ def delete(wanted: str, server: str | None) -> None:
 
 @command('nplt search "trailing newline"', "nplt search parser --limit 5 --json", has_json=True)
 @click.argument("query")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="how many hits at most",
+)
 def search(query: str, limit: int, as_json: bool, server: str | None) -> None:
     """Search the names of conversations and the text of messages."""
     with open_for_command(server) as connection:
@@ -486,8 +500,8 @@ def _confirm(words: str, name: str, seq: int) -> None:
 def repair(wanted: str, as_json: bool, server: str | None) -> None:
     """Make a damaged conversation usable again.
 
-    Every entry that can be read is kept; a note stands in the place of each other one. The
-    file is kept next to it as it was.
+    Every entry that can be read is kept; a note replaces each of the others. The original file
+    is kept next to the repaired one.
     """
     with open_for_command(server) as connection:
         done = connection.request(messages.Repair(session_id=wanted), messages.Repaired)
@@ -513,7 +527,13 @@ def import_(files: tuple[Path, ...], server: str | None) -> int:
     type=click.Choice(["md", "json", "jsonl", "html"]),
     help="default: by the ending of FILE, else md",
 )
-@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="write to this file instead of stdout",
+)
 def export(
     wanted: str,
     form: Literal["md", "json", "jsonl", "html"] | None,
