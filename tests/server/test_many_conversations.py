@@ -7,7 +7,7 @@ only when nothing in it is used.
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
@@ -74,9 +74,8 @@ async def repaired(store: JsonFileStore) -> None:
 
 @pytest.mark.parametrize("work", [deleted, deleted_and_restored, imported, repaired])
 async def test_work_on_one_file_does_not_hold_the_names_of_all(
-    tmp_path: Path, work: object
+    tmp_path: Path, work: Callable[[JsonFileStore], Awaitable[object]]
 ) -> None:
-    assert callable(work)
     async with file_store(tmp_path) as store:
         for session_id in ("s1", "warm"):
             await put(store, chat(2), session_id)

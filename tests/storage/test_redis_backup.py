@@ -36,8 +36,8 @@ async def test_a_backup_has_each_conversation_as_far_as_it_went_when_it_was_read
         for writer in writers:
             tasks.start_soon(write_on, writer)
         done = await back_up_redis(server.url, tmp_path / "copy", progress=lambda done, of: None)
+        assert (done.conversations, done.left_out) == (5, [])
         tasks.cancel_scope.cancel()
-    assert (done.conversations, done.left_out) == (5, [])
     copy = await JsonFileStore.open_directory(tmp_path / "copy", clock=ticking_clock())
     for number in range(5):
         copied = await entries_of(copy, f"s{number}")
