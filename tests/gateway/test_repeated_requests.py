@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -109,6 +110,18 @@ def test_a_fork_is_made_once_for_a_key(url: str) -> None:
     ]
     assert made[0]["id"] == made[1]["id"]
     assert made[0]["conversation"] != first["conversation"]
+
+
+def test_requests_with_one_key_that_fork_at_once_run_once(url: str) -> None:
+    first = respond(url, "one", {})
+    respond(url, "two", {}, previous_response_id=first["id"])
+    key = {"idempotency-key": "k4"}
+    with ThreadPoolExecutor(8) as threads:
+        sent = [
+            threads.submit(respond, url, "other", key, previous_response_id=first["id"])
+            for _ in range(8)
+        ]
+        assert len({each.result()["id"] for each in sent}) == 1
 
 
 def test_a_fork_of_a_list_that_differs_is_made_once_for_a_key(

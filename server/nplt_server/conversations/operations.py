@@ -177,11 +177,15 @@ async def fork(  # noqa: PLR0913  what to copy, and what the copy is
     user: str,
     at_seq: int | None,
     name: str | None,
-    fork_id: str | None = None,
+    ids: Sequence[str] = (),
 ) -> SessionCreated:
     """Copies a conversation's entries up to `at_seq`, and its files, into a new conversation, in
-    one step. A deletion of the original waits for that."""
+    one step. A deletion of the original waits for that. The copy gets the first of `ids`; if there
+    is a conversation with one of them, that is the copy, made before."""
     async with session_manager.alone_with(session_id):
+        for made_before in ids:
+            if await session_manager.lookup(made_before, user) is not None:
+                return SessionCreated(session_id=made_before, name=name or "")
         found = await session_manager.find(session_id, user)
         if found is None or not found.row.head_seq:
             raise RequestError(
@@ -198,7 +202,7 @@ async def fork(  # noqa: PLR0913  what to copy, and what the copy is
         await services.quotas.check_conversations(user, await services.quotas.size_of(session_id))
         called = name or row.name[: _NAME_CHARACTERS_MAX - len(FORK_MARK)] + FORK_MARK
         new = NewFork(
-            session_id=fork_id or services.new_session_id(),
+            session_id=ids[0] if ids else services.new_session_id(),
             user=user,
             created_at=services.clock(),
             entry_id=services.new_entry_id(),

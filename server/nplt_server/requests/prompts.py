@@ -68,13 +68,13 @@ async def _fork(
         for sent_as in (request.message_id, *request.earlier_ids)
         if sent_as
     ]
-    for fork_id in ids:
-        if await session_manager.lookup(fork_id, user) is not None:
-            return await session_manager.get(fork_id, user)
-    fork_id = ids[0] if ids else session.server.services.new_session_id()
     if source.row is None or at_seq < source.row.first_seq:
         history = source.record.profile.id
-        return await session.meant(fork_id, to_change=True, create=True, history=history)
+        for made_before in ids[1:]:
+            if await session_manager.lookup(made_before, user) is not None:
+                return await session_manager.get(made_before, user)
+        new_id = ids[0] if ids else session.server.services.new_session_id()
+        return await session.meant(new_id, to_change=True, create=True, history=history)
     made = await operations.fork(
         session.server.services,
         session_manager,
@@ -82,7 +82,7 @@ async def _fork(
         user=user,
         at_seq=at_seq,
         name=None,
-        fork_id=fork_id,
+        ids=ids,
     )
     return await session_manager.get(made.session_id, user)
 
