@@ -417,3 +417,69 @@ def test_the_rest_of_a_very_long_answer_is_shown_when_it_is_asked_for(window: Wi
     last = "nplt.client.conversation.messages.at(-1)"
     window.wait(f"!{last}.truncated")
     assert window.run(f"{last}.content") == text
+
+
+def test_files_come_by_drop_and_by_paste_and_a_long_text_becomes_one(window: Window) -> None:
+    window.page.evaluate(
+        """() => {
+            const with_ = (file, text) => {
+                const data = new DataTransfer();
+                if (file) data.items.add(new File(["data"], file, { type: "text/plain" }));
+                if (text) data.setData("text/plain", text);
+                return data;
+            };
+            const dropped = { dataTransfer: with_("dropped.txt"), bubbles: true };
+            document.querySelector("main").dispatchEvent(new DragEvent("drop", dropped));
+            const area = document.querySelector(".composer textarea");
+            for (const pasted of [with_("pasted by hand.txt"), with_(null, "x".repeat(9000))]) {
+                const options = { clipboardData: pasted, bubbles: true };
+                area.dispatchEvent(new ClipboardEvent("paste", options));
+            }
+        }"""
+    )
+    window.wait("document.querySelectorAll('.composer .chip').length === 3")
+    window.wait("[...document.querySelectorAll('.composer progress')].every((bar) => bar.hidden)")
+    names = [text.split("\n")[0] for text in window.texts(".composer .chip")]
+    assert names == ["dropped.txt", "pasted by hand.txt", "pasted.txt"]
+    window.ask("three files")
+    window.wait("document.querySelectorAll('.prompt .chip').length === 3")
+
+
+def test_somebody_who_looked_away_is_offered_notifications_and_gets_them(
+    shared_server: ServerProcess, new_window: NewWindow
+) -> None:
+    window = new_window(shared_server, permissions=["notifications"]).log_in()
+    hide = (
+        "(hidden) => { Object.defineProperty(document, 'hidden', { value: hidden,"
+        " configurable: true }); document.dispatchEvent(new Event('visibilitychange')); }"
+    )
+    window.page.evaluate(
+        "() => { window.shown = []; window.Notification = class { static permission = 'default';"
+        " static requestPermission = async () => (Notification.permission = 'granted');"
+        " constructor(title, options) { window.shown.push([title, options.body]); } } }"
+    )
+    window.send("!slow 1.5 first")
+    window.wait("nplt.client.conversation.live?.text")
+    assert window.run("document.title").startswith("… ")
+    assert window.run("document.querySelector('link[rel=icon]').href").endswith("icon-running.svg")
+    window.page.evaluate(hide, True)
+    window.until_idle()
+    assert window.run("window.shown") == []
+    window.page.evaluate(hide, False)
+    window.click("Yes")
+    window.send("!slow 1.5 second")
+    window.wait("nplt.client.conversation.live?.text")
+    window.page.evaluate(hide, True)
+    window.wait("window.shown.length === 1")
+    assert window.run("window.shown[0][1]") == "The answer is ready."
+    assert window.errors == []
+
+
+def test_tokens_and_cost_are_shown(window: Window) -> None:
+    window.ask("count these words")
+    window.page.get_by_label("What can be done").last.click()
+    window.click("Tokens and cost", "menuitem")
+    window.page.locator(".facts-table").wait_for()
+    rows = dict(row.split("\t") for row in window.texts(".facts-table tr"))
+    assert rows["Calls"] == "1"
+    assert rows["Output"] == "3"

@@ -124,6 +124,11 @@ def test_hostile_texts_do_nothing_in_any_view(
     for href, rel in links:
         assert href.startswith(("http://", "https://", "mailto:"))
         assert rel == "noopener noreferrer"
+    # As the names of the conversations that an empty one names:
+    window.click("New conversation")
+    window.wait("document.querySelectorAll('.recent a').length === 3")
+    window.page.wait_for_timeout(300)
+    assert counted.all == (0, [], [], [])
 
 
 def _name(text: str) -> str:
