@@ -58,7 +58,7 @@ def test_an_approval_question_takes_yes_no_or_always(
     with at_terminal("chat", url(asking_server), "--new", home=tmp_path) as person:
         person.is_asked()
         person.types("!tool now {}")
-        person.sees("allow now {}? [y/n/a] ")
+        person.sees("may the tool now run with {}? [y/n/a] ")
         person.types("perhaps")
         person.sees("y: yes, this once")
         person.sees("[y/n/a] ")

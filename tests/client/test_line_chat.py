@@ -214,7 +214,9 @@ def test_an_approval_is_decided_with_arrows_above_the_input(tmp_path: Path) -> N
     ):
         person.sees("you ▸")
         person.types("go\r")
-        person.sees("allow write_file with this?", '"path": "/etc/passwd"', "waiting for you")
+        person.sees(
+            "may the tool write_file run with this?", '"path": "/etc/passwd"', "waiting for you"
+        )
         person.sees("letter or arrows, then Enter")
         person.types("\x1b[C\x1b[C")  # Right
         person.sees("[n no]")
@@ -251,7 +253,7 @@ def test_hostile_words_bring_no_foreign_escape_byte_and_allow_nothing(tmp_path: 
         with at_screen("--no-alt-screen", peer.url, home=tmp_path, rows=60) as person:
             person.sees("you ▸")
             person.types("go\r")
-            person.sees("the end", '"path": "/etc\\u001b[2J', "allow write_file")
+            person.sees("the end", '"path": "/etc\\u001b[2J', "may the tool write_file")
             person.types("y\r")
             person.sees(": allowed")
             person.presses_ctrl("d")

@@ -452,9 +452,9 @@ def _question_rows(question: OpenQuestion, size: Size) -> Iterator[str]:
         return
     arguments = _fitting(wanted.arguments, size)
     if arguments is None:
-        yield f"allow {wanted.tool_name}? (what it would be given stands above)"
+        yield f"may the tool {wanted.tool_name} run? (its arguments are above)"
     else:
-        yield f"allow {wanted.tool_name} with this?"
+        yield f"may the tool {wanted.tool_name} run with this?"
         yield from arguments
     yield " ".join(
         f"[{letter} {words}]" if letter == question.marked else f" {letter} {words} "

@@ -555,7 +555,7 @@ class PlainChat(LineChat):
             self._end_line()
             self.begin(self._decide(wanted))
         else:
-            self._note(f"(allow {wanted.tool_name} {wanted.line}? /allow or /deny)")
+            self._note(f"(may the tool {wanted.tool_name} run with {wanted.line}? /allow or /deny)")
 
     async def _decide(self, wanted: ApprovalWanted) -> None:
         approvals = self.session.approvals
@@ -621,7 +621,7 @@ def run_plain_chat(options: ChatOptions) -> int:
 
 
 def question_text(wanted: ApprovalWanted) -> str:
-    return f"allow {wanted.tool_name} {wanted.line}? [y/n/a] "
+    return f"may the tool {wanted.tool_name} run with {wanted.line}? [y/n/a] "
 
 
 def _not_interactive(wanted: ApprovalWanted) -> str:
