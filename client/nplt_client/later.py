@@ -55,9 +55,10 @@ def _resolved(wanted: datetime, zone: tzinfo | None) -> datetime:
     at = _in_zone(wanted.replace(fold=0), zone)
     if at.astimezone(UTC).astimezone(zone).replace(tzinfo=None, fold=0) == wanted:
         return at
-    # The clocks skip it. Of the two readings one is before the change and one after it.
-    before = _in_zone(wanted.replace(fold=1), zone).astimezone(UTC)
-    after = at.astimezone(UTC)
+    # The clocks skip it. Of the two readings one is before the change and one after it; which of
+    # them `fold=1` is depends on whether the zone is this machine's.
+    other = _in_zone(wanted.replace(fold=1), zone)
+    before, after = sorted((at.astimezone(UTC), other.astimezone(UTC)))
     earlier_offset = before.astimezone(zone).utcoffset()
     low, high = 0, int((after - before).total_seconds())
     while high - low > 1:

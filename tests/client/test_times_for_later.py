@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -41,6 +43,30 @@ def test_what_is_no_delay_is_refused(text: str) -> None:
 )
 def test_a_time_is_resolved_in_the_zone_of_the_client(text: str, at: str) -> None:
     assert read_time(text, now=NOW, zone=BERLIN).isoformat() == at
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_berlin")
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2026-03-29 02:00", "2026-03-29T03:00:00+02:00"),
+        ("2026-03-29 02:30", "2026-03-29T03:00:00+02:00"),
+        ("2026-03-29 01:59", "2026-03-29T01:59:00+01:00"),
+        ("2026-10-25 02:30", "2026-10-25T02:30:00+02:00"),
+        ("18:30", "2026-03-28T18:30:00+01:00"),
+    ],
+)
+def test_a_time_is_resolved_in_the_zone_of_the_machine(text: str, at: str) -> None:
+    assert read_time(text, now=NOW).isoformat() == at
 
 
 @pytest.mark.parametrize("text", ["", "25:00", "2026-02-30 09:00", "tomorrow-ish"])

@@ -94,7 +94,7 @@ async def test_a_watch_survives_a_restart_and_reports_what_came_to_rest_meanwhil
         restarted = ServerProcess(own_server.data_dir, "--port", str(port))
         await anyio.to_thread.run_sync(restarted.start)
         # The turn was interrupted by the kill, with the text that was shown by then.
-        row = await seen_by(watch, running, state="idle")
+        row = await seen_by(watch, running, state="failed")
         assert row.unread == (await client.row(running)).unread
         await watch.aclose()
     await anyio.to_thread.run_sync(restarted.terminate)

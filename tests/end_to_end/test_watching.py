@@ -149,6 +149,24 @@ def test_a_turn_that_was_running_when_its_server_stopped_counts_as_failed_until_
     assert until(watcher, session_id, state="idle")["unread"] == 0
 
 
+def test_a_watcher_is_asked_about_a_conversation_to_which_no_client_is_attached(
+    start_server: Callable[..., ServerProcess], connect: Connect
+) -> None:
+    server = start_server(tools={"now": "ask"})
+    watcher, writer = connect(server), connect(server)
+    for client in (watcher, writer):
+        client.hello()
+    watcher.request(WATCH)
+    session_id = answered(writer)["session_id"]
+    writer.request(DETACH)
+    receipt = watcher.request(PROMPT, {"text": "!tool now {}", "session_id": session_id}).json
+    until(watcher, session_id, state="asking")
+    (asked,) = watcher.request(ATTACH, {"session_id": session_id}).json["pending_approvals"]
+    decision = {"approval_id": asked["approval_id"], "decision": "allow"}
+    assert watcher.request(APPROVAL, decision).json["decision"] == "allow"
+    watcher.answer_of(receipt["turn_id"])
+
+
 def test_a_turn_that_fails_after_some_text_counts_as_failed(tmp_path: Path) -> None:
     broken_off = events(*chat("some").body.split(b"\n\n")[:1])
     with (

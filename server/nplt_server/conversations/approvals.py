@@ -243,9 +243,7 @@ class Approvals:
                 tool_name=tool_call.tool_name,
                 state="asked",
             )
-            waits = self._services.approvals.wait_when_alone
-            clients = self._record.broadcast.clients
-            if not waits and not any(one.can_decide for one in clients):
+            if not self._someone_can_decide:
                 denied = replace(draft, state="denied", reason="nobody_there")
                 decision = await self._record.append(denied)
                 self._announce(decision)
@@ -256,6 +254,17 @@ class Approvals:
             question = self._open_question(asked, tool_call)
             self._record.broadcast.emit(question.event)
         return await self._await_decision(question)
+
+    @property
+    def _someone_can_decide(self) -> bool:
+        """Whether an attached client may decide, or one that watches the user's conversations
+        learns of the question. Otherwise it waits only if the settings say so."""
+        record = self._record
+        return (
+            self._services.approvals.wait_when_alone
+            or record.user in record.changes.watched
+            or any(one.can_decide for one in record.broadcast.clients)
+        )
 
     async def _await_decision(self, question: _Question) -> ApprovalEntry:
         try:
