@@ -67,9 +67,9 @@ class ClientCall(Struct, frozen=True, kw_only=True):
 
 
 class SealedReasoning(Struct, frozen=True, kw_only=True):
-    """What only the model that made it can read of its reasoning: the vendor's opaque parts, in
-    their order among the parts of the answer. It is sent back to that model only. For a client that
-    keeps the conversation itself it is the `encrypted_content` of an item."""
+    """The part of a model's reasoning that only this model can read: the vendor's opaque parts, in
+    their order among the parts of the answer. It is sent back to that model only. A client that
+    keeps the conversation itself gets it as the `encrypted_content` of an item."""
 
     invocation: ModelInvocationDescriptor
     reasoning: str = ""

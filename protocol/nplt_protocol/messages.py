@@ -441,7 +441,7 @@ class Receipt(Reply, frozen=True, kw_only=True):
     model: str | None = None
     """The model that would answer it now; a switch before its turn changes that."""
     due_at: str | None = None
-    """When a prompt for later runs; its `state` is `later`."""
+    """The time when the prompt for later runs; its `state` is `later`."""
     past: bool | None = None
     """The time given as `not_before` has passed, so the prompt runs now."""
 
@@ -579,7 +579,7 @@ class SessionRow(Reply, frozen=True, kw_only=True):
     running_since: str | None = None
     """The time when the unfinished turn could begin."""
     due_at: str | None = None
-    """When the first of its prompts for later runs."""
+    """The time when the first of its prompts for later runs."""
     later: int | None = None
     """The number of its prompts for later, with those that are held."""
 

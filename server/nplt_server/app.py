@@ -256,7 +256,7 @@ class Server(ServerState):
             owned = "checking what this server owns"
             sweeping = "sweeping connections and conversations"
             tasks.start_soon(_every, self._sweep, sweeping, _SWEEP_SECONDS)
-            tasks.start_soon(_every_second, self.session_manager.check_owned, owned)
+            tasks.start_soon(_every_second, self.session_manager.check_leases, owned)
             tasks.start_soon(self._run_due)
             expiring = "removing the files of expired conversations"
             tasks.start_soon(_every, self._remove_expired, expiring, _EXPIRED_SECONDS)
@@ -346,9 +346,9 @@ class Server(ServerState):
         # The peer is looked up at once, because later its program may have closed the socket.
         reason = reason or admission.reason_to_refuse_user(accepted)
         number = admission.arrive(arrival)
-        self.services.spawn(partial(self._receive, accepted, arrival, number, reason))
+        self.services.spawn(partial(self._serve_connection, accepted, arrival, number, reason))
 
-    async def _receive(
+    async def _serve_connection(
         self, accepted: Accepted, arrival: Arrival, number: int, reason: str | None
     ) -> None:
         admission, address = self.admission, arrival.address

@@ -162,7 +162,7 @@ class ProviderRefused(ProviderError):
     wrong_reasoning: bool = False
     """The model's own reasoning must go back to it with its calls, or must not."""
     change: RequestForm | None = None
-    """The change of form that its words ask for."""
+    """The one change of form that the vendor's words ask for. `instead` has the whole form."""
     cause_unclear: bool = False
     """It names a message, or nothing, in words that are neither known to be about the form of the
     request nor about its content."""

@@ -39,7 +39,7 @@ class Reloaded(Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...]
     """The settings that were applied."""
     need_restart: tuple[str, ...]
-    """Those that changed and take effect at the next start."""
+    """The settings that have changed and take effect at the next start."""
 
 
 async def reload(server: Server, settings: Settings, *, started_with: Settings) -> Reloaded:

@@ -295,7 +295,8 @@ class RuntimeFile:
 
     @staticmethod
     def read() -> dict[str, Any] | None:
-        """What the file of a server that runs says; `None` if none of this user does."""
+        """The content of the file that a running server of this user wrote; `None` if no server
+        runs."""
         try:
             with (user_dir("state") / "server.json").open("rb") as file:
                 try:

@@ -27,7 +27,7 @@ _HTTP_NAME: Final = "http"
 class InheritedSockets(NamedTuple):
     nplt: list[socket.socket]
     http: list[socket.socket]
-    """Those of a socket unit with FileDescriptorName=http."""
+    """The sockets of a unit with `FileDescriptorName=http`."""
 
 
 def inherited_sockets(

@@ -226,8 +226,8 @@ class ConversationRow(Struct, frozen=True, kw_only=True):
 
     @property
     def due_at(self) -> datetime | None:
-        """When the first of the prompts for later is due; `None` if there is none, or all are
-        held."""
+        """The time when the first of the prompts for later is due; `None` if there is none, or all
+        are held."""
         return min((each.due_at for each in self.later if not each.held), default=None)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("markdown", "protocol", "storage", "server", "gateway", "client")
-FRAGMENTS_MAX = 20
+FRAGMENTS_MAX = 5
 BANNERS_MAX = 5
 BANNERS_PER_MODULE_MAX = 3
 

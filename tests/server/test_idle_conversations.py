@@ -77,7 +77,7 @@ async def test_a_conversation_with_a_running_turn_is_not_closed() -> None:
 async def test_a_conversation_with_queued_prompts_is_not_closed() -> None:
     async with manager(1.0) as sessions:
         conversation = sessions.new("local")
-        conversation.queue.hold()  # nothing runs, as before a hand-over
+        conversation.queue.block()  # nothing runs, as before a hand-over
         await prompt(conversation, "hello")
         assert conversation.queue.waiting
         assert conversation.queue.running is None

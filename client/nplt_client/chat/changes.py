@@ -88,7 +88,7 @@ class PromptShown(Struct, frozen=True, kw_only=True):
     attachments: tuple[str, ...] = ()
     """One line per file."""
     hidden: str = ""
-    """From whose models the prompt is hidden; empty if from none."""
+    """The providers from whose models the prompt is hidden; empty if there are none."""
     continues: bool = False
     """It asks the model to go on with its last answer; the answer goes on there."""
 
@@ -157,7 +157,7 @@ class TurnEnded(Struct, frozen=True, kw_only=True):
     cut: str = ""
     """How much of the prompt the model was shown; empty if all of it."""
     hidden: str = ""
-    """From whose models the answer is hidden; empty if from none."""
+    """The providers from whose models the answer is hidden; empty if there are none."""
 
     @property
     def words(self) -> str:

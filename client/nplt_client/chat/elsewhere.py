@@ -77,7 +77,7 @@ class Elsewhere:
 
 
 def _news(before: SessionRow | None, row: SessionRow) -> str:
-    """What to alert the person to after a change; empty if nothing."""
+    """The alert that a person is shown after a change; empty if there is none."""
     if row.state == "asking" and (before is None or before.state != "asking"):
         return "waits for your decision"
     if before is None or before.state not in (*_BUSY, "asking"):

@@ -211,8 +211,8 @@ class NoPeers:
         raise RequestError(ErrorCode.UNAUTHORIZED, "this server has no cluster.secret_file")
 
 
-OF_THE_API: Final = "conv_"
-"""Begins the ids of conversations as the API over HTTP writes them; the server's own id follows."""
+API_ID_PREFIX: Final = "conv_"
+"""The API over HTTP writes this before the ids of conversations."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -310,8 +310,8 @@ class Session:
     def conversation_history(self) -> ConversationHistory | None:
         """The history of the conversation it is attached to; `None` if nothing is stored there, or
         if another server of the cluster has it."""
-        held = self.conversation
-        return held.history if isinstance(held, Conversation) else None
+        conversation = self.conversation
+        return conversation.history if isinstance(conversation, Conversation) else None
 
     # Requests
 
@@ -380,7 +380,7 @@ class Session:
     async def _handle(self, received: RequestReceived, presenter: Presenter) -> None:
         request = received.request
         if type(request) is Prompt:
-            request = self.signed(request)
+            request = self.with_origin(request)
         # A model switch typed as a chat text gets the reply of a switch.
         is_switch = isinstance(request, ModelSwitch)
         message_type = MessageType.MODEL_SWITCH if is_switch else received.type
@@ -394,7 +394,7 @@ class Session:
                     ErrorCode.UNAUTHORIZED, "log in first: your HELLO was not accepted"
                 )
             named = getattr(request, "session_id", None)
-            if named is not None and named.startswith(OF_THE_API):
+            if named is not None and named.startswith(API_ID_PREFIX):
                 request = await self._with_own_id(request, named)
             if self.relay.concerns(request, seq):
                 await self.relay.forward(request, pending)
@@ -412,11 +412,11 @@ class Session:
         if await self.server.session_manager.lookup(named, self.user) is not None:
             return request
         with_own: Any = request  # each request that got here has a session_id
-        own: Request = replace(with_own, session_id=named.removeprefix(OF_THE_API))
+        own: Request = replace(with_own, session_id=named.removeprefix(API_ID_PREFIX))
         return own
 
-    def signed(self, prompt: Prompt) -> Prompt:
-        """The prompt, with the way it came and the name of its client."""
+    def with_origin(self, prompt: Prompt) -> Prompt:
+        """Adds the way the prompt came and the name of its client."""
         return replace(prompt, door=self.door, client=self.client_name or None)
 
     def use_relay(self) -> Relay:
@@ -505,7 +505,7 @@ class Session:
             return wanted
         return await self.server.session_manager.resolve(wanted, self.user)
 
-    async def meant(
+    async def find_conversation(
         self,
         wanted: str | None,
         *,

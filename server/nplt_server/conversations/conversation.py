@@ -225,7 +225,7 @@ class Conversation:
     @property
     def is_leaving(self) -> bool:
         """Whether another server is taking the conversation over."""
-        return self.queue.is_held
+        return self.queue.is_blocked
 
     @property
     def is_busy(self) -> bool:

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 _READ_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 5.0
 _ROWS_AT_ONCE: Final = 200
-_AT_ONCE: Final = 8
-"""So many conversations are opened at the same time."""
+_OPENED_AT_ONCE: Final = 8
+"""The number of conversations that are opened at the same time."""
 
 
 class DuePrompts:
@@ -50,7 +50,7 @@ class DuePrompts:
         self._session_manager = session_manager
         self._users = users
         self._copy_mark = anyio.Path(copy_mark)
-        self._slots = anyio.Semaphore(_AT_ONCE)
+        self._slots = anyio.Semaphore(_OPENED_AT_ONCE)
 
     @property
     def _times(self) -> DueTimes:

@@ -1,4 +1,4 @@
-"""When the prompts for later are due.
+"""Knows when the prompts for later are due.
 
 `DueTimes` knows one time for each conversation: that of its first prompt for later. A time is
 measured from the moment at which it is noted, by a clock that nobody sets and that goes on while

@@ -199,9 +199,9 @@ class ModelCaller:
         """How much of the prompt was shown, if not all of it."""
         self._use(model)
         self._view: ContextView | None = None
-        self.so_far: CallOutcome | None = None
-        """The call that runs, failed or was cancelled, as far as it came: a call that is cancelled
-        can't return it."""
+        self.outcome: CallOutcome | None = None
+        """The output of the running or last call. It is kept here because a call that failed or was
+        cancelled can't return it."""
 
     def _use(self, model: str) -> None:
         self.model = model
@@ -209,11 +209,11 @@ class ModelCaller:
 
     async def call(self, number: int, *, answer_only: bool = False) -> CallOutcome:
         """Makes call number `number` of the turn, with retries. Returns when the output is
-        complete. Raises `ProviderError` if the call failed for good; `so_far` holds what there
-        is of it. `answer_only`: the model must not call tools."""
+        complete. Raises `ProviderError` if the call failed for good; `outcome` then
+        holds what was received. `answer_only`: the model must not call tools."""
         self._call, self._tries.retries = number, 0
         self._tries.has_repeated = False
-        self.so_far = self._view = None
+        self.outcome = self._view = None
         self._events.begin_call(number)
         forms = RequestForms()
         try:
@@ -226,7 +226,7 @@ class ModelCaller:
                         self._refusals.confirm_quarantined()
                     return outcome
                 except ProviderError as failure:
-                    if self.so_far is not None and self.so_far.output.text_length:
+                    if self.outcome is not None and self.outcome.output.text_length:
                         raise
                     error = forms.after(failure)
                     if error is not None:
@@ -235,26 +235,26 @@ class ModelCaller:
                         self._announce_form(failure)
         except anyio.get_cancelled_exc_class():
             self._estimate_usage()
-            if self.so_far is None or not self.so_far.output.has_begun:
+            if self.outcome is None or not self.outcome.output.has_begun:
                 with anyio.CancelScope(shield=True):
                     await self._release_guesses()
             raise
         finally:
-            if self.so_far is not None:
-                if self.so_far.output.has_begun:
+            if self.outcome is not None:
+                if self.outcome.output.has_begun:
                     self._estimate_usage()
-                self._count_usage(self.so_far)
+                self._count_usage(self.outcome)
 
-    def forget(self) -> CallOutcome | None:
-        """Returns the outcome of the last call, and forgets it, because it is stored now."""
-        made, self.so_far = self.so_far, None
+    def take_outcome(self) -> CallOutcome | None:
+        """Returns the outcome of the last call and drops it, because the caller stores it."""
+        made, self.outcome = self.outcome, None
         self._events.end_output()
         return made
 
     def _estimate_usage(self) -> None:
         """Estimates the usage of a call that was cut off: providers charge for what was sent and
         for what was written until then, and mostly don't report it."""
-        made, services = self.so_far, self._services.context
+        made, services = self.outcome, self._services.context
         if made is None or made.output.stop_reason is not None:
             return
         if not services.models.facts(self.model).counts_tokens:
@@ -272,7 +272,7 @@ class ModelCaller:
         `on_limit: hold` and the model has begun nothing."""
         if not isinstance(error, ProviderUnavailable) or error.reason != "rate_limited":
             return None
-        has_begun = self.so_far is not None and self.so_far.output.has_begun
+        has_begun = self.outcome is not None and self.outcome.output.has_begun
         holds = self.route.invocation.provider in self._router.holding
         return error.retry_after if holds and not has_begun else None
 
@@ -323,7 +323,7 @@ class ModelCaller:
         made = CallOutcome(
             route=self.route, view=view, output=output, fallback_from=self.fallback_from
         )
-        self.so_far = made
+        self.outcome = made
         self._events.begin_output(output)
         await self._record.check_owned()
         request = self._request(
@@ -650,7 +650,7 @@ class ModelCaller:
 
     def _announce_retry(self, why: str) -> None:
         """Drops the output of the call that failed, and announces the retry."""
-        self.so_far = None
+        self.outcome = None
         self._events.begin_call(self._call)
         self._events.send_status("retrying", why)
 

@@ -87,7 +87,7 @@ class ConversationRecord:
         self.lease: Leased | None
         """The storage record, if this server only leases it: another server may take it over when
         the lease lapses."""
-        self._hold(opened.record if opened else None)
+        self._set_record(opened.record if opened else None)
         self._chosen_model = model
         self._chosen_options: Mapping[str, str | int | float] = {}
         self.history = (
@@ -231,14 +231,14 @@ class ConversationRecord:
         if check is not None:
             draft = check(draft)
         if self._record is None or not self.history.head_seq or isinstance(draft, RollbackEntry):
-            entry = await self._append_with_care(draft)
+            entry = await self._append_first_or_rollback(draft)
         else:
             entry = await self._commit(self._record, draft)
         self.used_at = monotonic()
         self._unpublished.append(entry)
         return entry
 
-    async def _append_with_care(self, draft: EntryT) -> EntryT:
+    async def _append_first_or_rollback(self, draft: EntryT) -> EntryT:
         """Appends the first entry, which is preceded by others, or a rollback, after which the
         record may have to be read again."""
         is_new = self._record is None
@@ -395,12 +395,12 @@ class ConversationRecord:
         self._is_closed = True
         if self._record is not None:
             record = self._record
-            self._hold(None)
+            self._set_record(None)
             await record.close()
 
     async def reopen(self) -> None:
         """Opens the record again after it was closed for a deletion that failed."""
-        self._hold((await self.profile.store.open(self.session_id)).record)
+        self._set_record((await self.profile.store.open(self.session_id)).record)
         self._is_closed = False
 
     async def _opened(self) -> Record:
@@ -428,22 +428,22 @@ class ConversationRecord:
                 await opened.record.close()
                 raise no_such_conversation(self.session_id) from None
             self._chosen_model = None
-            self._hold(opened.record)
+            self._set_record(opened.record)
             self.history, self.row = opened.history, opened.row
             return
         if self._is_closed:
             await self._discard_new(record)
             return
         self.row = new_row(self.session_id, user=user, created_at=clock())
-        self._hold(record)
+        self._set_record(record)
 
-    def _hold(self, record: Record | None) -> None:
+    def _set_record(self, record: Record | None) -> None:
         self._record = record
         # Checked once, because `isinstance` with a protocol takes longer than writing a short line.
         self.lease = record if isinstance(record, Leased) else None
 
     async def _discard_new(self, record: Record) -> None:
-        self._hold(None)
+        self._set_record(None)
         self.row = None
         with anyio.CancelScope(shield=True):
             try:
@@ -483,14 +483,14 @@ class ConversationRecord:
     async def _read_again(self, record: Record) -> None:
         """Reads the history again, because a rollback went back beyond the entries in memory, or
         because text was erased."""
-        self._hold(None)
+        self._set_record(None)
         try:
             await record.close()
             opened = await self.profile.store.open(self.session_id)
         except StorageError as error:
             self.mark_stale(f"its record could not be read again: {error}")
         else:
-            self._hold(opened.record)
+            self._set_record(opened.record)
             self.history, self.row = opened.history, opened.row
 
     def mark_stale(self, why: str = _TAKEN_OVER) -> None:

@@ -14,7 +14,7 @@ is stored as `<chosen>-<sixteen hex digits>`; computing the digits needs the ser
 
 Opening, closing, deleting and copying one conversation never overlap: a lock per id.
 
-In a cluster a conversation leaves this server in two ways: `check_owned` gives it to a server that
+In a cluster a conversation leaves this server in two ways: `check_leases` gives it to a server that
 has asked for it (`_give_away`), and `hand_over` releases it when this server shuts down.
 """
 
@@ -462,10 +462,10 @@ class SessionManager:
                         self._reserved.pop(conversation.session_id, None)
                     await conversation.record.close()
 
-    async def check_owned(self) -> None:
-        """Checks the conversations that this server leases. A lapsed lease is reclaimed; if that
-        fails, the attached clients must attach again. A conversation that another server has
-        asked for is handed to it."""
+    async def check_leases(self) -> None:
+        """Checks the lease of each open conversation, every second. A lapsed lease is reclaimed; if
+        that fails, the attached clients must attach again. A conversation that another server has
+        asked for is given to it."""
         for conversation in self:
             if conversation.record.is_stale:
                 continue
@@ -474,7 +474,7 @@ class SessionManager:
                 continue
             within = lease.wanted_within
             if within is not None and not conversation.is_leaving:
-                conversation.queue.hold()
+                conversation.queue.block()
                 self._services.spawn(partial(self._give_away, conversation, within))
             if lease.is_lapsed:
                 try:
@@ -505,7 +505,7 @@ class SessionManager:
             await conversation.activity.quiet()
         is_running = patience.cancelled_caught and conversation.queue.running is not None
         if is_running and (record.lease is None or record.lease.wanted_within is None):
-            conversation.queue.release()  # no longer wanted there: the turn continues
+            conversation.queue.unblock()  # the other server no longer wants it
             return
         async with self.alone_with(session_id):
             is_ours = (

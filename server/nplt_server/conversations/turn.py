@@ -417,7 +417,7 @@ class TurnRun:
         if "schema" in self.prompt.options and not draft.tool_calls:
             draft = replace(draft, rejected=await self._why_rejected(draft))
         entry = await self.until_stored(lambda: self.context.state.append_model_output(draft))
-        self.caller.forget()
+        self.caller.take_outcome()
         if entry.rejected is not None:
             self.events.send_status(
                 "retrying",
@@ -585,7 +585,7 @@ class TurnRun:
                 never_began=True,
             )
             entry = await self.until_stored(lambda: self.record.append(fault))
-            self.caller.forget()
+            self.caller.take_outcome()
             known: JsonObject = {"code": ErrorCode.RATE_LIMITED, "message": reason}
             due: JsonObject = {"turn_id": later.turn_id, "due_at": later.not_before.isoformat()}
             end = self.finished("interrupted", entry.seq, known)
@@ -604,7 +604,7 @@ class TurnRun:
         with anyio.CancelScope(shield=True):
             await self._wait_until_sent()
         await self._write_results(why_skipped=reason, execute_error=reason)
-        made = None if self.caller is None else self.caller.forget()
+        made = None if self.caller is None else self.caller.take_outcome()
         entry: Entry
         is_of_request = isinstance(cause, ProviderRefused) and cause.is_about_content
         has_thought = made is not None and bool(made.output.reasoning) and not is_of_request

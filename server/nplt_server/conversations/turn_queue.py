@@ -106,8 +106,8 @@ class TurnQueue:
     later: LaterPrompts
     services: Services
     running: TurnRun | None = field(init=False, default=None)
-    is_held: bool = field(init=False, default=False)
-    """Another server will get the conversation: no further turn begins here."""
+    is_blocked: bool = field(init=False, default=False)
+    """No further turn begins, because another server will get the conversation."""
     _waiting: list[QueueItem] = field(init=False, default_factory=list)
     _working_on: QueueItem | None = field(init=False, default=None)
     """The running turn, until its end has been sent, or the running job."""
@@ -185,7 +185,7 @@ class TurnQueue:
         return len(self._waiting) - 1 + (self._working_on is not None)
 
     def advance(self) -> None:
-        is_ending = self.services.draining or self.is_held or self.record.staleness.done()
+        is_ending = self.services.draining or self.is_blocked or self.record.staleness.done()
         if self._working_on is not None or not self._waiting or is_ending:
             return  # the queue is run after the next start, or by the next owner
         item = self._working_on = self._waiting.pop(0)
@@ -197,11 +197,11 @@ class TurnQueue:
         self.record.activity.begin()
         self.services.spawn(partial(self._work_on, item))
 
-    def hold(self) -> None:
-        self.is_held = True
+    def block(self) -> None:
+        self.is_blocked = True
 
-    def release(self) -> None:
-        self.is_held = False
+    def unblock(self) -> None:
+        self.is_blocked = False
 
     # Stopping
 

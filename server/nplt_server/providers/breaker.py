@@ -29,7 +29,7 @@ from nplt_server.errors import ProviderPaused
 FAILURES_MAX: Final = 5
 OPEN_SECONDS: Final = 30.0
 OPEN_SECONDS_MAX: Final = 300.0
-_LOOK_SECONDS: Final = 0.25
+_CHECK_SECONDS: Final = 0.25
 _PROBE_SECONDS: Final = 1.0
 """Retry time of other calls while a probe is running."""
 
@@ -62,8 +62,8 @@ class Breaker:
         self._of_provider = of_provider
         self._why = ""
         self._reason = "unavailable"
-        self._looking = anyio.Lock()
-        self._looked_at: float | None = None
+        self._checking = anyio.Lock()
+        self._checked_at: float | None = None
         self._failures = 0
         self._open_seconds = OPEN_SECONDS
         self.open_until: float | None = None
@@ -98,15 +98,15 @@ class Breaker:
         self._probe = permit
         return permit
 
-    async def look(self, is_back: Callable[[], Awaitable[bool]]) -> None:
-        """Closes an open breaker if `is_back` says so. Callers at the same time share one look."""
-        async with self._looking:
+    async def check_again(self, is_back: Callable[[], Awaitable[bool]]) -> None:
+        """Closes an open breaker if `is_back` returns true. Concurrent callers share one check."""
+        async with self._checking:
             now = self.clock()
-            is_due = self._looked_at is None or now - self._looked_at >= _LOOK_SECONDS
+            is_due = self._checked_at is None or now - self._checked_at >= _CHECK_SECONDS
             if self.state != "open" or not is_due:
                 return
             is_there = await is_back()
-            self._looked_at = self.clock()
+            self._checked_at = self.clock()
             if is_there:
                 self.succeeded()
 
@@ -148,7 +148,7 @@ class Breaker:
         if was_probe or (self._failures >= FAILURES_MAX and self.open_until is None):
             self._open(self._open_seconds)
 
-    def given_up(self, permit: BreakerPermit) -> None:
+    def abandoned(self, permit: BreakerPermit) -> None:
         """The call ended without an outcome, for example by cancellation. Counts as neither
         success nor failure."""
         if self._probe is permit:

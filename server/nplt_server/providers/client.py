@@ -201,8 +201,8 @@ class VendorClient(ABC):
                         break
         except ProviderError as failure:
             words = failure.vendor or VendorWords()
-            told = VendorError(code=words.code, param=words.param, message=words.message)
-            raise self._explained(failure, told, rendered) from None
+            vendor_error = VendorError(code=words.code, param=words.param, message=words.message)
+            raise self._explained(failure, vendor_error, rendered) from None
         except (HttpFailure, TimeoutError) as failure:
             raise failure_of_transport(
                 failure, before_first_token=not parser.has_spoken, address=self.address
@@ -248,18 +248,18 @@ class VendorClient(ABC):
         return self._explained(failure, vendor_error, rendered)
 
     def _explained(
-        self, failure: ProviderError, told: VendorError, rendered: RenderedRequest
+        self, failure: ProviderError, vendor_error: VendorError, rendered: RenderedRequest
     ) -> ProviderError:
-        """The failure with the entries it is about and the change of form it asks for, and without
-        the key and text of the prompt in the vendor's words."""
+        """Adds the entries that the failure is about and the change of form that it asks for, and
+        removes the key and the prompt's text from the vendor's words."""
         body = rendered.body
         if failure.vendor is not None:
             vendor = without_prompt(failure.vendor, body, self._api_key)
             failure = replace(failure, vendor=vendor)
         if isinstance(failure, ProviderRefused):
-            words = f"{told.kind} {told.code} {told.message}"
-            change = change_for(words, told.param, body)
-            return with_entries(replace(failure, change=change), told.message, rendered)
+            words = f"{vendor_error.kind} {vendor_error.code} {vendor_error.message}"
+            change = change_for(words, vendor_error.param, body)
+            return with_entries(replace(failure, change=change), vendor_error.message, rendered)
         return failure
 
     async def aclose(self) -> None:
@@ -544,8 +544,5 @@ def _without_schema(request: LlmRequest) -> LlmRequest:
 
 
 def _is_about_schema(refusal: ProviderRefused) -> bool:
-    vendor_error = refusal.vendor
-    return (
-        vendor_error is not None
-        and _OF_SCHEMAS.search(f"{vendor_error.param} {vendor_error.message}") is not None
-    )
+    words = refusal.vendor
+    return words is not None and _OF_SCHEMAS.search(f"{words.param} {words.message}") is not None

@@ -234,13 +234,13 @@ def _when(seconds: float | None) -> str:
     return f"after {day}{moment:%H:%M} UTC (in {left})"
 
 
-def _refusal(kind: int, status: int, body: VendorError) -> ProviderRefused:
-    """`kind`: the status that it should have been."""
+def _refusal(fitting_status: int, status: int, body: VendorError) -> ProviderRefused:
+    """`fitting_status`: the status that fits the refusal; some servers send another one."""
     says = (
         f"the provider refused the request ({status}); change what it names, "
         "or choose another model"
     )
-    if kind not in (400, 422):
+    if fitting_status not in (400, 422):
         return ProviderRefused(says)
     param, message = body.param, body.message
     found = _NAMED_MESSAGE.search(param) or _NAMED_MESSAGE.search(message)

@@ -85,7 +85,7 @@ class ChatParser(AnswerParser):
         self._marks_reasoning = marks_reasoning
         self._repeats = repeats
         self._held = ""
-        """What came of a repeated text that is not complete yet."""
+        """The part of the repeated text that has been received so far."""
         self._numbers: dict[int | None, int] = {}
         """The number of each call, by the index that the server gave last."""
         self._call_ids: list[JsonValue] = []

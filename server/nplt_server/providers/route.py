@@ -51,9 +51,9 @@ from nplt_storage.entries import ModelInvocationDescriptor
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS_MAX: Final = 1.0
+_CHECK_SECONDS_MAX: Final = 1.0
 _NO_LIST: Final = (404, 405)
-"""Statuses of a server that is there and has no list of models."""
+"""The statuses with which a server that can be reached says that it has no list of models."""
 
 _KINDS: Final = (
     (ProviderPaused, "paused"),
@@ -64,7 +64,8 @@ _KINDS: Final = (
 )
 
 
-def kind_of(error: ProviderError) -> str:
+def failure_kind(error: ProviderError) -> str:
+    """The name under which the metrics count the failure."""
     if isinstance(error, ProviderUnavailable) and error.timed_out:
         return "timed_out"
     return next((kind for each, kind in _KINDS if isinstance(error, each)), "refused")
@@ -119,6 +120,8 @@ class ModelMetrics(Struct):
 
 
 class ModelRoute:
+    """One model of one provider. Every call of the model goes through its route."""
+
     def __init__(
         self,
         provider: ProviderClient,
@@ -142,8 +145,8 @@ class ModelRoute:
 
     @property
     def invocation(self) -> ModelInvocationDescriptor:
-        """Its specification may change, once, when the provider learns which API the model
-        needs."""
+        """The descriptor that entries store. Its specification changes once, if the provider
+        learns that the model needs another API."""
         return ModelInvocationDescriptor(
             provider=self.id,
             specification=self._provider.specification_of(self._model),
@@ -169,7 +172,7 @@ class ModelRoute:
 
     async def _call(self, request: LlmRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         if self.provider_breaker.open_until is not None:
-            await self.provider_breaker.look(self._is_back)
+            await self.provider_breaker.check_again(self._is_back)
         observer = _CallObserver(self, request)
         try:
             async with self._provider.call_model(request) as deltas:
@@ -182,7 +185,7 @@ class ModelRoute:
                 raise ProviderUnavailable("the provider ended its answer before it began")
         except ProviderError as error:
             if isinstance(error, ProviderRefused) and error.instead is not None:
-                observer.given_up()  # the same call goes on in another form
+                observer.abandoned()  # the same call goes on in another form
                 raise
             observer.failed(error)
             needs_operator = isinstance(error, ProviderRefused | ProviderUnauthorized)
@@ -190,11 +193,11 @@ class ModelRoute:
             log.log(level, "%s/%s: %s", self.id, self._model, self._without_secrets(error))
             raise
         except BaseException as error:
-            observer.given_up()  # a bug here says nothing about the provider
+            observer.abandoned()  # a bug here says nothing about the provider
             refused = self._refusal_for_bug(error)
             if refused is None:
                 raise
-            self.metrics.failures[kind_of(refused)] += 1
+            self.metrics.failures[failure_kind(refused)] += 1
             raise refused from None
         else:
             observer.ended()
@@ -203,11 +206,11 @@ class ModelRoute:
                 self.metrics.count_usage(observer.usage)
 
     async def _is_back(self) -> bool:
-        """Whether the provider gives its list of models, or says that it has none."""
+        """Whether the provider returns its list of models, or replies that it has none."""
         if not isinstance(self._provider, ModelLister):
             return False
         try:
-            with anyio.fail_after(_LOOK_SECONDS_MAX):
+            with anyio.fail_after(_CHECK_SECONDS_MAX):
                 await self._provider.list_models()
         except Exception as error:
             return getattr(error, "status_code", None) in _NO_LIST
@@ -240,10 +243,11 @@ class ModelRoute:
 
 
 class _CallObserver:
-    """Counts one call in the metrics, and reports to both breakers."""
+    """Counts one call in the metrics, and reports its outcome to the breakers of the model and of
+    the provider."""
 
     def __init__(self, route: ModelRoute, request: LlmRequest) -> None:
-        """Raises `ProviderPaused` if one of them is open: no request is to be sent."""
+        """Raises `ProviderPaused` if one of them is open. Then no request may be sent."""
         self._metrics = route.metrics
         self._of_model, self._of_provider = route.breaker, route.provider_breaker
         try:
@@ -251,10 +255,10 @@ class _CallObserver:
             try:
                 self._model_permit = self._of_model.admit()
             except ProviderPaused:
-                self._of_provider.given_up(self._provider_permit)
+                self._of_provider.abandoned(self._provider_permit)
                 raise
         except ProviderPaused as error:
-            self._metrics.failures[kind_of(error)] += 1
+            self._metrics.failures[failure_kind(error)] += 1
             raise
         self._clock = route.breaker.clock
         self._began_at = self._clock()
@@ -285,9 +289,9 @@ class _CallObserver:
             self.failed(AnswerCut())
 
     def failed(self, error: ProviderError) -> None:
-        self._metrics.failures[kind_of(error)] += 1
+        self._metrics.failures[failure_kind(error)] += 1
         if error.of_provider:
-            self._of_model.given_up(self._model_permit)
+            self._of_model.abandoned(self._model_permit)
             self._of_provider.failed(
                 self._provider_permit,
                 why=error.sentence,
@@ -295,14 +299,14 @@ class _CallObserver:
                 is_retry=self._is_retry,
             )
             return
-        self._of_provider.succeeded()  # it is there
+        self._of_provider.succeeded()  # it can be reached
         match error:
             case (
                 ProviderUnavailable(reason="rate_limited", retry_after=None)
                 | ProviderUnavailable(is_starting=True)
             ):
-                # Neither a success nor a failure.
-                self._of_model.given_up(self._model_permit)
+                # This counts as neither a success nor a failure.
+                self._of_model.abandoned(self._model_permit)
             case ProviderUnavailable():
                 self._of_model.failed(
                     self._model_permit,
@@ -314,6 +318,7 @@ class _CallObserver:
             case _:
                 self._of_model.succeeded()
 
-    def given_up(self) -> None:
-        self._of_model.given_up(self._model_permit)
-        self._of_provider.given_up(self._provider_permit)
+    def abandoned(self) -> None:
+        """The call ended without an outcome: it says nothing about the provider."""
+        self._of_model.abandoned(self._model_permit)
+        self._of_provider.abandoned(self._provider_permit)

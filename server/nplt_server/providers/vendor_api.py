@@ -136,10 +136,8 @@ def with_entries(
 
 def _place_by_id(words: str, rendered: RenderedRequest) -> int | None:
     messages = rendered.body[rendered.list_name]
-    vendor_error = set(_ID.findall(words))
-    places = (
-        n for n, message in enumerate(messages) if not vendor_error.isdisjoint(_ids_of(message))
-    )
+    named_ids = set(_ID.findall(words))
+    places = (n for n, message in enumerate(messages) if not named_ids.isdisjoint(_ids_of(message)))
     return next(places, None)
 
 

@@ -1,6 +1,6 @@
-"""What a vendor's error says: its code, the parameter it names, its sentence, the window it tells.
+"""Reads a vendor's error: its code, its parameter, its sentence, the model's window.
 
-Nothing of it is shown before keys and text of the prompt are out of it.
+Keys and text of the prompt are removed before any of it is shown.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ async def _welcome(session: Session, request: Hello, pending: PendingReply, user
         conversation = session.server.session_manager.fresh(user, request.history)
     else:
         try:
-            conversation = await session.meant(
+            conversation = await session.find_conversation(
                 request.session_id, create=request.create, history=request.history, by_prefix=True
             )
         except ConversationHeld as held:

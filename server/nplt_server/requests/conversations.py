@@ -60,7 +60,7 @@ async def update(session: Session, request: messages.SessionUpdate, pending: Pen
         except RequestError:
             session_id = await session_manager.find_in_trash(session_id, user)
             await session_manager.undelete(session_id, user)
-    conversation = await session.meant(session_id, to_change=True)
+    conversation = await session.find_conversation(session_id, to_change=True)
     if name is not None:
         await operations.rename(conversation, name)
     if request.system is not None:
@@ -122,7 +122,7 @@ async def import_(session: Session, request: messages.Import, pending: PendingRe
 
 
 async def redact(session: Session, request: messages.Redact, pending: PendingReply) -> None:
-    conversation = await session.meant(request.session_id, to_change=True)
+    conversation = await session.find_conversation(request.session_id, to_change=True)
     await conversation.queue.settle()
     redaction.check_redactable(conversation.history, request.seq)
     services = conversation.services
@@ -153,14 +153,14 @@ _ROW_BYTES_MAX = 4_096
 
 
 async def attach(session: Session, request: messages.Attach, pending: PendingReply) -> None:
-    conversation = await session.meant(
+    conversation = await session.find_conversation(
         request.session_id, create=request.create, history=request.history
     )
     _attach(session, conversation, pending, request)
 
 
 async def switch(session: Session, request: messages.SessionSwitch, pending: PendingReply) -> None:
-    conversation = await session.meant(
+    conversation = await session.find_conversation(
         request.session_id, create=request.create, history=request.history, by_prefix=True
     )
     _attach(session, conversation, pending, None)

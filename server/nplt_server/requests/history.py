@@ -131,7 +131,7 @@ _NEWEST_SEARCHED: Final = PageQuery(view="entries", limit=200, bytes_max=1_000_0
 
 
 async def _hidden(session: Session, found: FoundConversation) -> dict[int, str]:
-    """From whose models each quarantined entry is hidden."""
+    """The providers from whose models each quarantined entry is hidden, by its seq."""
     row = found.row
     opened = session.server.session_manager.opened(row.session_id)
     if opened is not None:
@@ -193,7 +193,7 @@ async def _message_range(
 async def context(
     session: Session, request: messages.ContextRequest, pending: PendingReply
 ) -> None:
-    conversation = await session.meant(request.session_id)
+    conversation = await session.find_conversation(request.session_id)
     model = conversation.model
     if request.model is not None:
         model = session.server.services.router.check(request.model)
@@ -214,12 +214,12 @@ async def context(
 
 
 async def usage(session: Session, request: messages.Usage, pending: PendingReply) -> None:
-    conversation = await session.meant(request.session_id)
+    conversation = await session.find_conversation(request.session_id)
     pending.send(await conversation.get_token_usage())
 
 
 async def tools(session: Session, request: messages.Tools, pending: PendingReply) -> None:
-    conversation = await session.meant(request.session_id)
+    conversation = await session.find_conversation(request.session_id)
     services = session.server.services
     every = services.tools.every
     offered = {tool.name for tool in services.tools.offer.descriptions}

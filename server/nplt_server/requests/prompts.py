@@ -28,7 +28,7 @@ async def prompt(session: Session, request: messages.Prompt, pending: PendingRep
         await check_options(request.options)
     if request.metadata:
         _check_metadata(request.metadata)
-    conversation = await session.meant(
+    conversation = await session.find_conversation(
         request.session_id, to_change=True, create=request.create, history=request.history
     )
     is_foreign = not session.is_in(conversation)
@@ -74,7 +74,7 @@ async def _fork(
             if await session_manager.lookup(made_before, user) is not None:
                 return await session_manager.get(made_before, user)
         new_id = ids[0] if ids else session.server.services.new_session_id()
-        return await session.meant(new_id, to_change=True, create=True, history=history)
+        return await session.find_conversation(new_id, to_change=True, create=True, history=history)
     made = await operations.fork(
         session.server.services,
         session_manager,
@@ -161,7 +161,7 @@ async def clear(session: Session, request: messages.ClearRequest, pending: Pendi
 
 
 async def rollback(session: Session, request: messages.Rollback, pending: PendingReply) -> None:
-    conversation = await session.meant(request.session_id, to_change=True)
+    conversation = await session.find_conversation(request.session_id, to_change=True)
     given = (request.to_seq is not None, bool(request.turns), request.redo)
     if given.count(True) != 1:
         raise RequestError(
@@ -179,7 +179,7 @@ async def rollback(session: Session, request: messages.Rollback, pending: Pendin
 async def compact_context(
     session: Session, request: messages.Compact, pending: PendingReply
 ) -> None:
-    conversation = await session.meant(request.session_id, to_change=True)
+    conversation = await session.find_conversation(request.session_id, to_change=True)
     session.reply_later(conversation, partial(operations.compact, conversation), pending)
 
 

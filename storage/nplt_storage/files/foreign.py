@@ -176,7 +176,7 @@ class _Importer:
         self._turn_id: str | None = None
         self._call = 0
         self._derived_name = ""
-        """What lists call the conversation if nobody has renamed it."""
+        """The name that lists show if the conversation has not been renamed."""
 
     def take_in(self, messages: Iterable[dict[str, Any]], name: str) -> Iterator[Entry]:
         for message in messages:

@@ -35,12 +35,12 @@ class Freshness(Struct, frozen=True, kw_only=True):
     """Conversations whose files have changed, by the action needed."""
 
     grown: list[str] = field(default_factory=list)
-    """To be read from `end_offset` on. If the lines there do not follow, another program changed
-    the file, and it is read whole."""
+    """These files are read from `end_offset` on. If the lines there do not continue the known ones,
+    another program has changed the file, and the whole file is read."""
     unknown: list[str] = field(default_factory=list)
-    """To be read whole: the file is new, or was replaced."""
+    """The whole file is read, because it is new or was replaced."""
     gone: list[str]
-    """To be forgotten: the file is gone."""
+    """The rows are removed, because the files do not exist any more."""
 
 
 def compare_files(found: Mapping[str, FoundFile], known: Mapping[str, FileStamp]) -> Freshness:

@@ -79,16 +79,16 @@ async def test_an_open_breaker_looks_four_times_a_second_and_closes_when_the_pro
     stage.fails(FAILURES_MAX)
     async with anyio.create_task_group() as callers:
         for _ in range(3):
-            callers.start_soon(stage.breaker.look, look)
+            callers.start_soon(stage.breaker.check_again, look)
     stage.now += 0.2
-    await stage.breaker.look(look)
+    await stage.breaker.check_again(look)
     assert len(looks) == 1
     stage.now += 0.1
     is_back = True
-    await stage.breaker.look(look)
+    await stage.breaker.check_again(look)
     assert stage.breaker.state == "closed"
     stage.now += 1.0
-    await stage.breaker.look(look)
+    await stage.breaker.check_again(look)
     assert len(looks) == 2, "there is nothing to look for"
 
 
@@ -147,7 +147,7 @@ def test_a_probe_whose_answer_breaks_off_opens_the_breaker_again(stage: Stage) -
 def test_a_probe_that_is_given_up_lets_the_next_call_be_the_probe(stage: Stage) -> None:
     stage.fails(FAILURES_MAX)
     stage.now += OPEN_SECONDS
-    stage.breaker.given_up(stage.breaker.admit())
+    stage.breaker.abandoned(stage.breaker.admit())
     stage.breaker.admit()
 
 
@@ -158,7 +158,7 @@ def test_a_call_admitted_before_the_breaker_opened_does_not_end_the_probe(
     stage.fails(FAILURES_MAX)
     stage.now += OPEN_SECONDS
     probe = stage.breaker.admit()
-    stage.breaker.given_up(given_up)
+    stage.breaker.abandoned(given_up)
     assert stage.refuses() > 0
     stage.breaker.failed(broken)
     assert stage.breaker.state == "half_open"
@@ -224,8 +224,8 @@ def test_after_any_events_a_call_is_admitted_within_300_seconds(
                 case "fail":
                     stage.breaker.failed(permit)
                 case _:
-                    stage.breaker.given_up(permit)
+                    stage.breaker.abandoned(permit)
     for permit in under_way:  # no call lasts that long
-        stage.breaker.given_up(permit)
+        stage.breaker.abandoned(permit)
     stage.now += OPEN_SECONDS_MAX
     stage.breaker.admit()
