@@ -1,6 +1,6 @@
 """`/v1/conversations`: the conversations of this server, and their entries as items.
 
-OpenAI's API has no list of conversations, and neither has this one; the structured protocol has.
+OpenAI's API can't list conversations, and neither can this one; the structured protocol can.
 https://platform.openai.com/docs/api-reference/conversations
 """
 
@@ -47,7 +47,7 @@ class ConversationBody(Shape):
     metadata: dict[str, Any] | None = None
 
 
-def _wanted(call: ApiRequest) -> str:
+def _session_id_in_path(call: ApiRequest) -> str:
     text = call.request.path_params["conversation_id"]
     session_id = session_id_of(text)
     if session_id is None:
@@ -63,13 +63,13 @@ async def create(call: ApiRequest) -> Response:
     messages = list(read_items(body.items or (), "items"))
     async with call.session() as pipe:
         session_id = await _created(pipe, messages)
-        row = await pipe.ask(SessionUpdate(session_id=session_id), SessionRow)
+        row = await _row(pipe, session_id)
     return JsonResponse(_as_json(row))
 
 
 async def _created(pipe: SessionPipe, messages: Sequence[ClientMessage]) -> str:
-    """Makes the conversation. Messages other than an instruction are imported as one document, so
-    that it has all of them or does not exist."""
+    """Creates the conversation and returns its id. Messages other than an instruction are imported
+    as one document, so that the conversation has all of them or does not exist."""
     if all(isinstance(each, SystemText) for each in messages):
         system = "\n\n".join(each.text for each in messages if isinstance(each, SystemText))
         made = await pipe.ask(SessionNew(system=system or None), SessionCreated)
@@ -91,17 +91,22 @@ async def _created(pipe: SessionPipe, messages: Sequence[ClientMessage]) -> str:
 
 async def get(call: ApiRequest) -> Response:
     async with call.session() as pipe:
-        row = await pipe.ask(SessionUpdate(session_id=_wanted(call)), SessionRow)
+        row = await _row(pipe, _session_id_in_path(call))
     return JsonResponse(_as_json(row))
 
 
 async def delete(call: ApiRequest) -> Response:
     """Moves the conversation to the trash, from which `nplt undelete` brings it back."""
-    session_id = _wanted(call)
+    session_id = _session_id_in_path(call)
     async with call.session() as pipe:
         await pipe.ask(SessionDelete(session_id=session_id), SessionDeleted)
     gone: JsonObject = {"id": conversation_id(session_id), "object": "conversation.deleted"}
     return JsonResponse({**gone, "deleted": True})
+
+
+async def _row(pipe: SessionPipe, session_id: str) -> SessionRow:
+    """The conversation's row, which is the reply to an update that changes nothing."""
+    return await pipe.ask(SessionUpdate(session_id=session_id), SessionRow)
 
 
 def _as_json(row: SessionRow) -> JsonObject:
@@ -117,23 +122,23 @@ def _as_json(row: SessionRow) -> JsonObject:
 
 
 async def list_items(call: ApiRequest) -> Response:
-    session_id, query = _wanted(call), call.request.query_params
+    session_id, query = _session_id_in_path(call), call.request.query_params
     limit, order, after = query.get("limit", "20"), query.get("order", "desc"), query.get("after")
     if not limit.isdecimal() or not 1 <= int(limit) <= _PAGE_ITEMS_MAX:
-        raise refused("limit", f"it is a number from 1 to {_PAGE_ITEMS_MAX}")
+        raise refused("limit", f"it must be a number from 1 to {_PAGE_ITEMS_MAX}")
     if order not in ("asc", "desc"):
-        raise refused("order", "it is asc or desc")
+        raise refused("order", "it must be asc or desc")
     if after is not None and prompt_seq_of_item(after) is None:
         raise ApiError(404, f"there is no item {after[:100]!r}", code="not_found", param="after")
     async with call.session() as pipe:
-        await pipe.ask(SessionUpdate(session_id=session_id), SessionRow)  # it must be there
+        await _row(pipe, session_id)  # raises an error if there is no such conversation
         reader = _ItemReader(pipe, session_id, is_ascending=order == "asc")
         items, has_more = await reader.page(after, int(limit))
     return JsonResponse(page_of(items, has_more=has_more))
 
 
 class _ItemReader:
-    """Reads the items of a conversation turn by turn. What was rolled back is left out."""
+    """Reads the items of a conversation turn by turn, without those that were rolled back."""
 
     def __init__(self, pipe: SessionPipe, session_id: str, *, is_ascending: bool) -> None:
         self._pipe = pipe
@@ -141,7 +146,7 @@ class _ItemReader:
         self._is_ascending = is_ascending
 
     async def page(self, after: str | None, limit: int) -> tuple[list[JsonObject], bool]:
-        """The items after that one, and whether there are more."""
+        """The items after item `after`, and whether there are more."""
         items: list[JsonObject] = []
         async for item in self._items(after):
             if len(items) == limit:
@@ -152,16 +157,16 @@ class _ItemReader:
     async def _items(self, after: str | None) -> AsyncIterator[JsonObject]:
         prompt_seq = None if after is None else prompt_seq_of_item(after)
         if prompt_seq is None:
-            turns = self._upwards(0) if self._is_ascending else self._downwards(None)
+            turns = self._turns_ascending(0) if self._is_ascending else self._turns_descending(None)
         elif self._is_ascending:
-            turns = self._upwards(prompt_seq - 1)
+            turns = self._turns_ascending(prompt_seq - 1)
         else:  # the rest of the turn itself, then the turns before it
-            async for messages in self._upwards(prompt_seq - 1):
-                mine = [*reversed(items_of_turn(messages, self._session_id))]
-                for item in _after(mine, after):
+            async for messages in self._turns_ascending(prompt_seq - 1):
+                in_turn = [*reversed(items_of_turn(messages, self._session_id))]
+                for item in _after(in_turn, after):
                     yield item
                 break
-            turns, after = self._downwards(prompt_seq), None
+            turns, after = self._turns_descending(prompt_seq), None
         async for messages in turns:
             items = items_of_turn(messages, self._session_id)
             ordered = items if self._is_ascending else [*reversed(items)]
@@ -169,7 +174,7 @@ class _ItemReader:
                 yield item
             after = None
 
-    async def _upwards(self, cursor: int) -> AsyncIterator[list[JsonObject]]:
+    async def _turns_ascending(self, cursor: int) -> AsyncIterator[list[JsonObject]]:
         """The messages of each turn, oldest first."""
         turn: list[JsonObject] = []
         while True:
@@ -185,8 +190,8 @@ class _ItemReader:
         if turn:
             yield turn
 
-    async def _downwards(self, cursor: int | None) -> AsyncIterator[list[JsonObject]]:
-        """The same, newest turn first."""
+    async def _turns_descending(self, cursor: int | None) -> AsyncIterator[list[JsonObject]]:
+        """The messages of each turn, newest turn first; in a turn, the oldest message first."""
         turn: list[JsonObject] = []
         while True:
             page = await self._page(before=cursor)
@@ -213,7 +218,7 @@ class _ItemReader:
 
 
 def _after(items: Sequence[JsonObject], item_id: str | None) -> Iterator[JsonObject]:
-    """The items after that one; all of them if it is not among them."""
+    """The items after item `item_id`; all items if it is not among them."""
     ids = [item["id"] for item in items]
     yield from items[ids.index(item_id) + 1 :] if item_id in ids else items
 

@@ -1,9 +1,9 @@
 """The page in the browser: its files, and the Markdown that it shows.
 
-The files are read once and sent with a policy that lets the page load nothing but them. Their
-addresses contain a hash of all of them, so that browsers keep them and a new version replaces them
-all at once. The page asks for Markdown as HTML here, block by block, because browsers must not run
-a renderer of their own on what models write.
+The files are read once and sent with a content security policy that lets the page load nothing
+else. Their addresses contain a hash of all files: browsers cache them, and a new version replaces
+them all at once. The page asks the server to render Markdown as HTML, block by block, because no
+renderer in the browser may process the text of models.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ async def page_file(request: Request) -> Response:
 
 
 async def render(request: Request) -> Response:
-    """Renders texts in a thread. The reply has a row for each block of each text: how many `lines`
-    it takes, and its `html`."""
+    """Renders texts in a thread. The reply has, for each block of each text, its `html` and the
+    number of `lines` of Markdown that it came from."""
     app = request.scope["app"]
     access: Access = app.access
     user = await access.find_user(request)

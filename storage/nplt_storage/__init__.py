@@ -5,6 +5,7 @@
     rows, messages, pages   what lists and readers are shown of it
     search, redaction       finding and erasing what was said
     store                   the interface every backend implements
+    partial_answers         the stored text of a call that has no entry yet
     files                   the default backend: one JSON file per conversation
     index                   SQLite index beside the files, for lists and search
     redis                   a backend with one stream per conversation
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from nplt_storage.messages import ChatMessage, ToolCall
     from nplt_storage.opening import BadStoreConfig, StoreConfig, StoreContext, open_store
     from nplt_storage.pages import MessagePage, PageQuery
+    from nplt_storage.partial_answers import PartialAnswer
     from nplt_storage.redis.store import RedisStore
     from nplt_storage.rows import BadCursor, ConversationRow, RowPage, RowQuery
     from nplt_storage.search import SearchHit, SearchPage, SearchQuery
@@ -58,7 +60,6 @@ if TYPE_CHECKING:
         ConversationStore,
         Opened,
         Origin,
-        PartialAnswer,
         Record,
         StoreDescription,
     )
@@ -122,6 +123,7 @@ _HOMES = (
     "nplt_storage.messages",
     "nplt_storage.history",
     "nplt_storage.sent_before",
+    "nplt_storage.partial_answers",
     "nplt_storage.pages",
     "nplt_storage.search",
     "nplt_storage.store",

@@ -28,6 +28,7 @@ from nplt_storage.ids import is_session_id
 from nplt_storage.json_values import check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_page
+from nplt_storage.partial_answers import DeltaKind, Piece, join_pieces, outdates, unless_stored
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.rows import (
     ConversationRow,
@@ -45,16 +46,11 @@ from nplt_storage.sent_before import SentBefore, sent_before
 from nplt_storage.store import (
     Builder,
     DeletedConversation,
-    DeltaKind,
     Opened,
     Origin,
-    Piece,
     Record,
     StoreDescription,
     check_byte_range,
-    joined,
-    not_yet_an_entry,
-    outdates,
 )
 
 _BATCH_ENTRIES = 100
@@ -214,7 +210,7 @@ class MemoryStore:
             record=stored.writer,
             history=ConversationHistory(session_id, stored.entries, turns_max=self._turns_max),
             row=stored.row,
-            partial_answer=not_yet_an_entry(joined(stored.pieces), stored.row, stored.entries),
+            partial_answer=unless_stored(join_pieces(stored.pieces), stored.row, stored.entries),
         )
 
     async def page(self, session_id: str, query: PageQuery) -> MessagePage:

@@ -1,31 +1,35 @@
 """The interface every backend implements.
 
-A conversation has one writer, its `Record`; anyone may read beside it. `append` returns
-when the entry is as durable as the backend promises (see its description); an entry it
-raised for is not stored. A backend whose appends go on by themselves returns `Unstoppable`
-from `append`; any other is waited for in a task. Questions about rows never open a
-conversation.
-`nplt_storage.testing` has the conformance rules.
+A conversation has one writer, its `Record`; others may read at the same time. `append` returns
+when the entry is as durable as the backend promises (`StoreDescription.promise`). If it raises,
+the entry is not stored. A backend returns an `Unstoppable` from `append` if the write does not
+stop when its caller is cancelled; the caller runs any other append in a task of its own
+(`unstoppable`). Reading rows never opens a conversation.
+
+A store that can do more implements further interfaces: `Shared` (several servers use it), `Leased`
+(its records), `KeepsFiles`, `Repairable`, `CountsCommits`. `nplt_storage.testing` has the
+conformance rules.
 """
 
 from __future__ import annotations
 
 from asyncio import Future, ensure_future
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct, field
 
 from nplt_storage.changes import RowChanges
 from nplt_storage.durations import Commits
-from nplt_storage.entries import BlobReference, Entry, FaultEntry, ModelOutputEntry
+from nplt_storage.entries import BlobReference, Entry
 from nplt_storage.errors import BadEntry, ConversationHeld
 from nplt_storage.history import ConversationHistory
 from nplt_storage.json_values import JsonValue
 from nplt_storage.pages import MessagePage, PageQuery
+from nplt_storage.partial_answers import DeltaKind, PartialAnswer
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery
 from nplt_storage.search import SearchPage, SearchQuery
 from nplt_storage.sent_before import SentBefore
@@ -34,19 +38,8 @@ from nplt_storage.sent_before import SentBefore
 class StoreDescription(Struct, frozen=True, kw_only=True):
     backend: str
     promise: str
+    """Says to people how durable an entry is once `append` has returned."""
     path: str | None = None
-
-
-class PartialAnswer(Struct, frozen=True, kw_only=True):
-    """The text of a call whose server died: users saw it, and it has no entry yet."""
-
-    turn_id: str
-    call: int
-    text: str = ""
-    reasoning: str = ""
-
-
-DeltaKind: TypeAlias = Literal["text", "reasoning"]
 
 
 _T = TypeVar("_T")
@@ -430,51 +423,3 @@ class Repairable(Protocol):
         """Repairs a conversation, which must not be open. Raises `ConversationDamaged` if that is
         impossible."""
         ...
-
-
-# ------------------------------------------------------------------------------
-# Joining the pieces of a running answer
-#
-# Pieces come in order and name their turn and call. Those of an earlier call are dropped
-# once a later one begins, because its entry is in the record by then.
-
-Piece: TypeAlias = tuple[str, int, DeltaKind, str]
-"""The turn, the call, the kind and the text."""
-
-
-def joined(pieces: Iterable[Piece]) -> PartialAnswer | None:
-    partial: tuple[str, int] | None = None
-    parts: dict[str, list[str]] = {}
-    for turn_id, call, kind, text in pieces:
-        if partial != (turn_id, call):
-            partial = (turn_id, call)
-            parts = {"text": [], "reasoning": []}
-        parts[kind].append(text)
-    if partial is None:
-        return None
-    return PartialAnswer(
-        turn_id=partial[0],
-        call=partial[1],
-        text="".join(parts["text"]),
-        reasoning="".join(parts["reasoning"]),
-    )
-
-
-def outdates(entry: Entry, turn_id: str, call: int) -> bool:
-    """Whether this entry holds that call's whole answer, or ends its turn."""
-    if entry.turn_id != turn_id:
-        return False
-    if isinstance(entry, ModelOutputEntry):
-        return entry.call >= call or entry.ends_turn
-    return isinstance(entry, FaultEntry)
-
-
-def not_yet_an_entry(
-    partial: PartialAnswer | None, row: ConversationRow, entries: Iterable[Entry]
-) -> PartialAnswer | None:
-    """`partial`, or `None` if its call has an entry or its turn has ended."""
-    if partial is None or partial.turn_id not in dict(row.unfinished):
-        return None
-    if any(outdates(entry, partial.turn_id, partial.call) for entry in entries):
-        return None
-    return partial

@@ -557,7 +557,7 @@ def does_not_listen(patch: pytest.MonkeyPatch) -> None:
 @breaks("what_became_an_entry_is_forgotten", "saying_never_fails")
 def never_drops_the_partial_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("nplt_storage.memory.outdates", lambda *_: False)
-    patch.setattr("nplt_storage.memory.not_yet_an_entry", lambda pieces, row, entries: pieces)
+    patch.setattr("nplt_storage.memory.unless_stored", lambda pieces, row, entries: pieces)
 
 
 # Several stores on one place

@@ -14,13 +14,13 @@ from tests.storage.file_fakes import AlmostFullFiles, MemoryFiles, Trouble, Watc
 from nplt_storage import PartialAnswer
 from nplt_storage.file_system import FileOperations
 from nplt_storage.files.live_journal import LiveJournal, encode_piece, read_journal, sound_pieces
-from nplt_storage.store import joined
+from nplt_storage.partial_answers import join_pieces
 
 PATH = Path("history/session_20260102_s1.json.live")
 
 
 def _partial_answer(files: FileOperations) -> PartialAnswer | None:
-    return joined(sound_pieces(read_journal(files, PATH)))
+    return join_pieces(sound_pieces(read_journal(files, PATH)))
 
 
 @pytest.fixture
@@ -189,4 +189,4 @@ def test_the_example_in_the_format_is_read_and_written_as_it_stands() -> None:
     pieces = list(sound_pieces(example.encode()))
     assert b"".join(map(encode_piece, pieces)) == example.encode()
     partial = PartialAnswer(turn_id="t1", call=0, text="Hi! How ", reasoning="A greeting.")
-    assert joined(pieces) == partial
+    assert join_pieces(pieces) == partial

@@ -51,8 +51,9 @@ from nplt_storage.errors import (
     WrittenElsewhere,
 )
 from nplt_storage.history import ConversationHistory
+from nplt_storage.partial_answers import DeltaKind
 from nplt_storage.rows import ConversationRow, new_row
-from nplt_storage.store import DeltaKind, Leased, Opened, Record, Unstoppable, unstoppable
+from nplt_storage.store import Leased, Opened, Record, Unstoppable, unstoppable
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,8 @@ class ConversationRecord:
         self.row: ConversationRow | None = opened.row if opened else None
         """The conversation's row in lists, up to the last entry; `None` before the first."""
         self.partial_answer = opened.partial_answer if opened else None
-        """The output of a call that was running when its server was killed or overtaken."""
+        """The output of a call that was running when its server was killed or lost the
+        conversation."""
         self.used_at = monotonic()
         self.activity = Activity(part_of=services.activity)
         """Counts what is in progress in the conversation: writes, turns, uploads."""
@@ -112,7 +114,7 @@ class ConversationRecord:
         self._task_inside: asyncio.Task[object] | None = None
         """The task that is inside `exclusive`."""
         self._depth = 0
-        """How many times it has entered again."""
+        """The number of `exclusive` sections that this task has entered inside its first one."""
         self._scope: anyio.CancelScope
         self._unpublished: list[Entry] = []
         """Entries of the current section, whose events are sent when it ends."""
@@ -149,8 +151,8 @@ class ConversationRecord:
         self.used_at = monotonic()
 
     def note_state(self) -> None:
-        """Notes for those who watch the conversation's row that its turn runs or waits now. Callers
-        check first whether the user's rows are watched."""
+        """Notifies the sessions that watch the conversation's row that its turn runs or waits now.
+        Callers check first whether the user's rows are watched."""
         if self.is_stored:
             self.changes.note(self.user, self.session_id, "state")
 
@@ -239,8 +241,8 @@ class ConversationRecord:
         return entry
 
     async def _append_first_or_rollback(self, draft: EntryT) -> EntryT:
-        """Appends the first entry, which is preceded by others, or a rollback, after which the
-        record may have to be read again."""
+        """Appends the first entry, or a rollback. The first entry is preceded by those of
+        `_first_entries`; after a rollback the record may have to be read again."""
         is_new = self._record is None
         if is_new:
             self.history.check(draft)  # a bad draft is refused before anything is created
@@ -454,7 +456,7 @@ class ConversationRecord:
             except StorageError as error:
                 log.warning("%s: an empty conversation is left: %s", self.session_id, error)
 
-    # Where the history in memory is not enough
+    # The first entries, and reading the record again
 
     def expected_history(self) -> ConversationHistory:
         """The history that the next draft will follow. For a new conversation, it contains the
@@ -494,8 +496,8 @@ class ConversationRecord:
             self.history, self.row = opened.history, opened.row
 
     def mark_stale(self, why: str = _TAKEN_OVER) -> None:
-        """The turn queue ends the running turn for this reason. Clients detach, attach again
-        and read the current record."""
+        """Notes that the history in memory no longer matches the record. The turn queue then ends
+        the running turn for the reason `why`; clients attach again and read the current record."""
         if not self.is_stale:
             log.warning("%s must be opened again: %s", self.session_id, why)
             self.staleness.set_result(why)

@@ -13,7 +13,7 @@ from nplt_protocol.messages import AgentThought, Event, TextDelta, ToolFinished,
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_storage.entries import ToolCallRequest, ToolCallResult
-from nplt_storage.store import DeltaKind
+from nplt_storage.partial_answers import DeltaKind
 
 _DELTA_CHARACTERS_MAX = 64 * 1024
 _TOOL_TEXT_CHARACTERS_MAX = 32 * 1024

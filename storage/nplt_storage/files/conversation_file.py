@@ -69,8 +69,9 @@ from nplt_storage.files.format import (
 from nplt_storage.files.json_document import FileBytes, JsonDocument, NotForeign
 from nplt_storage.files.live_journal import read_journal, sound_pieces
 from nplt_storage.pages import read_end
+from nplt_storage.partial_answers import PartialAnswer, join_pieces, unless_stored
 from nplt_storage.rows import ConversationRow, fold_all, new_row
-from nplt_storage.store import PartialAnswer, check_byte_range, joined, not_yet_an_entry
+from nplt_storage.store import check_byte_range
 
 # ------------------------------------------------------------------------------
 # Opening: which program wrote the file, and which part of it is sound
@@ -512,7 +513,7 @@ def open_at_end(disk: Disk, file: JsonFile, row: ConversationRow) -> OpenedFile:
             entries = read_end(tail.entries(read), row)
         with plain_errors(file.session_id):
             found = disk.found(file.path)
-        partial = joined(sound_pieces(read_journal(disk, live_of(file.path))))
+        partial = join_pieces(sound_pieces(read_journal(disk, live_of(file.path))))
     except BaseException:
         disk.close(descriptor)
         raise
@@ -522,7 +523,7 @@ def open_at_end(disk: Disk, file: JsonFile, row: ConversationRow) -> OpenedFile:
         found=found,
         row=row,
         entries=tuple(entries),
-        partial_answer=not_yet_an_entry(partial, row, entries),
+        partial_answer=unless_stored(partial, row, entries),
     )
 
 

@@ -28,7 +28,7 @@ import orjson
 from nplt_storage.codec import crc_suffix
 from nplt_storage.entries import Entry
 from nplt_storage.file_system import FileOperations, opened, read_all
-from nplt_storage.store import DeltaKind, PartialAnswer, Piece, outdates
+from nplt_storage.partial_answers import DeltaKind, PartialAnswer, Piece, outdates
 
 log = logging.getLogger(__name__)
 

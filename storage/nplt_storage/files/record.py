@@ -41,9 +41,10 @@ from nplt_storage.files.format import Header, blobs_of, copies, encode_header, l
 from nplt_storage.files.live_journal import LiveJournal
 from nplt_storage.ids import is_file_id
 from nplt_storage.index.updates import FileStamp
+from nplt_storage.partial_answers import DeltaKind
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.rows import ConversationRow, fold, new_row
-from nplt_storage.store import DeltaKind, Unstoppable
+from nplt_storage.store import Unstoppable
 
 log = logging.getLogger(__name__)
 

@@ -30,10 +30,10 @@ from redis.exceptions import RedisError
 
 from nplt_storage.entries import Entry
 from nplt_storage.errors import StorageError
+from nplt_storage.partial_answers import DeltaKind, PartialAnswer, outdates
 from nplt_storage.redis import scripts
 from nplt_storage.redis.connection import RedisConnection
 from nplt_storage.redis.ownership import Leases, Ownership
-from nplt_storage.store import DeltaKind, PartialAnswer, outdates
 
 log = logging.getLogger(__name__)
 

@@ -40,6 +40,7 @@ from nplt_storage.errors import (
     WrittenElsewhere,
 )
 from nplt_storage.ids import new_entry_id
+from nplt_storage.partial_answers import DeltaKind, PartialAnswer
 from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.redis import scripts
 from nplt_storage.redis.changes import Published, RedisChanges
@@ -64,7 +65,7 @@ from nplt_storage.rows import (
     read_checkpoint,
     row_as_lines,
 )
-from nplt_storage.store import DeltaKind, Origin, PartialAnswer
+from nplt_storage.store import Origin
 
 log = logging.getLogger(__name__)
 

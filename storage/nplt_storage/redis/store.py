@@ -34,6 +34,7 @@ from nplt_storage.ids import is_session_id, new_entry_id
 from nplt_storage.json_values import check_text
 from nplt_storage.messages import LevelMaker, content_of, no_levels
 from nplt_storage.pages import MessagePage, PageQuery, read_end, read_page
+from nplt_storage.partial_answers import Piece, join_pieces, unless_stored
 from nplt_storage.redis import scripts
 from nplt_storage.redis.changes import RedisChanges
 from nplt_storage.redis.connection import (
@@ -77,14 +78,11 @@ from nplt_storage.store import (
     MemberNote,
     Opened,
     Origin,
-    Piece,
     Record,
     SharedCounts,
     SharedView,
     StoreDescription,
     check_byte_range,
-    joined,
-    not_yet_an_entry,
 )
 
 log = logging.getLogger(__name__)
@@ -370,7 +368,7 @@ class RedisStore:
             _check_ends(source, row, checkpoint)
             held = read_end(source, row)
             pieces = [decode(line, type=Piece) for line in (found[5] or b"").splitlines()]
-            partial_answer = not_yet_an_entry(joined(pieces), row, held)
+            partial_answer = unless_stored(join_pieces(pieces), row, held)
             record = RedisRecord(self._parts, row, owned, checkpoint, partial_answer)
             turns_max = self._parts.turns_max or None
             if turns_max:

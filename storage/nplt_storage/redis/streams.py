@@ -30,13 +30,14 @@ def message_id_of(entry: Entry) -> str:
 
 
 def place_in_stream(entry: Entry) -> bytes:
-    """The JSON value of a prompt's message id in the `prompts` hash: `[seq]`, or
-    `[seq, turn_id, state]` once the line is trimmed."""
+    """The value that the hash `prompts` has for the message id of a prompt in the stream, as JSON:
+    `[seq]`. `trimming` replaces it by `[seq, turn_id, state]` once the line is trimmed."""
     return b"[%d]" % entry.seq
 
 
 class StreamSource:
-    """Reads the lines up to `head_seq` from Redis on demand."""
+    """Reads the entries of one conversation up to `head_seq` from Redis, as far as they are asked
+    for. Missing and damaged lines raise `ConversationDamaged`."""
 
     def __init__(self, connection: RedisConnection, session_id: str, head_seq: int) -> None:
         self.head_seq = head_seq
@@ -69,8 +70,8 @@ class StreamSource:
     def _walk(
         self, command: str, start: int, step: int, begun: Any | None = None
     ) -> Iterator[bytes]:
-        """Yields the lines from `start`. One that is missing below the head is damage, even if all
-        are missing: Redis may have evicted them."""
+        """Yields the lines from `start`. A missing line below the head is damage, even if all lines
+        are missing, because Redis may have evicted them."""
         last = 1 if step < 0 else self.head_seq
         expected = start
         count = _LINES_AT_FIRST
@@ -92,8 +93,9 @@ class StreamSource:
             count = max(1, min(_LINES_MAX, _BYTES_AT_ONCE // max(mean, 1)))
 
     def _check_missing(self, *ends: int) -> None:
-        """Raises unless entries between these may be missing: because they were trimmed or taken
-        back, or the conversation was deleted, since the row was read."""
+        """Reads the row again, and raises `ConversationDamaged` if an entry between `ends` is
+        missing. Entries that were trimmed or discarded since the row was read are no damage. Raises
+        `ConversationNotFound` if the conversation was deleted."""
         meta = self._connection.keyspace.of(self._session_id).meta
         head, row = self._connection.ask("HMGET", meta, "head", "row")
         if row is None:
@@ -146,6 +148,8 @@ def decode_checkpoint(session_id: str, line: bytes | None) -> CheckpointEntry | 
 
 
 class NewStream:
+    """Builds the stream of a whole conversation under temporary keys."""
+
     def __init__(self, connection: RedisConnection, row: ConversationRow) -> None:
         self.row = row
         """The row after the entries written so far."""

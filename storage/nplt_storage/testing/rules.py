@@ -60,12 +60,13 @@ from nplt_storage.errors import (
 from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import new_entry_id
 from nplt_storage.pages import MessagePage, PageQuery, size_as_json
+from nplt_storage.partial_answers import DeltaKind, PartialAnswer
 from nplt_storage.redaction import REDACTED
 from nplt_storage.rows import BadCursor, ConversationRow, RowQuery, fold_all, new_row
 from nplt_storage.search import SearchQuery
 from nplt_storage.sent_before import SentBefore
 from nplt_storage.store import ConversationStore as Store
-from nplt_storage.store import DeltaKind, Opened, Origin, PartialAnswer, Record
+from nplt_storage.store import Opened, Origin, Record
 
 # ------------------------------------------------------------------------------
 # Store makers
