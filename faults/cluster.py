@@ -35,7 +35,7 @@ from tests.support.redis_server import (
     find_redis_server,
 )
 
-from faults.counted_model import CALLS_FILE
+from faults.counted_model import CALLS_FILE, WINDOW
 from faults.plan import Plan
 from faults.results import CannotBeDone
 from faults.serving import PATIENCE_SECONDS, DidNotStart, clean_environment
@@ -401,7 +401,9 @@ def running_cluster(
     servers: int = 3,
     balancer: str | None = None,
     limits: dict[str, object] | None = None,
+    window: int | None = None,
 ) -> Iterator[Cluster]:
+    """`window`: about how many entries of a conversation a server keeps in memory."""
     if find_redis_server() is None:
         raise CannotBeDone("there is no redis-server here")
     directory = plan.new_path("cluster")
@@ -412,6 +414,8 @@ def running_cluster(
         storage = KINDS[kind](directory / "redis")
         stack.callback(storage.kill)
         environment = {**clean_environment(), CALLS_FILE: str(calls_file)}
+        if window is not None:
+            environment[WINDOW] = str(window)
         place = Place(
             directory=directory,
             storage=storage,

@@ -23,6 +23,8 @@ from faults.results import Promised, Result
 
 _SECONDS, _QUICK_SECONDS = 20 * 60, 60
 _CONVERSATIONS = 20
+_WINDOW = 20
+"""Entries in memory: what servers do about long conversations is tested from the first minute."""
 _RECOVERY_SECONDS_MAX = 30.0
 _FULL_BYTES = 1
 
@@ -96,7 +98,7 @@ def _unfinished(cluster: Cluster, crowd: Crowd) -> set[str]:
 
 def chaos(plan: Plan) -> list[Result]:
     chance = plan.chance("CHAOS")
-    with running_cluster(plan) as cluster:
+    with running_cluster(plan, window=_WINDOW) as cluster:
         crowd = Crowd(cluster=cluster)
         crowd.create(_CONVERSATIONS)
         threads = crowd.talk(chance, clients=10 if plan.quick else 20)

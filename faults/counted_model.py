@@ -4,6 +4,10 @@ Both append a line, in one write, to the file that FAULTS_CALLS names, so that m
 share it and a process that is killed afterwards has been counted. A prompt that begins with `tool`
 makes the model call the tool, with the prompt as its argument; one that begins with `fast` is
 answered without pauses.
+
+If FAULTS_WINDOW names a number, a server keeps only about so many entries of a conversation in
+memory. Conversations are then soon longer than what is in memory, as they otherwise are only after
+5,000 entries.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -18,9 +23,14 @@ import anyio
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.providers import LlmRequest, Stopped, TextPiece, ToolCallPiece
 from nplt_server.providers.offline import Piece
+from nplt_storage import pages
 
 CALLS_FILE = "FAULTS_CALLS"
+WINDOW = "FAULTS_WINDOW"
 _WORD_SECONDS = 0.01
+
+if entries := os.environ.get(WINDOW):
+    pages.WindowSize = partial(pages.WindowSize, entries=int(entries))  # type: ignore[misc, assignment]
 
 
 async def answer(request: LlmRequest) -> AsyncIterator[Piece]:
