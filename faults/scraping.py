@@ -116,7 +116,9 @@ async def _reload(server: ServerProgram, load: Load, until: float) -> None:
     while load.reloads < _RELOADS:
         await asyncio.sleep(pause)
         load.reloads += 1
-        config.write_text(json.dumps(_settings(load.reloads)))
+        written = config.with_suffix(".new")
+        written.write_text(json.dumps(_settings(load.reloads)))
+        written.replace(config)  # at once: the server may read it at any moment
         os.kill(server.pid, signal.SIGHUP)
 
 

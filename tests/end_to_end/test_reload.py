@@ -97,7 +97,10 @@ def test_a_hundred_reloads_under_load_lose_no_turn(start_server: Start, connect:
         providers = [{"id": "offline", **OFFLINE}, {"id": f"more{number % 2}", **OFFLINE}]
         server.settings["providers"] = providers
         config = server.data_dir.parent / f"{server.data_dir.name}.yaml"
-        config.write_text(yaml.safe_dump(server.settings))
+        # Replaced as a whole: the server may read it at any moment.
+        written = config.with_suffix(".new")
+        written.write_text(yaml.safe_dump(server.settings))
+        written.replace(config)
         server.signal(signal.SIGHUP)
     wait_until(lambda: _reloads(server) > 0, "the server has read its settings")
     done.set()

@@ -25,6 +25,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from traceback import extract_tb
 from typing import TypeAlias, TypeVar
 
 import anyio
@@ -166,7 +167,11 @@ class IndexDatabase:
 
     def _rebuild(self, error: sqlite3.Error) -> None:
         name = getattr(error, "sqlite_errorname", "")  # tells a broken table from broken full text
-        log.error("%s is broken (%s %s) and is built again from the files", self._path, error, name)
+        where = " in ".join(frame.name for frame in reversed(extract_tb(error.__traceback__)[-3:]))
+        log.error(
+            "%s is broken (%s %s, found by %s) and is built again from the files",
+            *(self._path, error, name, where),
+        )
         self._connection.close()
         self._connection = in_memory() if self._rebuilt else create_database(self._path)
         self._rebuilt = True
