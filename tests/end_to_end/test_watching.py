@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from tests.conftest import Connect
 from tests.support.raw_client import (
+    AGENT_THOUGHT,
     APPROVAL,
     APPROVAL_REQUEST,
     ATTACH,
     CANCEL,
+    CHAT_TEXT,
     DETACH,
     ERROR,
     MODEL_SWITCH,
@@ -348,6 +350,14 @@ def test_a_client_that_does_not_watch_gets_no_changes(
     answered(writer)
     listed(watcher)
     assert not [frame for frame in watcher.pushed if frame.type == SESSION_CHANGED]
+
+
+def test_a_plain_client_gets_no_changes(connect: Connect, watcher: RawClient) -> None:
+    plain = connect()
+    plain.greeting()
+    for text in ("one", "two"):
+        assert {frame.type for frame in plain.chat(text)} == {AGENT_THOUGHT, CHAT_TEXT}
+        assert watcher.event(SESSION_CHANGED)
 
 
 def test_bad_input_is_refused_with_the_field(writer: RawClient) -> None:
