@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from tests.support.raw_client import RawClient
+from tests.support.redis_server import RedisServer
 from tests.support.server_process import ServerProcess
 
 # Examples may be slow on a busy machine; that is never a failure. Few of them
@@ -101,6 +102,14 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     yield connect
     for client in opened:
         client.sock.close()
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of the test's own, which has on disk what it has confirmed."""
+    server = RedisServer(tmp_path / "redis", appendfsync="always").start()
+    yield server
+    server.kill()
 
 
 @pytest.fixture

@@ -105,6 +105,7 @@ def test_with_nothing_but_the_keyboard(start_server: Start, new_window: NewWindo
 
     tab_to(window, ".composer textarea")
     keyboard.press("ArrowUp")
+    window.wait("document.activeElement.closest('.editor') && document.activeElement.value")
     keyboard.press("Control+A")
     keyboard.type("edited by keyboard")
     keyboard.press("Enter")

@@ -24,13 +24,6 @@ SECONDS_MAX = 30.0
 
 
 @pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path / "redis", appendfsync="always").start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
 def cluster(tmp_path: Path, redis: RedisServer) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path, redis)
     yield cluster

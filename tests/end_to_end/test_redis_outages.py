@@ -33,13 +33,6 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path / "redis", appendfsync="always").start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
 def server(tmp_path: Path, redis: RedisServer) -> Iterator[ServerProcess]:
     backend = {"type": "redis", "url": f"{redis.url}?socket_timeout=1", "lease": 2.0}
     settings: dict[str, object] = {

@@ -51,13 +51,6 @@ WORDS = " ".join(f"word{number}" for number in range(40))
 
 
 @pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path / "redis", appendfsync="always").start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
 def cluster(tmp_path: Path, redis: RedisServer) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path, redis, lease=LEASE_SECONDS)
     yield cluster

@@ -35,13 +35,6 @@ def documents(name: str) -> Any:
 
 
 @pytest.fixture
-def redis(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path / "redis", appendfsync="always").start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
 def servers(tmp_path: Path, redis: RedisServer, start_server: Start) -> list[ServerProcess]:
     """Two servers with the settings of deploy/server.yaml, with paths and ports of this machine."""
     certificate = make_certificate(tmp_path)

@@ -83,6 +83,18 @@ last_by_default = click.argument(
 )
 
 
+def limited(to: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Adds the option `--limit`."""
+    return click.option(
+        "--limit",
+        metavar="N",
+        type=click.IntRange(min=1),
+        default=20,
+        show_default=True,
+        help=f"how many {to} at most",
+    )
+
+
 COMMANDS: list[click.Command] = []
 """The commands of this module, for the group `nplt`."""
 
@@ -185,14 +197,7 @@ class HistoryOptions(TypedDict):
 
 @command("nplt history", 'nplt history "my notes" --limit 50', has_json=True)
 @last_by_default
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="how many messages at most",
-)
+@limited("messages")
 @click.option(
     "--before", type=click.IntRange(min=0), metavar="SEQ", help="show only older messages"
 )
@@ -378,14 +383,7 @@ def delete(wanted: str, server: str | None) -> None:
 
 @command('nplt search "trailing newline"', "nplt search parser --limit 5 --json", has_json=True)
 @click.argument("query")
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="how many hits at most",
-)
+@limited("hits")
 def search(query: str, limit: int, as_json: bool, server: str | None) -> None:
     """Search the names of conversations and the text of messages."""
     with open_for_command(server) as connection:
