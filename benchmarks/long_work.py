@@ -79,7 +79,7 @@ def long_work(plan: Plan) -> list[Verdict]:
             CONTEXT_REQUEST, {"session_id": "long"}
         ),
         "usage": lambda caller, _: caller.request(USAGE, {"session_id": "long"}),
-        "compact": lambda caller, _: caller.request(COMPACT, {"session_id": "compacted"}),
+        "compact, and back": lambda caller, _: _compact(caller, entries),
         "rollback of all but one turn, and back": _roll_back,
         "redact": lambda caller, number: caller.request(
             REDACT, {"session_id": "redacted", "seq": entries - 2 * number}
@@ -138,6 +138,12 @@ def write_older_file(data_dir: Path, session_id: str, messages: int) -> None:
 
 
 # The long things
+
+
+def _compact(caller: Caller, entries: int) -> None:
+    """And undoes it: what is compact already is not compacted."""
+    caller.request(COMPACT, {"session_id": "compacted"})
+    caller.request(ROLLBACK, {"session_id": "compacted", "to_seq": entries + 1})
 
 
 def _roll_back(caller: Caller, _number: int) -> None:

@@ -116,7 +116,9 @@ class Caller:
     def drain(self) -> None:
         """Passes over what is there by now."""
         self._frames = []
-        while select.select([self.sock], [], [], 0)[0]:
+        there = select.poll()  # `select` knows a thousand descriptors only
+        there.register(self.sock, select.POLLIN)
+        while there.poll(0):
             self.take(self.sock.recv(1 << 20))
 
     def until(self, type_: int) -> Frame:
