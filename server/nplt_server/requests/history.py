@@ -126,7 +126,7 @@ async def _cleared_through(found: FoundConversation) -> int:
     return 0
 
 
-_NEWEST_SEARCHED: Final = PageQuery(view="entries", limit=200, bytes_max=1_000_000)
+_NEWEST_SEARCHED: Final = PageQuery(view="entries", limit=60, bytes_max=1_000_000)
 """The entries that are searched for quarantines in a conversation that is not open."""
 
 
