@@ -68,12 +68,18 @@ def test_the_error_for_an_unquoted_question_suggests_quotes(tmp_path: Path) -> N
     assert "put it in quotes" in done.stderr
 
 
-def test_the_error_for_a_question_of_one_word_names_the_command_that_asks_it(
+def test_a_single_word_that_resembles_no_command_is_asked(tmp_path: Path) -> None:
+    done = run_nplt("hello", home=tmp_path, server="nplt://127.0.0.1:1")
+    assert done.returncode == 5  # it tried to ask
+    assert "127.0.0.1:1" in done.stderr
+
+
+def test_the_error_for_a_word_that_may_be_a_file_names_the_command_that_asks_it(
     tmp_path: Path,
 ) -> None:
-    done = run_nplt("hello", home=tmp_path, server="nplt://127.0.0.1:1")
+    done = run_nplt("hello.txt", home=tmp_path, server="nplt://127.0.0.1:1")
     assert done.returncode == 2
-    assert done.stderr.rstrip().endswith("To ask it: nplt ask hello")
+    assert done.stderr.rstrip().endswith("To ask it: nplt ask hello.txt")
 
 
 def test_the_error_for_an_address_without_scheme_suggests_one(tmp_path: Path) -> None:

@@ -140,17 +140,29 @@ class ChatByDefault(click.Group):
         if ctx.resilient_parsing and not args:
             return super().parse_args(ctx, args)  # a shell completes the command's name
         if not args or args[0] not in OF_THE_GROUP:
-            args = [*_implied_command(args), *args]
+            implied = ["ask"] if self._is_one_word(ctx, args) else _implied_command(args)
+            args = [*implied, *args]
         return super().parse_args(ctx, args)
+
+    def _is_one_word(self, ctx: click.Context, args: list[str]) -> bool:
+        """Whether the question is a single word: nothing else is given, and it resembles no
+        command, because a mistyped one must not be sent to a model."""
+        if len(args) != 1 or not args[0].isalpha() or self.get_command(ctx, args[0]) is not None:
+            return False
+        return not self._commands_like(args[0])
+
+    def _commands_like(self, word: str) -> list[str]:
+        import difflib
+
+        return difflib.get_close_matches(word, self.commands, n=1)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None:
-            import difflib
             import shlex
 
-            near = difflib.get_close_matches(args[0], self.commands, n=1)
+            near = self._commands_like(args[0])
             ask = _ASK_IN_QUOTES if args[1:] else f"To ask it: nplt ask {shlex.quote(args[0])}"
             hint = f"Did you mean {near[0]!r}?" if near else ask
             if ":" in args[0]:
