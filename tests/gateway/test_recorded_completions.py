@@ -25,23 +25,6 @@ from tests.support.server_process import ServerProcess
 Start = Callable[..., ServerProcess]
 
 
-@pytest.fixture(scope="module")
-def url(shared_server: ServerProcess) -> str:
-    return shared_server.http_url
-
-
-@pytest.fixture
-def contents(connect: Connect, shared_server: ServerProcess) -> Callable[[str], list[str]]:
-    client = connect(shared_server)
-    client.hello()
-
-    def contents(session_id: str) -> list[str]:
-        page = client.request(HISTORY_REQUEST, {"session_id": session_id}).json
-        return [message["content"] for message in page["messages"]]
-
-    return contents
-
-
 def test_the_base_url_names_a_conversation_that_keeps_each_message_once(
     url: str, contents: Callable[[str], list[str]]
 ) -> None:

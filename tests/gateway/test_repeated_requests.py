@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
 from tests.conftest import Connect
 from tests.gateway.http_client import ECHO, begin_and_leave, complete, request
 from tests.support.raw_client import HISTORY_REQUEST, PROMPT, TURN_FINISHED
@@ -15,23 +14,6 @@ from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
 AGAIN = {"x-stainless-retry-count": "1"}
-
-
-@pytest.fixture(scope="module")
-def url(shared_server: ServerProcess) -> str:
-    return shared_server.http_url
-
-
-@pytest.fixture
-def contents(connect: Connect, shared_server: ServerProcess) -> Callable[[str], list[str]]:
-    client = connect(shared_server)
-    client.hello()
-
-    def contents(session_id: str) -> list[str]:
-        page = client.request(HISTORY_REQUEST, {"session_id": session_id}).json
-        return [message["content"] for message in page["messages"]]
-
-    return contents
 
 
 def test_a_request_repeated_with_its_idempotency_key_runs_once(
