@@ -73,6 +73,9 @@ class HttpDoor:
         try:
             http = await self._loaded(server)
             accepted.setblocking(False)
+            # The head and the body of a response are two packets. Without this the kernel holds
+            # the second one until the client acknowledges the first, which takes up to 40 ms.
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: http.protocol_for(connection),
                 accepted,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -9,8 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import Connect
+from tests.gateway.server_in_process import running
 from tests.support.raw_client import STATUS
 from tests.support.server_process import ServerProcess, run_nplt_server
+
+from nplt_gateway.door import HttpDoor
+from nplt_server.connections.proxies import accept_directly
 
 Start = Callable[..., ServerProcess]
 
@@ -47,6 +52,22 @@ def test_the_libraries_for_http_are_not_imported_before_the_first_connection() -
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+async def test_an_accepted_connection_has_tcp_nodelay(tmp_path: Path) -> None:
+    """The body of a response does not wait until the client has acknowledged the head."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with running(tmp_path) as server:
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            accepted = accept_directly(listening.accept()[0])
+            HttpDoor([], None).admit(server, accepted)
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            status = await reader.readline()
+            no_delay = accepted.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            writer.close()
+            await writer.wait_closed()
+    assert status.startswith(b"HTTP/1.1 200")
+    assert no_delay
 
 
 def _listening_ports(pid: int) -> set[int]:

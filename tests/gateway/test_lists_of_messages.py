@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gateway.test_session_pipe import running, until_finished
+from tests.gateway.server_in_process import running
+from tests.gateway.test_session_pipe import until_finished
 
 from nplt_gateway.session_pipe import SessionPipe
 from nplt_protocol import ErrorCode, RequestError, messages

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.gateway.server_in_process import running
 
 from nplt_gateway.session_pipe import PipeClosed, SessionPipe
 from nplt_protocol import ErrorCode, RequestError, messages
 from nplt_server.app import Server
-from nplt_server.settings import Settings
-from nplt_server.start import serve
-
-
-@asynccontextmanager
-async def running(data_dir: Path) -> AsyncIterator[Server]:
-    started: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
-    settings = Settings.model_validate(
-        {
-            "listen": {"port": 0},
-            "data_dir": data_dir,
-            "providers": [{"type": "offline", "words_per_second": 0}],
-        }
-    )
-    serving = asyncio.create_task(
-        serve(settings, lambda host, port, http_url: None, started.set_result)
-    )
-    try:
-        yield await started
-    finally:
-        started.result().stop()
-        await serving
 
 
 def pipe_to(server: Server) -> SessionPipe:
