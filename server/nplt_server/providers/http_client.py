@@ -1,18 +1,14 @@
-"""The HTTP/1.1 client of model calls: h11 on asyncio's transports, for one server.
+"""The HTTP/1.1 client of model calls, on asyncio's transports, for one server.
 
     part                                 limit
     -----------------------------------  ------------------------------------------------------
-    one head, one chunk's extensions,    `_HEAD_BYTES_MAX`, by h11
+    one head, one chunk's extensions,    `LINES_BYTES_MAX`, by `http_response`
     the trailers
     all that is not the body: interim    `_OVERHEAD_BYTES_MAX`, and `_OVERHEAD_SHARE` bytes for
     heads (1xx), extensions, framing     each byte of the body
     compression                          once; decompressed in pieces of `_PIECE_BYTES_MAX`
     received bytes that were not read    `_UNREAD_BYTES_MAX`, then the socket is not read
     a body that is read whole            chosen by the caller
-
-h11 takes as long for one chunk of a body as the rest of the server for its text. So plain chunks
-that have come whole are taken here; a chunked body without some of its chunks is one too. h11 reads
-all else: heads, chunks that are split or have extensions, the last one, and what is wrong.
 
 A server may close an idle connection at the very moment a request is sent on it (llama.cpp's
 does so after each streamed answer). A request that fails on a kept connection before a byte of
@@ -43,13 +39,13 @@ import h11
 from msgspec import Struct
 
 from nplt_server.providers.credentials import is_on_this_machine
+from nplt_server.providers.http_response import BadResponse, ResponseHead, ResponseReader
 from nplt_server.request_id import request_id
 
 log = logging.getLogger(__name__)
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
-_HEAD_BYTES_MAX: Final = 100 * 1024
 _OVERHEAD_BYTES_MAX: Final = 512 * 1024
 _OVERHEAD_SHARE: Final = 16
 """A chunk of one byte takes six."""
@@ -118,15 +114,6 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
 
 
 _LINE_END: Final = b"\r\n"
-_HEAD_END: Final = _LINE_END + _LINE_END
-_CHUNK_BEGIN: Final = re.compile(rb"([0-9A-Fa-f]{1,6})\r\n")
-_WITHOUT_BODY: Final = {
-    method: h11.Request(method=method, target="-:0", headers=[("Host", "-")])
-    for method in ("GET", "POST", "CONNECT")
-}
-"""To read a response, h11 has to know that there was a request. It is not given the real one,
-whose headers it would check every time: that takes as long as reading a short response."""
-_END: Final = h11.EndOfMessage()
 
 
 class HttpClient:
@@ -160,7 +147,8 @@ class HttpClient:
     async def send(self, request: HttpRequest, body: bytes, *, deadline: float) -> HttpResponse:
         """Returns when the head of the response has come. Raises `HttpFailure`, or `TimeoutError`
         at the deadline."""
-        log.debug("%s %s%s", request.method, self._host, _shown(request.target))
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s %s%s", request.method, self._host, _shown(request.target))
         if self._tls is None and self._proxy is not None:
             request = self._through_proxy(request)
         if self._idle:
@@ -253,10 +241,6 @@ class HttpClient:
         return [(b"Proxy-Authorization", b"Basic " + base64.b64encode(user))]
 
 
-def _is_chunked(head: h11.Response) -> bool:
-    return any(name == b"transfer-encoding" for name, _ in head.headers)
-
-
 def _shown(target: bytes) -> str:
     return target.partition(b"?")[0].decode("ascii", "replace")
 
@@ -293,12 +277,10 @@ def _plain(error: Exception) -> Exception:
 class HttpResponse:
     """A response whose head was received. Its caller must call `close`."""
 
-    def __init__(self, connection: _Connection, head: h11.Response) -> None:
+    def __init__(self, connection: _Connection, head: ResponseHead) -> None:
         self._connection = connection
-        self.status = head.status_code
-        self.headers: Mapping[str, str] = {
-            name.decode("ascii"): value.decode("latin-1") for name, value in head.headers
-        }
+        self.status = head.status
+        self.headers: Mapping[str, str] = head.headers
         encoding = self.headers.get("content-encoding", "").strip().lower()
         self._decoder = _decoder_of(encoding) if encoding not in ("", "identity") else None
 
@@ -364,8 +346,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, client: HttpClient) -> None:
         self._client = client
         self._loop = asyncio.get_running_loop()
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES_MAX)
-        self._head: h11.Response | None = None
+        self._response = ResponseReader()
         self._pieces: list[bytes] = []
         """The pieces of the body that were not read yet."""
         self._unread_bytes = self._read_bytes = self._body_bytes = 0
@@ -374,10 +355,6 @@ class _Connection(asyncio.Protocol):
         """A response is wanted."""
         self._is_draining = False
         """The response is not read any more, but its end is waited for."""
-        self._has_ended = False
-        self._is_chunked = False
-        self._is_between_chunks = False
-        """h11 has read whole chunks only, so it need not see all that follow."""
         self._failure: HttpFailure | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = 0.0
@@ -391,24 +368,20 @@ class _Connection(asyncio.Protocol):
     # Sending, and reading what has come
 
     async def ask(self, request: HttpRequest, body: bytes, deadline: float) -> HttpResponse:
-        self._head, self._has_ended, self._is_asked = None, False, True
-        self._is_chunked = self._is_between_chunks = False
+        is_tunnel = request.method == "CONNECT"
+        response = self._response = ResponseReader(opens_tunnel=is_tunnel)
+        self._is_asked = True
         self._unread_bytes = self._read_bytes = self._body_bytes = 0
         try:
             self._write(request, body)
-            while self._head is None:
+            while response.head is None:
                 await self._wait(deadline)
-            return HttpResponse(self, self._head)
+            return HttpResponse(self, response.head)
         except BaseException:
             self.close()
             raise
 
     def _write(self, request: HttpRequest, body: bytes) -> None:
-        http = self._http
-        if http.our_state is h11.DONE:
-            http.start_next_cycle()
-        http.send(_WITHOUT_BODY[request.method])
-        http.send(_END)
         has_body = request.method == "POST"
         length = b"Content-Length: %d\r\n" % len(body) if has_body else b""
         current = request_id.get().encode("ascii") if has_body else b""
@@ -422,7 +395,7 @@ class _Connection(asyncio.Protocol):
 
     async def read(self, deadline: float) -> bytes:
         while not self._pieces:
-            if self._has_ended:
+            if self._response.has_ended:
                 return b""
             await self._wait(deadline)
         pieces = self._pieces
@@ -481,14 +454,11 @@ class _Connection(asyncio.Protocol):
             self.close()  # nothing was asked
             return
         self._read_bytes += len(data)
-        head_end = data.find(_HEAD_END) if self._head is None else -1
-        if head_end >= 0:
-            self._parse(data[: head_end + len(_HEAD_END)])
-            data = data[head_end + len(_HEAD_END) :]
-        if self._is_between_chunks:
-            data = self._take_chunks(data)
-        if data:
-            self._parse(data)
+        try:
+            for piece in self._response.feed(data):
+                self._add(piece)
+        except BadResponse as error:
+            self._fail(ConnectionBroke(f"the response is not HTTP: {error}"))
         self._go_on()
         most = _OVERHEAD_BYTES_MAX + _OVERHEAD_SHARE * self._body_bytes
         if self._read_bytes > most:
@@ -496,49 +466,14 @@ class _Connection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         if self._is_asked:
-            self._parse(b"")
+            self._response.feed_end()
             self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._client.closed(self)
         self._cancel_timer()
-        if not self._has_ended:
+        if not self._response.has_ended:
             self._fail(ConnectionBroke("the connection was closed"))
-
-    def _take_chunks(self, data: bytes) -> bytes:
-        """Takes the whole chunks at the beginning of the data, and returns the rest."""
-        begin = 0
-        while (found := _CHUNK_BEGIN.match(data, begin)) is not None:
-            end = found.end() + int(found[1], 16)
-            if end == found.end() or not data.startswith(_LINE_END, end):
-                break  # the last chunk, or one that is not whole
-            self._add(data[found.end() : end])
-            begin = end + len(_LINE_END)
-        return data[begin:]
-
-    def _parse(self, data: bytes) -> None:
-        """Has h11 read the data, which are empty at the end of the connection."""
-        http, ends_chunk = self._http, False
-        try:
-            http.receive_data(data)
-            while not self._has_ended:
-                event = http.next_event()
-                if isinstance(event, h11.Data):
-                    self._add(bytes(event.data))
-                    ends_chunk = event.chunk_end
-                elif isinstance(event, h11.Response):
-                    self._head = event
-                    self._has_ended = http.their_state is h11.SWITCHED_PROTOCOL
-                    self._is_chunked = ends_chunk = _is_chunked(event)
-                elif isinstance(event, h11.EndOfMessage):
-                    self._has_ended = True
-                elif not isinstance(event, h11.InformationalResponse):
-                    break
-        except h11.RemoteProtocolError as error:
-            self._fail(ConnectionBroke(f"the response is not HTTP: {error}"))
-        self._is_between_chunks = (
-            self._is_chunked and ends_chunk and not self._has_ended and not http.trailing_data[0]
-        )
 
     def _go_on(self) -> None:
         """Goes on with what has come."""
@@ -566,7 +501,7 @@ class _Connection(asyncio.Protocol):
     # The end of a response
 
     def release(self, *, is_done: bool) -> None:
-        if self._has_ended:
+        if self._response.has_ended:
             self._keep()
         elif is_done and not self._transport.is_closing():
             self._is_draining, self._unread_bytes = True, 0
@@ -579,7 +514,7 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def _go_on_draining(self) -> None:
-        if self._has_ended:
+        if self._response.has_ended:
             self._is_draining = False
             self._keep()
         elif self._unread_bytes > _DRAIN_BYTES_MAX:
@@ -587,11 +522,9 @@ class _Connection(asyncio.Protocol):
 
     def _keep(self) -> None:
         """Keeps the connection for another request, if it can be used for one."""
-        http, transport = self._http, self._transport
+        transport = self._transport
         is_usable = (
-            http.our_state is h11.DONE
-            and http.their_state is h11.DONE
-            and not http.trailing_data[0]
+            self._response.keeps_connection
             and not transport.is_closing()
             and not transport.get_write_buffer_size()
             and self._failure is None
@@ -623,4 +556,3 @@ class _Connection(asyncio.Protocol):
         if transport is None:
             raise ConnectionBroke("the connection was closed")
         self._transport = transport
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES_MAX)
