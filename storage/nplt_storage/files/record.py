@@ -62,6 +62,8 @@ class FileRecord:
         be removed, and created again with this header."""
         self.file = opened.file
         self.row = opened.row
+        self._row_after = opened.row
+        """The row after the append that is under way."""
         self._found = opened.found
         self._directory = directory
         self._closed = closed
@@ -88,8 +90,13 @@ class FileRecord:
     def append(self, entry: Entry) -> Awaitable[ConversationRow]:
         if not (self._is_open and self.is_there and self._directory.space.is_enough):
             return self._append_with_care(entry)
-        commit = self._committer.begin(entry)
+        commit = self._begin(entry)
         return commit if self._header is None else self._first(commit)
+
+    def _begin(self, entry: Entry) -> Unstoppable[ConversationRow]:
+        commit = self._committer.begin(entry)
+        self._row_after = fold(self.row, entry)  # while the disk works
+        return commit
 
     async def _append_with_care(self, entry: Entry) -> ConversationRow:
         """Checks the free space first, and creates the file if it was removed."""
@@ -108,7 +115,7 @@ class FileRecord:
             if self._header is not None and self.is_there:
                 await self._discard_new()
             raise
-        return await self._first(self._committer.begin(entry))
+        return await self._first(self._begin(entry))
 
     async def _first(self, commit: Unstoppable[ConversationRow]) -> ConversationRow:
         """Removes a new file if this append, its first one, fails."""
@@ -192,7 +199,7 @@ class FileRecord:
         self._closed(self)
 
     def _appended(self, entry: Entry) -> ConversationRow:
-        self.row = fold(self.row, entry)
+        self.row = self._row_after
         self._header = None
         self._journal.note(entry)
         if self._blobs_to_name:
