@@ -54,6 +54,11 @@ _FULL_MAX = 10_000
 _STEPS_BETWEEN = 1_000
 _PACKED_FROM = 2048
 """The number of characters from which packing a text saves more room than it costs time."""
+_LEVELS_ARE_LIMITED_SINCE = (3, 41)
+_LEVELS_MAX = 64
+"""The limit that later versions of SQLite have."""
+_STRUCTURE_ID = 10
+"""Of FTS5's record of its segments, in its own table."""
 
 _SEARCH = (
     "SELECT id, conversation, seq, at, role FROM said CROSS JOIN messages ON id = said.rowid "
@@ -208,7 +213,22 @@ class TextIndex:
         amount = -pages if begin else pages
         self._connection.execute("INSERT INTO said (said, rank) VALUES ('merge', ?)", (amount,))
         # As SQLite's manual says, one change is the command itself.
-        return self._connection.total_changes - before >= 2
+        has_more = self._connection.total_changes - before >= 2
+        if sqlite3.sqlite_version_info < _LEVELS_ARE_LIMITED_SINCE:
+            self._limit_levels()
+        return has_more
+
+    def _limit_levels(self) -> None:
+        """Each merge of the whole index adds up to two levels, most of them empty. SQLite before
+        3.41 goes on until there are more than 2,000, and then takes the index for malformed. FTS5
+        reads the record again after a merge, so it sees what is written here."""
+        question = "SELECT block FROM said_data WHERE id = ?"
+        record = first_value(self._connection, question, _STRUCTURE_ID)
+        shorter = without_empty_levels(record)
+        if shorter != record:
+            self._connection.execute(
+                "UPDATE said_data SET block = ? WHERE id = ?", (shorter, _STRUCTURE_ID)
+            )
 
 
 def _in_order(
@@ -225,6 +245,46 @@ def _in_order(
                 hit = hit_without_snippet(row, seq, role, from_microseconds(sent_at))
                 messages.append(((at, row.session_id, seq), number, hit))
         yield from sorted(messages, reverse=True)
+
+
+def without_empty_levels(record: bytes) -> bytes:
+    """FTS5's record of its segments, without empty levels if it has many. After a cookie of four
+    bytes it consists of integers: the numbers of levels, segments and writes; for each level how
+    many of its segments are being merged and how many it has; for each of these its id, first page
+    and last page."""
+    levels, segments, writes, *rest = _integers(record[4:])
+    if levels <= _LEVELS_MAX:
+        return record
+    kept: list[int] = []
+    while rest:
+        end = 2 + 3 * rest[1]
+        if rest[1]:
+            kept += rest[:end]
+        else:
+            levels -= 1
+        rest = rest[end:]
+    return record[:4] + _as_bytes([levels, segments, writes, *kept])
+
+
+def _integers(data: bytes) -> Iterator[int]:
+    """SQLite's integers of variable length, as long as they have less than 57 bits: seven bits in
+    each byte, the highest first, and a mark in all but the last."""
+    number = 0
+    for byte in data:
+        number = number << 7 | byte & 0x7F
+        if byte < 0x80:
+            yield number
+            number = 0
+
+
+def _as_bytes(integers: Iterable[int]) -> bytes:
+    data = bytearray()
+    for number in integers:
+        septets = [number & 0x7F]
+        while number := number >> 7:
+            septets.append(number & 0x7F | 0x80)
+        data += bytes(reversed(septets))
+    return bytes(data)
 
 
 def _indexed(user: int, indexed: list[str]) -> str:
