@@ -138,6 +138,21 @@ async def test_whatever_befell_the_database_it_is_the_same_again(
     await index.close()
 
 
+async def test_an_index_made_with_other_unicode_tables_is_built_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words of a text may be others there, and those to be deleted must be those inserted."""
+    files = some_files()
+    with monkeypatch.context() as older:
+        older.setattr("nplt_storage.index.database.unidata_version", "4.1.0")
+        await (await caught_up(path, files)).close()
+    files.entries_read = 0
+    index = await caught_up(path, files)
+    assert files.entries_read == 10
+    await assert_knows(index, files)
+    await index.close()
+
+
 async def test_a_database_that_breaks_while_in_use_is_filled_again(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,7 +5,7 @@ append waits for the database, which belongs to a thread. Its tables are
 
     conversations   a row for each, and the stamp of the file it was made from
     users           a number for each user's name
-    messages        the texts, numbered by time so that the newest come first
+    messages        the texts and their users, numbered by time: the newest come first
     said            the words of the messages; FTS5 without a copy of the text
     prompts         the number of each prompt, by its message_id
     prompts_known   up to which entry a conversation's prompts are complete

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from unicodedata import unidata_version
 from urllib.parse import quote
 
 from nplt_storage.file_system import Disk, NotOurs
@@ -18,7 +19,7 @@ from nplt_storage.search import WORDS_VERSION
 log = logging.getLogger(__name__)
 
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 ROWS_VERSION: Final = 9
 """Raised when `rows.fold` makes a different row of the same entries."""
 
@@ -62,6 +63,7 @@ CREATE TABLE messages (
     conversation INTEGER NOT NULL,
     seq INTEGER NOT NULL,
     at INTEGER NOT NULL,
+    user INTEGER NOT NULL,
     role TEXT NOT NULL,
     text BLOB NOT NULL
 );
@@ -73,7 +75,7 @@ CREATE TABLE prompts (
     PRIMARY KEY (conversation, message_id)
 ) WITHOUT ROWID;
 CREATE TABLE prompts_known (conversation INTEGER PRIMARY KEY, through INTEGER NOT NULL);
-CREATE TABLE leftovers (conversation INTEGER PRIMARY KEY, user INTEGER NOT NULL);
+CREATE TABLE leftovers (conversation INTEGER PRIMARY KEY);
 """
 # Words are separated here already: `ascii` leaves everything but ASCII alone.
 _INDEX = """
@@ -243,5 +245,5 @@ def _has_fts5(connection: sqlite3.Connection) -> bool:
 
 
 def _made_by(*, full_text: bool) -> str:
-    words = f", words {WORDS_VERSION}" if full_text else ", no index"
+    words = f", words {WORDS_VERSION} of Unicode {unidata_version}" if full_text else ", no index"
     return f"schema {SCHEMA_VERSION}, rows {ROWS_VERSION}{words}"

@@ -7,7 +7,9 @@ moment is full, the next one is used.
 
 The full-text index holds words and no text. The text is stored next to it: to show a
 snippet, and because its words must be named to delete them. Each message is also
-indexed under a word for its user, which no one can type.
+indexed under a word for its user, which no one can type. The words that are deleted must be
+those that were inserted: text and user are stored in the same row, and an index made with
+other rules for words, or by a Python with other Unicode tables, is built again.
 """
 
 from __future__ import annotations
@@ -88,10 +90,11 @@ class TextIndex:
                 continue
             number = self._free_number(moment(entry.timestamp))
             packed = zlib.compress(text.encode(), 1) if len(text) >= _PACKED_FROM else text
-            values = (number, conversation, entry.seq, microseconds(entry.timestamp), entry.role)
+            sent_at = microseconds(entry.timestamp)
+            values = (number, conversation, entry.seq, sent_at, user, entry.role, packed)
             # It may be here already: added when it was stored, and found again by a survey.
             added = self._connection.execute(
-                "INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?, ?)", (*values, packed)
+                "INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?, ?, ?)", values
             ).rowcount
             if added:
                 self._connection.execute(
@@ -116,11 +119,11 @@ class TextIndex:
                 self._full_until.clear()
             self._full_until[begin] = at
 
-    def remove(self, user: int, which: str, *values: int) -> int:
+    def remove(self, which: str, *values: int) -> int:
         """Removes messages, and returns their number."""
-        question = f"SELECT id, text FROM messages WHERE {which}"
+        question = f"SELECT id, user, text FROM messages WHERE {which}"
         found = self._connection.execute(question, values).fetchall()
-        for number, packed in found:
+        for number, user, packed in found:
             indexed = _indexed(user, words(_unpacked(packed)))
             self._connection.execute(
                 "INSERT INTO said (said, rowid, words) VALUES ('delete', ?, ?)", (number, indexed)

@@ -332,32 +332,30 @@ class IndexTables:
         return piece
 
     def _remove(self, session_id: str) -> None:
-        question = "DELETE FROM conversations WHERE session_id = ? RETURNING key, user"
-        removed = self._connection.execute(question, (session_id,)).fetchone()
-        if removed is not None:
-            self._connection.execute("INSERT INTO leftovers VALUES (?, ?)", removed)
+        question = "DELETE FROM conversations WHERE session_id = ? RETURNING key"
+        key = first_value(self._connection, question, session_id)
+        if key is not None:
+            self._connection.execute("INSERT INTO leftovers VALUES (?)", (key,))
             self.untidy = True
 
     def _redact(self, note: EntryRedacted) -> None:
         key = self.keep(note.row, note.stamp)
         if self.texts is not None:
-            user = self.user_key(note.row.user)
-            self.texts.remove(user, "conversation = ? AND seq = ?", key, note.seq)
+            self.texts.remove("conversation = ? AND seq = ?", key, note.seq)
         self._mark()
 
     def tidy(self) -> None:
         """Does a small step; `untidy` says whether there is more to do."""
-        question = "SELECT conversation, user FROM leftovers LIMIT 1"
-        leftover = self._connection.execute(question).fetchone()
+        leftover = first_value(self._connection, "SELECT conversation FROM leftovers LIMIT 1")
         if leftover is not None:
             with transaction(self._connection):
-                self._take_out(*leftover)
+                self._take_out(leftover)
         elif first_value(self._connection, "SELECT 1 FROM marks WHERE name = 'erasing'"):
             self._erase()
         else:
             self.untidy = False
 
-    def _take_out(self, conversation: int, user: int) -> None:
+    def _take_out(self, conversation: int) -> None:
         self._connection.execute(
             "DELETE FROM prompts_known WHERE conversation = ?", (conversation,)
         )
@@ -368,7 +366,7 @@ class IndexTables:
         ).rowcount
         if self.texts is not None:
             some = (conversation, _REMOVED_AT_ONCE)
-            removed += self.texts.remove(user, "conversation = ? LIMIT ?", *some)
+            removed += self.texts.remove("conversation = ? LIMIT ?", *some)
         if not removed:
             question = "DELETE FROM leftovers WHERE conversation = ?"
             self._connection.execute(question, (conversation,))

@@ -240,7 +240,7 @@ class _UserIndex:
             assert self._database is not None
             assert self._texts is not None
             with transaction(self._database):
-                self._texts.remove(_USER, "conversation = ?", known.key)
+                self._texts.remove("conversation = ?", known.key)
 
     # Searching
 
