@@ -124,6 +124,14 @@ class Histories:
         stores = (profile.store for profile in self._profiles)
         return next((store for store in stores if isinstance(store, Shared)), None)
 
+    @property
+    def is_shared_away(self) -> bool:
+        """Whether the last request to a store that other servers may use too has failed."""
+        return any(
+            isinstance(profile.store, Shared) and profile.read_only_reason is not None
+            for profile in self._profiles
+        )
+
     def profile(self, wanted: str | None) -> HistoryProfile:
         if wanted is None:
             return self.default

@@ -114,6 +114,23 @@ def test_a_prompt_is_refused_as_unavailable_and_accepted_when_redis_is_back(
         assert len(client.request(SESSION_LIST).json["sessions"]) == 1
 
 
+def test_status_does_not_wait_for_a_redis_that_is_known_to_hang(
+    server: ServerProcess, redis: RedisServer
+) -> None:
+    with RawClient(server.port) as client:
+        client.hello()
+        client.ask("before")
+        with hanging(redis):
+            assert client.request(PROMPT, {"text": "meanwhile"}).type == ERROR
+            began = time.monotonic()
+            for _ in range(20):  # those that tried whether Redis answers again took a second each
+                assert "read_only" in client.request(STATUS).json["storage"]
+                time.sleep(0.1)
+            assert time.monotonic() - began < 6
+        ask_until_it_is_taken(client, "after")
+        assert "stored" in client.request(STATUS).json["conversations"]
+
+
 def messages_of(port: int, session_id: str) -> list[dict[str, Any]]:
     with RawClient(port) as reader:
         reader.hello()

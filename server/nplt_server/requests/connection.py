@@ -208,9 +208,11 @@ async def _count(histories: Histories, user: str) -> tuple[int, Sequence[Convers
 async def _stored(histories: Histories, user: str) -> JsonObject:
     """Counts the user's stored conversations, the damaged ones and those replaced by an older copy.
     The latter two are left out if they are 0. Empty while a store is unavailable or slow; `storage`
-    says why."""
+    says why. A shared store that is known to be away is asked, because that shows when it is back,
+    but not waited for."""
     counting = asyncio.ensure_future(_count(histories, user))
-    done, _ = await asyncio.wait([counting], timeout=_COUNT_SECONDS_MAX)
+    seconds_max = 0.0 if histories.is_shared_away else _COUNT_SECONDS_MAX
+    done, _ = await asyncio.wait([counting], timeout=seconds_max)
     found = counting.result() if done else None
     if found is None:
         return {}
