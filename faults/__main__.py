@@ -19,6 +19,7 @@ from benchmarks.scratch import scratch_directory
 
 from faults.approvals import approvals
 from faults.backups import backups
+from faults.black_holes import black_holes
 from faults.cancels import cancels
 from faults.cluster_chaos import chaos
 from faults.cluster_costs import costs
@@ -80,6 +81,7 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "SOAK": (soak, "every request by twenty clients for half an hour: what leaks"),
     "CLUSTER": (clusters, "servers over one Redis: kills, stops, cut links, Redis restarted"),
     "CHAOS": (chaos, "twenty minutes of faults of servers, links and Redis in any order"),
+    "BLACKHOLE": (black_holes, "packets to Redis and between servers vanish (root, iptables)"),
     "ROLLING": (rolling, "servers behind HAProxy and nginx restarted one after the other"),
     "FAILOVER": (failover, "Sentinel makes the replica the primary under load"),
     "SLOTS": (slots, "slots of a Redis Cluster moved, and servers killed, under load"),

@@ -142,7 +142,9 @@ class Storage(Protocol):
     """One kind of Redis, started."""
 
     @property
-    def url(self) -> str: ...
+    def url(self) -> str:
+        """Without options."""
+        ...
 
     @property
     def port(self) -> int | None:
@@ -165,7 +167,7 @@ class SingleRedis:
 
     @property
     def url(self) -> str:
-        return f"redis://{_HOST}:{self.port}/0?socket_timeout=1"
+        return f"redis://{_HOST}:{self.port}/0"
 
     def connect(self) -> redis.Redis:
         return redis.Redis(port=self.port, protocol=2)
@@ -186,7 +188,7 @@ class SentinelRedis:
 
     @property
     def url(self) -> str:
-        return f"{self.servers.url}?socket_timeout=1"
+        return str(self.servers.url)
 
     def connect(self) -> redis.Redis:
         primary = next(each for each in self.servers.servers if each.process is not None)
@@ -204,7 +206,7 @@ class ClusterRedis:
 
     @property
     def url(self) -> str:
-        return f"{self.servers.url}?socket_timeout=1"
+        return str(self.servers.url)
 
     def connect(self) -> redis.RedisCluster:
         nodes = [ClusterNode(_HOST, node.port) for node in self.servers.nodes]  # type: ignore[no-untyped-call]
@@ -265,6 +267,8 @@ class Place:
     fork_server: ForkServer
     secret_file: Path
     calls_file: Path
+    redis_options: str
+    """Of the servers' connections to Redis, as in a URL."""
 
 
 class Member:
@@ -344,6 +348,8 @@ class Member:
         url = self._place.storage.url
         if self.to_redis is not None:
             url = url.replace(f":{self._place.storage.port}/", f":{self.to_redis.port}/")
+        if self._place.redis_options:
+            url = f"{url}?{self._place.redis_options}"
         return {
             # A balancer may run as another user of this machine.
             "listen": {"host": _HOST, "port": self.port, "local_users": "any"},
@@ -402,6 +408,7 @@ def running_cluster(
     balancer: str | None = None,
     limits: dict[str, object] | None = None,
     window: int | None = None,
+    redis_options: str = "socket_timeout=1",
 ) -> Iterator[Cluster]:
     """`window`: about how many entries of a conversation a server keeps in memory."""
     if find_redis_server() is None:
@@ -422,6 +429,7 @@ def running_cluster(
             fork_server=stack.enter_context(ForkServer(environment)),
             secret_file=secret_file,
             calls_file=calls_file,
+            redis_options=redis_options,
         )
         members: list[Member] = []
         for number in range(servers):

@@ -70,6 +70,8 @@ class Crowd:
     shown: dict[tuple[str, int], str] = field(default_factory=dict)
     """The longest text that was shown to one client, by turn and call."""
     complaints: list[str] = field(default_factory=list)
+    words_max: int = 0
+    """A prompt gets up to that many words more, and so does its answer, which then takes longer."""
     in_order: bool = True
     """Whether entries must come one after the other: not if a failover may take some back."""
     is_over: threading.Event = field(default_factory=threading.Event)
@@ -182,12 +184,14 @@ class Talker:
                     break
                 number += 1
                 kind = "tool" if self._chance.random() < _TOOLS else "say"
-                if not self._prompt(f"{kind} {self._name} says {number}"):
+                words = " word" * self._chance.randint(0, self._crowd.words_max)
+                message_id = f"{kind}-{self._name}-says-{number}"
+                if not self._prompt(f"{kind} {self._name} says {number}{words}", message_id):
                     return
         self._leave()
 
-    def _prompt(self, text: str) -> bool:
-        message_id, began = text.replace(" ", "-"), time.monotonic()
+    def _prompt(self, text: str, message_id: str) -> bool:
+        began = time.monotonic()
         while time.monotonic() - began < _RECEIPT_SECONDS_MAX:
             try:
                 receipt = self._ask({"text": text, "message_id": message_id})
@@ -212,7 +216,7 @@ class Talker:
                 return True
             self._leave()
             return True
-        self._crowd.complain(f"{text!r} was not accepted within {_RECEIPT_SECONDS_MAX:g} s")
+        self._crowd.complain(f"{message_id} was not accepted within {_RECEIPT_SECONDS_MAX:g} s")
         return False
 
     def _ask(self, prompt: dict[str, object]) -> dict[str, Any]:
