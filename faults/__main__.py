@@ -39,6 +39,7 @@ from faults.results import CannotBeDone, Promised, Result, table
 from faults.resumed_responses import resumed_responses
 from faults.scraping import scraping
 from faults.searches import searches
+from faults.skewed_clocks import skewed_clocks
 from faults.slow_reader import slow_reader
 from faults.soak import soak
 from faults.stalled_peers import stalled_peers
@@ -82,6 +83,7 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "CLUSTER": (clusters, "servers over one Redis: kills, stops, cut links, Redis restarted"),
     "CHAOS": (chaos, "twenty minutes of faults of servers, links and Redis in any order"),
     "BLACKHOLE": (black_holes, "packets to Redis and between servers vanish (root, iptables)"),
+    "SKEW": (skewed_clocks, "the servers' clocks differ by hours and jump, and faults (cc)"),
     "ROLLING": (rolling, "servers behind HAProxy and nginx restarted one after the other"),
     "FAILOVER": (failover, "Sentinel makes the replica the primary under load"),
     "SLOTS": (slots, "slots of a Redis Cluster moved, and servers killed, under load"),

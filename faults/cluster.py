@@ -26,6 +26,7 @@ from typing import Any, Literal, Protocol
 
 import redis
 from redis.cluster import ClusterNode
+from tests.support.clocks import Clock, find_compiler
 from tests.support.fork_server import ForkServer
 from tests.support.ports import free_port
 from tests.support.redis_server import (
@@ -264,7 +265,6 @@ class Place:
 
     directory: Path
     storage: Storage
-    fork_server: ForkServer
     secret_file: Path
     calls_file: Path
     redis_options: str
@@ -274,14 +274,24 @@ class Place:
 class Member:
     """One server. Its port stays the same over its lives."""
 
-    def __init__(self, place: Place, number: int, limits: dict[str, object]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        number: int,
+        limits: dict[str, object],
+        fork_server: ForkServer,
+        clock: Clock | None = None,
+    ) -> None:
+        """`fork_server` makes its process; `clock` is what that takes for the time of day."""
         self.name = f"server{number}"
+        self.clock = clock
         self.port = free_port()
         self.to_peers = Link(self.port)
         """By which the others reach it."""
         port = place.storage.port
         self.to_redis = Link(port) if port is not None else None
         self._place = place
+        self._fork_server = fork_server
         self._limits = limits
         self._pid: int | None = None
         self._is_stopped = False
@@ -305,7 +315,7 @@ class Member:
         ready = self._place.directory / f"{self.name}.said"
         if not ready.exists():
             os.mkfifo(ready)
-        self._pid = self._place.fork_server.start(
+        self._pid = self._fork_server.start(
             ["--config", str(config)], ready=ready, log=self.log_path
         )
         with ready.open() as pipe:
@@ -341,7 +351,7 @@ class Member:
         pid, self._pid = self._pid, None
         if pid is not None:
             os.kill(pid, number)
-            self._place.fork_server.wait_for(pid)
+            self._fork_server.wait_for(pid)
         self._is_stopped = False
 
     def _settings(self) -> dict[str, object]:
@@ -409,10 +419,14 @@ def running_cluster(
     limits: dict[str, object] | None = None,
     window: int | None = None,
     redis_options: str = "socket_timeout=1",
+    with_clocks: bool = False,
 ) -> Iterator[Cluster]:
-    """`window`: about how many entries of a conversation a server keeps in memory."""
+    """`window`: about how many entries of a conversation a server keeps in memory. `with_clocks`:
+    each server has a time of day of its own, which is right at first."""
     if find_redis_server() is None:
         raise CannotBeDone("there is no redis-server here")
+    if with_clocks and find_compiler() is None:
+        raise CannotBeDone("there is no C compiler named cc, which builds a clock that can be set")
     directory = plan.new_path("cluster")
     secret_file, calls_file = directory / "secret", directory / "calls"
     secret_file.touch(mode=0o600)
@@ -426,14 +440,20 @@ def running_cluster(
         place = Place(
             directory=directory,
             storage=storage,
-            fork_server=stack.enter_context(ForkServer(environment)),
             secret_file=secret_file,
             calls_file=calls_file,
             redis_options=redis_options,
         )
         members: list[Member] = []
+        clocks = [Clock(directory / f"clock{number}") for number in range(servers * with_clocks)]
+        fork_servers = [
+            stack.enter_context(ForkServer(each))
+            for each in [clock.environment(environment) for clock in clocks] or [environment]
+        ]
         for number in range(servers):
-            member = Member(place, number, limits or {})
+            clock = clocks[number] if clocks else None
+            fork_server = fork_servers[number if clocks else 0]
+            member = Member(place, number, limits or {}, fork_server, clock)
             stack.callback(member.close)
             members.append(member)
             member.start()

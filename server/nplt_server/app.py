@@ -23,6 +23,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache, partial
 from typing import Protocol, TypeAlias
 
@@ -112,11 +113,13 @@ def build_parts(
     settings: Settings,
     environ: Mapping[str, str] = os.environ,
     *,
+    clock: Callable[[], datetime] = utc_now,
     mcp_servers: McpServers | None = None,
     learned: LearnedForms | None = None,
 ) -> Parts:
-    """A server that takes over new settings gives the MCP servers that go on, and what it has
-    `learned` of models. Raises `ConfigurationError` for mistakes in what the settings name."""
+    """`clock` gives the times that are stored. A server that takes over new settings gives the MCP
+    servers that go on, and what it has `learned` of models. Raises `ConfigurationError` for
+    mistakes in what the settings name."""
     known = KnownModels(settings)
     secrets = _known_secrets(settings, environ)
     router = build_router(settings, environ, known=known, secrets=secrets, learned=learned)
@@ -136,7 +139,7 @@ def build_parts(
     servers = mcp_servers or _build_mcp_servers(settings, secrets)
 
     def make_own() -> tuple[Tool, ...]:
-        builtin = builtin_tools(utc_now, settings.tool_roots, never=[settings.data_dir])
+        builtin = builtin_tools(clock, settings.tool_roots, never=[settings.data_dir])
         return (*builtin, *widget_tools(context.widgets()), *own.tools)
 
     tools = AllTools(make_own, servers if settings.mcp_servers else None)
@@ -161,7 +164,7 @@ def build_parts(
             policies[f"{name}__"] = server.policy
     runner = ToolExecutor(
         tools,
-        clock=utc_now,
+        clock=clock,
         policies=policies,
         seconds_max=settings.limits.tool_seconds_max,
         at_once_max=settings.limits.tools_at_once_max,
@@ -582,7 +585,7 @@ async def serve(
     """Serves until it is stopped; calls `ready` when connections are accepted. The caller opens
     and closes the histories and the sockets. With `ends_copies`, unfinished copies of
     attachments are removed; no other process may be copying in this data directory then."""
-    parts = build_parts(settings)
+    parts = build_parts(settings, clock=histories.now)
     open_routers = {parts[0]}
     try:
         async with BackgroundTasks() as tasks:
@@ -622,7 +625,7 @@ def _services(
         mcp_servers=mcp_servers,
         limits=limits,
         context=context,
-        clock=utc_now,
+        clock=histories.now,
         new_session_id=new_session_id,
         new_entry_id=new_entry_id,
         spawn=spawn,

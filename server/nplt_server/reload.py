@@ -79,7 +79,7 @@ def _replace_parts(server: Server, settings: Settings, changed: list[str]) -> No
     running = services.mcp_servers if keeps_servers else None
     old_router = services.router
     router, context, tools, mcp_servers = build_parts(
-        settings, mcp_servers=running, learned=old_router.learned
+        settings, clock=services.clock, mcp_servers=running, learned=old_router.learned
     )
     for name, route in old_router.routes.items():
         if (new := router.routes.get(name)) is not None:

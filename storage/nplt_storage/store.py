@@ -373,8 +373,8 @@ class Shared(Protocol):
         """The secret that all servers of this store have: the one that was offered first."""
         ...
 
-    async def now(self) -> datetime:
-        """The time by the clock that all servers of this store share."""
+    def now(self) -> datetime:
+        """The time by the clock that all servers of this store share. Asks nothing."""
         ...
 
     async def ask_for(self, held: ConversationHeld) -> None:

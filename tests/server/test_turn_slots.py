@@ -36,7 +36,7 @@ class SharedSlots:
     def is_usable(self, session_id: str) -> bool:
         return True
 
-    async def now(self) -> datetime:
+    def now(self) -> datetime:
         return datetime.now(UTC)
 
     async def agreed_key(self, offered: bytes) -> bytes:

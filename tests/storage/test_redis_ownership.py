@@ -25,7 +25,8 @@ from nplt_storage import (
     WrittenElsewhere,
 )
 from nplt_storage.redis import ownership, scripts
-from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Server, boot_time
+from nplt_storage.redis.clock import boot_time
+from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Server
 from nplt_storage.testing.rules import (
     START,
     Writer,

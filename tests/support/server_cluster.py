@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.support.clocks import Clock
 from tests.support.ports import free_port
 from tests.support.raw_client import ATTACH, RawClient
 from tests.support.redis_server import RedisServer
@@ -37,6 +38,7 @@ class Cluster:
         *,
         advertise: str | None = None,
         secret: str | None = "a secret of this cluster",
+        clock: Clock | None = None,
         **settings: object,
     ) -> ServerProcess:
         """Without a secret, the server does not relay."""
@@ -55,6 +57,7 @@ class Cluster:
             "--port",
             str(port),
             settings=redis_settings(self._redis.url, lease=self._lease, **every),
+            clock=clock,
         )
         self._servers.append(server)
         return server.start()

@@ -15,6 +15,7 @@ from pathlib import Path
 from signal import Signals
 
 import yaml
+from tests.support.clocks import Clock
 from tests.support.fork_server import ForkServer, Program
 
 _SECONDS_MAX = 40
@@ -22,7 +23,15 @@ DEFAULTS = {"providers": [{"id": "offline", "type": "offline", "words_per_second
 
 
 class ServerProcess:
-    def __init__(self, data_dir: Path, *flags: str, settings: dict[str, object] | None = None):
+    def __init__(
+        self,
+        data_dir: Path,
+        *flags: str,
+        settings: dict[str, object] | None = None,
+        clock: Clock | None = None,
+    ):
+        """`clock` is what it takes for the time of day."""
+        self._clock = clock
         self.data_dir = data_dir
         self._flags = flags
         self.settings = {**DEFAULTS, **(settings or {})}
@@ -39,7 +48,8 @@ class ServerProcess:
         ready.unlink(missing_ok=True)
         os.mkfifo(ready)
         arguments = ["--config", str(config), "--port", "0", "--data-dir", str(self.data_dir)]
-        self._pid = fork_server().start([*arguments, *self._flags], ready=ready, log=self.log_path)
+        fork_server = fork_server_of(self._clock)
+        self._pid = fork_server.start([*arguments, *self._flags], ready=ready, log=self.log_path)
         with ready.open() as pipe:
             lines = os.read(pipe.fileno(), 1_000).decode().splitlines()  # in one piece
         if not lines or not lines[0].startswith("listening on "):
@@ -82,7 +92,7 @@ class ServerProcess:
         if pid is not None:
             os.kill(pid, number)  # gone already: its parent has not looked yet, so no error
             self._wait(pid)
-            self._exit_code = fork_server().wait_for(pid)
+            self._exit_code = fork_server_of(self._clock).wait_for(pid)
         return self._exit_code
 
     @staticmethod
@@ -99,10 +109,15 @@ class ServerProcess:
         return self.start()
 
 
-@cache
 def fork_server() -> ForkServer:
     """One for all processes of this process's tests."""
-    server = ForkServer(clean_environment())
+    return fork_server_of(None)
+
+
+@cache
+def fork_server_of(clock: Clock | None) -> ForkServer:
+    environment = clean_environment()
+    server = ForkServer(environment if clock is None else clock.environment(environment))
     atexit.register(server.close)
     return server
 

@@ -70,7 +70,6 @@ class DuePrompts:
         while True:
             is_complete = False
             try:
-                await self._learn_skew()
                 is_complete = all([await self._read_rows(user) for user in self._users])
                 if is_complete and self._times.is_restoring:
                     await self._copy_mark.unlink()
@@ -82,11 +81,6 @@ class DuePrompts:
             if is_complete and not is_shared:
                 return  # from here on, this server itself notes them all
             await anyio.sleep(_READ_SECONDS)
-
-    async def _learn_skew(self) -> None:
-        shared = self._services.histories.shared
-        if shared is not None:
-            self._times.skew = await shared.now() - self._services.clock()
 
     async def _read_rows(self, user: str) -> bool:
         """Whether the store knows all of its conversations."""

@@ -48,8 +48,6 @@ class DueTimes:
         clock: Callable[[], datetime],
         monotonic: Callable[[], float] = boot_time,
     ) -> None:
-        self.skew = timedelta()
-        """How far the shared store's clock is ahead of this machine's."""
         self.is_restoring = False
         """The prompts for later of a restored back-up are being held; meanwhile, none is run or
         accepted."""
@@ -63,7 +61,7 @@ class DueTimes:
         return len(self._known)
 
     def now(self) -> datetime:
-        return self._clock() + self.skew
+        return self._clock()
 
     def is_late(self, due_at: datetime) -> bool:
         """Whether the time has passed so long ago that no server can have been there to run it."""

@@ -230,7 +230,7 @@ def _cluster(histories: Histories, peers: Peers) -> JsonObject | None:
     shared = histories.shared
     if shared is None:
         return None
-    now, view, counts = time.time(), shared.view, shared.counts
+    now, view, counts = shared.now().timestamp(), shared.view, shared.counts
     return {
         "member": shared.server_id,
         "members": [

@@ -18,6 +18,7 @@ from nplt_storage.errors import StorageUnavailable
 from nplt_storage.ids import new_entry_id
 from nplt_storage.redis import scripts
 from nplt_storage.redis.changes import are_published
+from nplt_storage.redis.clock import Reading, boot_time
 from nplt_storage.redis.connection import RedisConnection, configured
 from nplt_storage.redis.scripts import TRIAL
 
@@ -37,6 +38,8 @@ class Examined(Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...]
     skew: float
     """The number of seconds by which the clock of this machine is ahead of Redis's."""
+    reading: Reading
+    """Of Redis's clock; in a cluster, of one node's."""
 
 
 def examine(connection: RedisConnection, *, expires: bool) -> Examined:
@@ -44,17 +47,18 @@ def examine(connection: RedisConnection, *, expires: bool) -> Examined:
     Redis that can be used at all."""
     found: dict[Problem, None] = {}
     promises: list[tuple[int, str]] = []
+    readings: list[Reading] = []
     skew = 0.0
     failure: redis.RedisError | None = None
     for node in connection.nodes(redis.RedisCluster.get_primaries):
         try:
             info: Mapping[str, Any] = node.info("all")
             known = _settings_of(node)
-            seconds, microseconds = node.time()
+            readings.append(_read_clock(node))
         except (redis.ConnectionError, redis.TimeoutError) as error:
             failure = error
             continue
-        skew = time.time() - (seconds + microseconds / 1e6)
+        skew = time.time() - readings[-1].at(boot_time())
         _check_version(connection, info)
         found |= dict.fromkeys(_problems(connection, info, known, expires=expires))
         promises.append(_promise(info, known))
@@ -72,7 +76,18 @@ def examine(connection: RedisConnection, *, expires: bool) -> Examined:
     if abs(skew) > SKEW_SECONDS_MAX:
         way = "ahead of" if skew > 0 else "behind"
         found[Problem(f"the clock of this machine is {abs(skew):.1f} s {way} Redis's")] = None
-    return Examined(promise=min(promises)[1], problems=tuple(found), skew=round(skew, 3))
+    return Examined(
+        promise=min(promises)[1],
+        problems=tuple(found),
+        skew=round(skew, 3),
+        reading=readings[0],
+    )
+
+
+def _read_clock(node: redis.Redis) -> Reading:
+    asked_at = boot_time()
+    seconds, microseconds = node.time()
+    return Reading(seconds=seconds + microseconds / 1e6, asked_at=asked_at, answered_at=boot_time())
 
 
 def try_commands(connection: RedisConnection) -> None:

@@ -23,6 +23,7 @@ from redis.exceptions import RedisError
 
 from nplt_storage.errors import StorageError, StorageUnavailable
 from nplt_storage.redis import scripts
+from nplt_storage.redis.clock import RedisClock
 from nplt_storage.redis.connection import RedisConnection
 from nplt_storage.redis.examination import (
     SKEW_SECONDS_MAX,
@@ -45,6 +46,7 @@ class Membership:
     ) -> None:
         """`expires`: whether conversations expire (`ttl`)."""
         self.examined = examined
+        self.clock = RedisClock(examined.reading)
         self._connection = connection
         self._leases = leases
         self._expires = expires
@@ -53,7 +55,7 @@ class Membership:
             address=leases.own.address,
             host=socket.gethostname(),
             pid=os.getpid(),
-            started_at=time.time(),
+            started_at=self.clock().timestamp(),
         )
         self._members: Sequence[Member] = ()
         self._logged: frozenset[str] = frozenset()
@@ -156,6 +158,7 @@ class Membership:
 
     def examine(self) -> None:
         self.examined = examine(self._connection, expires=self._expires)
+        self.clock.learn(self.examined.reading)
 
     def close(self) -> None:
         self._stopped.set()

@@ -25,7 +25,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -40,6 +39,7 @@ from redis.exceptions import RedisError
 from nplt_storage.errors import ConversationHeld, ConversationNotFound, WrittenElsewhere
 from nplt_storage.ids import new_entry_id
 from nplt_storage.redis import scripts
+from nplt_storage.redis.clock import boot_time
 from nplt_storage.redis.connection import Argument, RedisConnection
 from nplt_storage.redis.scripts import Keys
 
@@ -116,12 +116,6 @@ class Ownership(Struct, eq=False):
     next_nonce: str | None = None
     """The nonce of an acquisition whose reply was lost."""
     reclaiming: Lock = msgspec.field(default_factory=Lock)
-
-
-def boot_time() -> float:
-    """A clock that goes on while the machine sleeps, where there is one."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class Leases:

@@ -6,7 +6,7 @@ import builtins
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -154,7 +154,8 @@ class RedisStore:
     ) -> RedisStore:
         """`advertise` is the address at which other servers reach this one. A Redis that is away is
         waited for up to `wait_seconds`. With `is_server`, a Redis that may lose conversations is
-        refused. `scratch` is a directory for files that last as long as they are open."""
+        refused, and times are those of Redis's clock, not of `clock`. `scratch` is a directory for
+        files that last as long as they are open."""
         connection = RedisConnection(url, timeout_seconds=timeout_seconds, key_prefix=key_prefix)
         expires = bool(ttl_seconds)
         try:
@@ -176,7 +177,8 @@ class RedisStore:
             turns_max=max_turns or 0,
             changes=RedisChanges(connection, timeout_seconds=timeout_seconds),
         )
-        return cls(parts, clock=clock, membership=membership, levels=levels, scratch=scratch)
+        own_clock = membership.clock if is_server else clock
+        return cls(parts, clock=own_clock, membership=membership, levels=levels, scratch=scratch)
 
     @property
     def description(self) -> StoreDescription:
@@ -226,10 +228,8 @@ class RedisStore:
         self._connection.call("SET", self._keyspace.id_key, offered, "NX")
         return bytes(self._connection.ask("GET", self._keyspace.id_key))
 
-    @in_worker_thread
     def now(self) -> datetime:
-        seconds, microseconds = self._connection.ask("TIME")
-        return datetime.fromtimestamp(int(seconds), UTC).replace(microsecond=int(microseconds))
+        return self._membership.clock()
 
     @property
     def server_id(self) -> str:
