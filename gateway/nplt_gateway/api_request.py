@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -56,22 +55,11 @@ class ApiRequest:
             return work()
         return await self.server.services.heavy.run(self.user, work)
 
-    async def unless_gone(self, work: Coroutine[object, object, T]) -> T:
+    async def unless_gone(self, work: Awaitable[T]) -> T:
         """Awaits the work, or cancels it and raises `ClientDisconnect` if the client goes away."""
-        doing = asyncio.ensure_future(work)
-        watching = asyncio.ensure_future(self._gone())
-        try:
-            await asyncio.wait((doing, watching), return_when=asyncio.FIRST_COMPLETED)
-            if doing.done():
-                return doing.result()
-            raise ClientDisconnect
-        finally:
-            doing.cancel()
-            watching.cancel()
-
-    async def _gone(self) -> None:
-        while (await self.request.receive())["type"] != "http.disconnect":
-            pass
+        with self.connection.cancelled_when_lost():
+            return await work
+        raise ClientDisconnect
 
     async def check_options(self, model: str | None, options: JsonObject) -> None:
         """Raises `RequestError` for an option that makes no sense, or that the provider's API does

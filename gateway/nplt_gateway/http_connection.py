@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
+
+import anyio
 
 from nplt_gateway.errors import ApiError
 from nplt_protocol import ErrorCode
@@ -28,12 +32,13 @@ class HttpConnection:
     """An accepted connection, as admission counts it."""
 
     __slots__ = (
-        *("_door", "address", "client_address", "is_lost", "number"),
+        *("_door", "_scopes", "address", "client_address", "is_lost", "number"),
         *("protocol", "refusal", "session", "user"),
     )
 
     def __init__(self, door: ConnectionHolder, address: str, refusal: ApiError | None) -> None:
         self._door = door
+        self._scopes: set[anyio.CancelScope] = set()
         self.number = 0
         self.address = address
         self.client_address = address
@@ -67,7 +72,21 @@ class HttpConnection:
         if self.protocol is not None and self.session is None:
             self.protocol.shutdown()
 
+    @contextmanager
+    def cancelled_when_lost(self) -> Iterator[anyio.CancelScope]:
+        """Cancels its block if the client goes away."""
+        with anyio.CancelScope() as scope:
+            if self.is_lost:
+                scope.cancel()
+            self._scopes.add(scope)
+            try:
+                yield scope
+            finally:
+                self._scopes.remove(scope)
+
     def lost(self) -> None:
         if not self.is_lost:
             self.is_lost = True
             self._door.forget(self)
+            for scope in self._scopes:
+                scope.cancel()

@@ -110,6 +110,8 @@ class HttpProtocol(H11Protocol):
             self._head_due.restart()
         if self.conn.their_state is not h11.SEND_BODY:
             self._body_due.pause()
+        if self.conn.their_state is h11.DONE and not self.conn.trailing_data[0]:
+            self.flow.resume_reading()  # to notice at once that the client goes away
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._end_deadlines()

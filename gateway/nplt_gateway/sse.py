@@ -16,6 +16,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from nplt_gateway.http_connection import HttpConnection
 from nplt_protocol import JsonObject
 
 HEARTBEAT_SECONDS: Final = 15.0
@@ -52,21 +53,16 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._end_with_client, receive, tasks.cancel_scope)
-            tasks.start_soon(self._send_heartbeats, send)
-            async with aclosing(self._events) as events:
-                async for data in events:
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
-                    self._sent_at = time.monotonic()
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-            tasks.cancel_scope.cancel()
-
-    @staticmethod
-    async def _end_with_client(receive: Receive, scope: anyio.CancelScope) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        scope.cancel()
+        connection: HttpConnection = scope["state"]["connection"]
+        with connection.cancelled_when_lost():
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._send_heartbeats, send)
+                async with aclosing(self._events) as events:
+                    async for data in events:
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+                        self._sent_at = time.monotonic()
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                tasks.cancel_scope.cancel()
 
     async def _send_heartbeats(self, send: Send) -> None:
         while True:

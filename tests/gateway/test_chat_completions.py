@@ -188,19 +188,25 @@ def test_a_wrong_method_is_refused(url: str) -> None:
     assert request(url).status == 405
 
 
-def test_a_client_that_goes_away_ends_its_call(start_server: Start) -> None:
+@pytest.mark.parametrize("words", [4, 20_000], ids=["short", "long"])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_client_that_goes_away_ends_its_call(
+    start_server: Start, *, stream: bool, words: int
+) -> None:
     server = start_server(limits={"turns_max": 1})
     url = f"{server.http_url}v1/chat/completions"
-    body = json.dumps(
-        {"stream": True, "messages": [{"role": "user", "content": "!slow 3600 a b c d"}]}
-    )
+    text = f"!slow 3600 {'word ' * words}"
+    body = json.dumps({"stream": stream, "messages": [{"role": "user", "content": text}]})
     head = (
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with connect(server.http_url) as sock:
-        sock.sendall((head + body).encode())
-        assert sock.recv(100).startswith(b"HTTP/1.1 200")
+        sock.sendall(head.encode())
+        assert sock.recv(100).startswith(b"HTTP/1.1 100")  # the server waits for the body
+        sock.sendall(body.encode())
+        if stream:
+            assert sock.recv(100).startswith(b"HTTP/1.1 200")
     assert complete(url).status == 200  # there is one slot, and it is free again
 
 
