@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from nplt_gateway.access import Access
 from nplt_gateway.bodies import QUICK_BYTES_MAX, Body, read_json_and_digest
@@ -96,19 +97,31 @@ class ApiRequest:
 Endpoint: TypeAlias = Callable[[ApiRequest], Awaitable[Response]]
 
 
+@dataclass(frozen=True, slots=True)
+class _AuthenticatedEndpoint:
+    """An endpoint as an ASGI application. Starlette wraps plain functions in a handler of errors,
+    which `Application` has already."""
+
+    endpoint: Endpoint
+    params: Mapping[str, str]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app: _Application = scope["app"]
+        connection: HttpConnection = scope["state"]["connection"]
+        request = Request(scope, receive, send)
+        user = await app.access.user_by_token(connection, request.headers)
+        try:
+            response = await self.endpoint(
+                ApiRequest(request, app.server, connection, user, app.sent)
+            )
+        except RequestError as error:
+            raise as_api_error(error, self.params) from None
+        await response(scope, receive, send)
+
+
 def api_route(
     method: str, path: str, endpoint: Endpoint, params: Mapping[str, str] | None = None
 ) -> Route:
     """A route whose requests need a token, on a server that has tokens. `params` maps the fields in
     the server's errors to those of the request."""
-
-    async def serve(request: Request) -> Response:
-        app: _Application = request.scope["app"]
-        connection: HttpConnection = request.scope["state"]["connection"]
-        user = await app.access.user_by_token(connection, request.headers)
-        try:
-            return await endpoint(ApiRequest(request, app.server, connection, user, app.sent))
-        except RequestError as error:
-            raise as_api_error(error, params or {}) from None
-
-    return Route(path, serve, methods=[method])
+    return Route(path, _AuthenticatedEndpoint(endpoint, params or {}), methods=[method])

@@ -36,14 +36,15 @@ from nplt_server.app import Server
 
 log = logging.getLogger(__name__)
 
+# The paths exclude one another. The router tries them in order, the usual ones first.
 API: Final[tuple[BaseRoute, ...]] = (
-    WebSocketRoute("/ws", websocket.serve),
-    *login.ROUTES,
-    *page.ROUTES,
-    *openai_models.ROUTES,
     *chat_completions.ROUTES,
     *responses.ROUTES,
+    *openai_models.ROUTES,
     *conversations.ROUTES,
+    WebSocketRoute("/ws", websocket.serve),
+    *page.ROUTES,
+    *login.ROUTES,
 )
 
 _SERVED: Final = "it has /v1/models, /v1/chat/completions, /v1/responses and /v1/conversations"
@@ -63,7 +64,7 @@ class Application:
         self.access = Access(server)
         self.sent = SentRequests()
         metrics = health.METRICS if has_metrics else ()
-        routes = [*health.HEALTH, *metrics, *(API if has_api else ())]
+        routes = [*(API if has_api else ()), *health.HEALTH, *metrics]
         self._router = Router(routes=routes, redirect_slashes=False, default=_not_found)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
