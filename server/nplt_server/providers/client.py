@@ -450,7 +450,8 @@ class VendorProvider:
         else:
             rendered = await anyio.to_thread.run_sync(draft.render, request, api, form)
         request.renderings.keep(key, draft)
-        return rendered.with_fields(self._extra_bodies.get(request.invocation.model, {}))
+        extra_body = self._extra_bodies.get(request.invocation.model)
+        return rendered.with_fields(extra_body) if extra_body else rendered
 
     async def _learn(self, model: str, change: RequestForm | None) -> None:
         """Learns the form in which a refused request was accepted. Not that a schema or a call was

@@ -276,13 +276,9 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
             body["tools"] = [{"type": "function", "function": each} for each in functions]
         options: JsonObject = {
             form.tokens_field or "max_completion_tokens": request.output_tokens,
-            **sampling_of(request),
-            "stop": request.stop or None,
-            "seed": request.seed,
-            **tool_options(request, _named_function),
             "reasoning_effort": chat_effort_of(request),
-            **_answer_format(request),
             "prompt_cache_key": request.cache_key if self.has_cache_key else None,
+            **(_other_options(request) if request.options else {}),
         }
         fields = without_fields(body | without_nulls(options), form.without)
         return RenderedRequest(
@@ -366,6 +362,17 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
 
 def _named_function(name: str) -> JsonObject:
     return {"type": "function", "function": {"name": name}}
+
+
+def _other_options(request: LlmRequest) -> JsonObject:
+    """The fields that are sent only where the prompt or the settings ask for them."""
+    return {
+        **sampling_of(request),
+        "stop": request.stop or None,
+        "seed": request.seed,
+        **tool_options(request, _named_function),
+        **_answer_format(request),
+    }
 
 
 def _answer_format(request: LlmRequest) -> JsonObject:

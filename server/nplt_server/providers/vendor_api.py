@@ -80,9 +80,7 @@ class RenderedRequest(Struct, frozen=True, kw_only=True):
     @property
     def data(self) -> bytes:
         """The body as it is sent."""
-        fields = {name: orjson.Fragment(as_json(value)) for name, value in self.fields.items()}
-        messages = [orjson.Fragment(piece) for piece in self.messages]
-        return orjson.dumps({**fields, self.list_name: messages})
+        return as_json({**self.fields, self.list_name: [*map(orjson.Fragment, self.messages)]})
 
     @property
     def body(self) -> dict[str, Any]:
@@ -108,7 +106,11 @@ class RenderedRequest(Struct, frozen=True, kw_only=True):
 def as_json(value: object) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # an integer of the settings that is longer than 64 bits
+    except TypeError:
+        if isinstance(value, dict):
+            fields = {name: orjson.Fragment(as_json(each)) for name, each in value.items()}
+            return orjson.dumps(fields, option=orjson.OPT_NON_STR_KEYS)
+        # An integer of the settings that is longer than 64 bits.
         return json.dumps(value).encode()
 
 
@@ -234,11 +236,13 @@ class Rendering:
 
     def _contradicts(self, new: Sequence[CompiledStep]) -> bool:
         """Whether a new call has an id that an earlier one is sent with."""
+        if not self._vendor_ids:
+            return False
         answers = (step for step in new if isinstance(step, AssistantStep))
         return any(call.call_id in self._vendor_ids for step in answers for call in step.calls)
 
     def _add_call_ids(self, new: Sequence[CompiledStep], vendor_id: re.Pattern[str] | None) -> None:
-        answers = [step for step in new if isinstance(step, AssistantStep)]
+        answers = [step for step in new if isinstance(step, AssistantStep) and step.calls]
         self.call_ids |= {call.call_id: call.call_id for step in answers for call in step.calls}
         if vendor_id is None:
             return
