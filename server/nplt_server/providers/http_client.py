@@ -2,10 +2,9 @@
 
     part                                 limit
     -----------------------------------  ------------------------------------------------------
-    one head, one chunk's extensions,    `LINES_BYTES_MAX`, by `http_response`
-    the trailers
-    all that is not the body: interim    `_OVERHEAD_BYTES_MAX`, and `_OVERHEAD_SHARE` bytes for
-    heads (1xx), extensions, framing     each byte of the body
+    all that is not the body: heads,     `_OVERHEAD_BYTES_MAX`, and `_OVERHEAD_SHARE` bytes for
+    chunks' sizes and extensions,        each byte of the body
+    trailers
     compression                          once; decompressed in pieces of `_PIECE_BYTES_MAX`
     received bytes that were not read    `_UNREAD_BYTES_MAX`, then the socket is not read
     a body that is read whole            chosen by the caller

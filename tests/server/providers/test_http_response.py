@@ -1,4 +1,4 @@
-"""Responses are read as h11 reads them, however their bytes are cut."""
+"""Responses are read the same however their bytes are cut, and as h11 reads them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nplt_server.providers.http_response import LINES_BYTES_MAX, BadResponse, ResponseReader
+from nplt_server.providers.http_response import BadResponse, ResponseReader
 
 _OK = b"HTTP/1.1 200 OK\r\n"
 _CHUNKED = _OK + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -114,15 +114,66 @@ def _read_by_h11(data: bytes) -> _Outcome | None:
 
 
 @given(parts=st.lists(_PARTS, max_size=9), data=st.data())
-def test_a_response_is_what_h11_reads_however_it_is_cut(
+def test_a_response_is_read_the_same_however_it_is_cut(
     parts: list[bytes], data: st.DataObject
 ) -> None:
     response = _OK + b"".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(response)), max_size=6)))
     pieces = [response[a:b] for a, b in zip([0, *cuts], [*cuts, len(response)], strict=True)]
-    found = _read(*pieces)
-    assert found == _read(response)
+    assert _read(*pieces) == _read(response)
+
+
+_FIELDS = st.sampled_from(
+    [
+        b"Content-Type: text/plain; a=b\r\n",
+        b"Connection: Close\r\n",
+        b"Connection: keep-alive\n",
+        b"X-Twice:  one \r\nx-twice: two\r\n",
+        b"Empty:\r\n",
+        b"Not-ASCII: \xe4\r\n",
+    ]
+)
+_BODIES = st.sampled_from(
+    [
+        b"\r\n",
+        b"\r\nwxyz",
+        b"Content-Length: 4\r\n\r\nwxyz",
+        b"Content-Length: 4\r\n\r\nwx",
+        b"content-length:0\n\n",
+        b"Transfer-Encoding: chunked\r\n\r\n",
+        b"Transfer-Encoding: Chunked\r\n\r\n4\r\nwxyz\r\n0003;name=value\r\nabc\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n\r\n\r\n0\r\nTrailer: 1\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n1\r\na\r\n0\r\n\r\n",
+    ]
+)
+_BEGINNINGS = st.sampled_from(
+    [
+        _OK,
+        b"HTTP/1.1 204\r\n",
+        b"HTTP/1.1 304 Not Modified\r\n",
+        b"HTTP/1.1 100 Continue\r\nX: 1\r\n\r\nHTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 503 Not \xe4vailable\r\n",
+    ]
+)
+
+
+@given(begin=_BEGINNINGS, fields=st.lists(_FIELDS, max_size=3), body=_BODIES)
+def test_a_response_is_read_as_h11_reads_it(begin: bytes, fields: list[bytes], body: bytes) -> None:
+    response = begin + b"".join(fields) + body
+    found = _read(response)
+    assert found is not None
     assert found == _read_by_h11(response)
+
+
+@pytest.mark.parametrize(
+    ("field", "is_kept"), [(b"", False), (b"Connection: keep-alive\r\n", True)]
+)
+def test_a_server_of_http_1_0_keeps_a_connection_only_if_it_says_so(
+    field: bytes, is_kept: bool
+) -> None:
+    found = _read(b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n" + field + b"\r\n")
+    assert found is not None
+    assert found.keeps_connection is is_kept
 
 
 def test_every_byte_may_come_alone() -> None:
@@ -177,18 +228,3 @@ def test_a_tunnel_that_is_open_has_no_body(status: int, has_ended: bool) -> None
 )
 def test_what_is_no_response_is_refused_at_once(response: bytes) -> None:
     assert _read(response) is None
-
-
-@pytest.mark.parametrize(
-    ("start", "piece"),
-    [
-        (_OK, b"X-Y: z\r\n"),
-        (_CHUNKED + b"1;", b"x" * 1000),
-        (_CHUNKED + b"0\r\n", b"X-Y: z\r\n"),
-    ],
-    ids=["head", "extension", "trailers"],
-)
-def test_lines_without_an_end_are_refused(start: bytes, piece: bytes) -> None:
-    pieces = [piece] * (LINES_BYTES_MAX // len(piece) + 1)
-    assert _read(start, *pieces[:10]) is not None
-    assert _read(start, *pieces) is None
