@@ -1,4 +1,5 @@
-"""Modules that are loaded late are exempt from garbage collections, and threads share heaps."""
+"""Modules that are loaded late are exempt from garbage collections, threads share heaps, and long
+lists are freed in slices."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from nplt_server.heap import loading_modules
+from nplt_server.heap import free_in_slices, loading_modules
 
 _HEAPS = """
 import ctypes, os, sys, tempfile, threading
@@ -92,3 +93,14 @@ def test_garbage_from_before_a_module_was_loaded_is_collected() -> None:
             assert garbage() is None
     finally:
         gc.enable()
+
+
+def test_all_items_of_a_long_list_are_freed() -> None:
+    nodes = [Node() for _ in range(2_500)]
+    freed: list[object] = []
+    kept = [weakref.ref(node, freed.append) for node in nodes]
+    items: list[list[Node]] = [[node] for node in nodes]
+    nodes.clear()
+    free_in_slices(items)
+    gc.collect()
+    assert (items, len(freed)) == ([], len(kept))

@@ -49,6 +49,7 @@ from nplt_server.conversations.replay import missed_events
 from nplt_server.conversations.services import Services
 from nplt_server.conversations.summarizer import ConversationNamer, Summarizer
 from nplt_server.conversations.turn_queue import QueuedJob, TurnQueue
+from nplt_server.heap import free_in_slices
 from nplt_server.histories import HistoryProfile
 from nplt_server.tasks import Activity, call_guarded
 from nplt_server.tools.client_tools import results_brought, stored_tools
@@ -837,9 +838,9 @@ async def drafted_rollback(
         entries += batch
 
     def draft_from_all() -> _DraftT:
-        whole = ConversationHistory(history.session_id, entries)
-        entries.clear()  # freed in the thread too
-        return draft(whole, True)
+        made = draft(ConversationHistory(history.session_id, entries), True)
+        free_in_slices(entries)  # the history is gone, so nothing else has them
+        return made
 
     return await record.compute(draft_from_all, entries=len(entries))
 
