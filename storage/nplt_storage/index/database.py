@@ -83,6 +83,8 @@ CREATE VIRTUAL TABLE said USING fts5(words, content='', columnsize=0, tokenize='
 """
 _LOCK_SECONDS = 0.25
 """The time to wait for another program's lock when the database is opened."""
+_CACHE_KIB = 2048
+"""For each connection; the system has the rest of the file in memory too."""
 _SETTINGS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=NORMAL",
@@ -211,7 +213,7 @@ def _connect(path: Path | None, *, is_reader: bool = False) -> sqlite3.Connectio
     )
     with _closed_if_it_fails(connection):
         settings = ("PRAGMA query_only=ON",) if is_reader else _SETTINGS
-        for setting in (*settings, "PRAGMA mmap_size=0", "PRAGMA cache_size=-8192"):
+        for setting in (*settings, "PRAGMA mmap_size=0", f"PRAGMA cache_size=-{_CACHE_KIB}"):
             connection.execute(setting)
     return connection
 
