@@ -90,6 +90,7 @@ def test_axe_finds_nothing_serious(
     check_with_axe(window)
 
 
+@pytest.mark.slow
 def test_a_screen_reader_hears_sentences_not_pieces(window: Window) -> None:
     window.run(
         "{ window.heard = []; new MutationObserver((changes) => changes.forEach((each) =>"

@@ -13,7 +13,11 @@ from tests.support.raw_client import HISTORY_REQUEST, PROMPT, RawClient
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
-SIZES = [(360, 740), (820, 1180), (1440, 900)]
+SIZES = [
+    (360, 740),
+    pytest.param((820, 1180), marks=pytest.mark.slow),
+    pytest.param((1440, 900), marks=pytest.mark.slow),
+]
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154"
     "789c6360000002000001e221bc330000000049454e44ae426082"
@@ -38,6 +42,7 @@ def test_a_prompt_is_answered_and_is_there_after_a_reload(
     assert window.errors == []
 
 
+@pytest.mark.slow
 def test_a_prompt_is_edited_asked_again_and_taken_back(window: Window) -> None:
     window.ask("first")
     window.ask("second")
@@ -62,6 +67,7 @@ def test_a_prompt_is_edited_asked_again_and_taken_back(window: Window) -> None:
     assert window.answers == ["first", "second, better"]
 
 
+@pytest.mark.slow
 def test_the_answer_continues_in_a_copy_from_the_middle(window: Window) -> None:
     window.ask("one")
     window.ask("two")
@@ -120,6 +126,7 @@ def test_a_failed_turn_says_why_and_is_asked_again(window: Window) -> None:
     assert len(window.texts(".fault")) == 1
 
 
+@pytest.mark.slow
 def test_conversations_are_renamed_pinned_archived_deleted_and_restored(
     server: ServerProcess, new_window: NewWindow
 ) -> None:
@@ -185,6 +192,7 @@ def test_a_message_is_found_by_its_words(window: Window) -> None:
     window.page.locator(".bubble", has_text="an unusual wombat").wait_for()
 
 
+@pytest.mark.slow
 def test_two_windows_and_a_terminal_see_the_same(
     shared_server: ServerProcess, new_window: NewWindow
 ) -> None:
@@ -218,6 +226,7 @@ def test_files_are_sent_shown_and_saved(window: Window, tmp_path: Path) -> None:
     assert Path(saving.value.path()).read_text() == page.read_text()
 
 
+@pytest.mark.slow
 def test_drafts_are_kept_for_each_conversation(window: Window) -> None:
     window.ask("one")
     one = window.session_id
@@ -231,6 +240,7 @@ def test_drafts_are_kept_for_each_conversation(window: Window) -> None:
     window.wait("document.querySelector('.composer textarea')?.value === 'a draft'")
 
 
+@pytest.mark.slow
 def test_the_model_is_chosen(window: Window) -> None:
     window.page.locator(".model").click()
     window.page.get_by_role("option").first.wait_for()
@@ -239,6 +249,7 @@ def test_the_model_is_chosen(window: Window) -> None:
     window.wait("!document.querySelector('dialog')")
 
 
+@pytest.mark.slow
 def test_an_old_page_of_a_long_conversation_is_loaded_while_scrolling(
     shared_server: ServerProcess, new_window: NewWindow
 ) -> None:
@@ -261,6 +272,7 @@ def test_an_old_page_of_a_long_conversation_is_loaded_while_scrolling(
     window.wait_for_text("prompt 79", ".bubble")
 
 
+@pytest.mark.slow
 def test_a_conversation_is_exported(window: Window) -> None:
     window.ask("to be exported")
     window.page.get_by_label("What can be done").last.click()
@@ -270,6 +282,7 @@ def test_a_conversation_is_exported(window: Window) -> None:
     assert text.count("to be exported") == 3
 
 
+@pytest.mark.slow
 def test_everything_is_reached_by_the_keyboard(window: Window) -> None:
     keyboard = window.page.keyboard
     keyboard.press("Control+Shift+O")
@@ -294,6 +307,7 @@ def test_everything_is_reached_by_the_keyboard(window: Window) -> None:
     assert not window.page.locator(".sidebar").is_visible()
 
 
+@pytest.mark.slow
 def test_thoughts_are_read_after_a_reload(window: Window) -> None:
     window.ask("!think about a wombat")
     window.page.reload()
@@ -304,6 +318,7 @@ def test_thoughts_are_read_after_a_reload(window: Window) -> None:
     window.wait_for_text("about a wombat", ".thinking .folded")
 
 
+@pytest.mark.slow
 def test_a_cleared_context_is_marked_and_can_be_undone(window: Window) -> None:
     window.ask("before")
     window.page.get_by_label("What can be done").last.click()
@@ -315,6 +330,7 @@ def test_a_cleared_context_is_marked_and_can_be_undone(window: Window) -> None:
     assert window.texts(".cleared") == []
 
 
+@pytest.mark.slow
 def test_a_message_is_erased_and_its_copies_are_listed(
     shared_server: ServerProcess, window: Window
 ) -> None:
@@ -341,6 +357,7 @@ def test_a_message_is_erased_and_its_copies_are_listed(
             assert "swordfish99" not in json.dumps(messages)
 
 
+@pytest.mark.slow
 def test_the_effort_is_chosen_for_the_conversation(window: Window) -> None:
     window.ask("one")
     window.page.locator(".model").click()
@@ -375,6 +392,7 @@ def test_a_prompt_is_sent_for_later_listed_and_cancelled(window: Window) -> None
     assert window.texts(".later") == []
 
 
+@pytest.mark.slow
 def test_prompts_for_later_of_a_copy_are_held_until_they_are_released(
     shared_server: ServerProcess, window: Window
 ) -> None:
@@ -393,6 +411,7 @@ def test_prompts_for_later_of_a_copy_are_held_until_they_are_released(
     window.wait_for_text("Runs ", ".later .head")
 
 
+@pytest.mark.slow
 def test_a_prompt_for_later_becomes_a_prompt_when_its_time_has_come(window: Window) -> None:
     window.ask("now")
     window.run(
@@ -405,6 +424,7 @@ def test_a_prompt_for_later_becomes_a_prompt_when_its_time_has_come(window: Wind
     assert window.texts(".bubble") == window.answers == ["now", "soon"]
 
 
+@pytest.mark.slow
 def test_the_rest_of_a_very_long_answer_is_shown_when_it_is_asked_for(window: Window) -> None:
     text = "".join(f"Paragraph {number} of many 😀.\n\n" for number in range(20_000)).strip()
     window.page.evaluate("(text) => { nplt.client.prompt(text) }", text)
@@ -419,6 +439,7 @@ def test_the_rest_of_a_very_long_answer_is_shown_when_it_is_asked_for(window: Wi
     assert window.run(f"{last}.content") == text
 
 
+@pytest.mark.slow
 def test_files_come_by_drop_and_by_paste_and_a_long_text_becomes_one(window: Window) -> None:
     window.page.evaluate(
         """() => {
@@ -445,6 +466,7 @@ def test_files_come_by_drop_and_by_paste_and_a_long_text_becomes_one(window: Win
     window.wait("document.querySelectorAll('.prompt .chip').length === 3")
 
 
+@pytest.mark.slow
 def test_somebody_who_looked_away_is_offered_notifications_and_gets_them(
     shared_server: ServerProcess, new_window: NewWindow
 ) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from tests.browser.conftest import NewWindow, Window
 from tests.gateway.http_client import request
 from tests.support.raw_client import RawClient
@@ -41,6 +42,7 @@ def leave_and_come_back(window: Window) -> Window:
     return Window(context.new_page(), server).open().until_online()
 
 
+@pytest.mark.slow
 def test_with_a_thumb_on_a_phone(start_server: Start, new_window: NewWindow) -> None:
     server = start(start_server)
     window = new_window(server, **PHONE).open(address(server))

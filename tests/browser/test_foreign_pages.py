@@ -87,7 +87,14 @@ def conversations(server: ServerProcess) -> list[Any]:
         return rows
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "rebound.example"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        pytest.param("127.0.0.1", marks=pytest.mark.slow),
+        pytest.param("localhost", marks=pytest.mark.slow),
+        "rebound.example",
+    ],
+)
 def test_a_page_of_another_origin_gets_nothing(
     server: ServerProcess, new_window: NewWindow, foreign_port: int, host: str
 ) -> None:
@@ -152,6 +159,7 @@ def test_logging_out_leaves_nothing_in_the_browser(
     window.until_online()
 
 
+@pytest.mark.slow
 def test_a_revoked_browser_is_asked_to_log_in(server: ServerProcess, new_window: NewWindow) -> None:
     window: Window = new_window(server).log_in()
     (login,) = request(f"{server.http_url}logins").json["logins"]

@@ -147,7 +147,9 @@ def open_through(line: tuple[ServerProcess, Line], new_window: NewWindow) -> Win
     return window
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "cut" else pytest.mark.slow) for kind in KINDS]
+)
 def test_an_interrupted_answer_is_shown_as_it_was_stored(
     line: tuple[ServerProcess, Line], new_window: NewWindow, kind: str
 ) -> None:
@@ -197,6 +199,7 @@ def test_a_prompt_that_is_sent_without_a_connection_runs_once(
     assert window.answers == ["before", "while the server is away"]
 
 
+@pytest.mark.slow
 def test_what_others_did_meanwhile_is_shown(
     line: tuple[ServerProcess, Line], new_window: NewWindow
 ) -> None:

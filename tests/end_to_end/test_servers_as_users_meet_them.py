@@ -4,6 +4,7 @@ tools. Whatever the server refuses is sent in another form, and nothing is hidde
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,23 @@ def script(call: Call) -> Answer:
     return say("fine")
 
 
-@pytest.mark.parametrize("is_known", [False, True], ids=["unknown", "known"])
-@pytest.mark.parametrize("preset", PRESETS, ids=lambda p: f"{p.name}-{p.model.replace('/', '-')}")
+def cases() -> Iterator[Any]:
+    """Each server with each of its models, as itself where there is such a type of provider, and as
+    a server of OpenAI's API. Quickly only the first case of each server."""
+    quick: set[str] = set()
+    for preset in PRESETS:
+        for is_known in [True, False] if preset.name in TYPES else [False]:
+            marks = [pytest.mark.slow] if preset.name in quick else []
+            quick.add(preset.name)
+            known = "known" if is_known else "unknown"
+            name = f"{preset.name}-{preset.model.replace('/', '-')}-{known}"
+            yield pytest.param(preset, is_known, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("preset", "is_known"), [*cases()])
 def test_a_conversation_goes_on_and_nothing_is_hidden(
     tmp_path: Path, preset: Preset, is_known: bool
 ) -> None:
-    if is_known and preset.name not in TYPES:
-        pytest.skip("there is no such type of provider")
     image = str(picture(tmp_path / "red.png"))
     with (
         start_blocking_portal() as portal,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -33,23 +34,17 @@ def server(start_server: Start, vendor: HostedEmulator, tmp_path: Path) -> Serve
     return start_server(providers=[{**openai, "api_key_file": str(key)}])
 
 
-@pytest.mark.parametrize("stored", [True, False])
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(("path", "body"), [("chat/completions", CHAT), ("responses", RESPONSE)])
 def test_a_response_and_the_call_of_its_model_have_the_same_id(
-    server: ServerProcess,
-    vendor: HostedEmulator,
-    path: str,
-    body: dict[str, object],
-    stream: bool,
-    stored: bool,
+    server: ServerProcess, vendor: HostedEmulator, path: str, body: dict[str, object]
 ) -> None:
-    whole = {**body, "stream": stream, "store": stored}
-    answer = request(f"{server.http_url}v1/{path}", "POST", body=whole)
-    assert answer.status == 200, answer.body
-    sent = vendor.received[-1].headers["x-client-request-id"]
-    assert answer.headers["x-request-id"] == sent
-    assert len(sent) > 20
+    for stream, stored in product([True, False], repeat=2):
+        whole = {**body, "stream": stream, "store": stored}
+        answer = request(f"{server.http_url}v1/{path}", "POST", body=whole)
+        assert answer.status == 200, answer.body
+        sent = vendor.received[-1].headers["x-client-request-id"]
+        assert answer.headers["x-request-id"] == sent
+        assert len(sent) > 20
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ Ending = Literal["cancel the turn", "cancel the task", "close the provider"]
 SOURCES: tuple[Source, ...] = ("offline", "chat", "responses", "messages")
 ENDINGS: tuple[Ending, ...] = ("cancel the turn", "cancel the task", "close the provider")
 PROMPT = " ".join(f"word{number}" for number in range(30))
-POINTS_QUICK = 12
+POINTS_QUICK = 6
 
 
 @dataclass
