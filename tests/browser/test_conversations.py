@@ -505,3 +505,26 @@ def test_tokens_and_cost_are_shown(window: Window) -> None:
     rows = dict(row.split("\t") for row in window.texts(".facts-table tr"))
     assert rows["Calls"] == "1"
     assert rows["Output"] == "3"
+
+
+def test_the_end_stays_in_view_when_the_text_grows_before_a_scroll_is_reported(
+    window: Window,
+) -> None:
+    window.ask("\n\n".join(f"Line {number}" for number in range(60)))
+    window.wait("nplt.transcript.isAtEnd")
+    below = (
+        "(({scrollTop, scrollHeight, clientHeight}) => scrollHeight - scrollTop - clientHeight)"
+        "(nplt.transcript.element)"
+    )
+    # As when a picture has been loaded:
+    window.run(
+        "{ nplt.transcript.column.style.paddingBottom = '500px';"
+        " nplt.transcript.element.dispatchEvent(new Event('scroll')); }"
+    )
+    window.wait(f"{below} < 2")
+    assert window.run("nplt.transcript.isAtEnd")
+    window.run("{ nplt.transcript.element.scrollTop -= 700; }")
+    window.wait("!nplt.transcript.isAtEnd")
+    window.run("{ nplt.transcript.column.style.paddingBottom = '900px'; }")
+    window.page.wait_for_timeout(100)
+    assert window.run(below) > 700

@@ -52,6 +52,8 @@ export class Transcript {
     this.endButton = iconButton("arrow", "To the end", () => this.toEnd(), ".to-end");
     this.shownId = "";
     this.isAtEnd = true;
+    /** Where the view was when it was scrolled last. */
+    this.lastTop = 0;
     this.isEmpty = false;
     /** @type {number | null} the message whose prompt is being edited */
     this.editing = null;
@@ -129,10 +131,17 @@ export class Transcript {
 
   // Where the reader is
 
+  /**
+   * Only who scrolls up leaves the end: when a picture is loaded, the end moves down before this is
+   * called for an earlier change.
+   */
   scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.element;
     const hasAfter = this.client.conversation.hasAfter;
-    this.isAtEnd = scrollHeight - scrollTop - clientHeight < AT_END && !hasAfter;
+    const isNearEnd = scrollHeight - scrollTop - clientHeight < AT_END;
+    const isLeft = scrollTop < this.lastTop;
+    this.isAtEnd = !hasAfter && (isNearEnd || (this.isAtEnd && !isLeft));
+    this.lastTop = scrollTop;
     this.findAnchor();
     this.endButton.hidden = this.isAtEnd;
     this.askForMore();
@@ -153,6 +162,7 @@ export class Transcript {
   settle() {
     if (this.isAtEnd) {
       this.element.scrollTop = this.element.scrollHeight;
+      this.lastTop = this.element.scrollTop;
     } else if (this.anchor?.element.isConnected) {
       const moved = this.anchor.element.getBoundingClientRect().top - this.anchor.top;
       if (Math.abs(moved) >= 1) this.element.scrollTop += moved;
