@@ -163,6 +163,27 @@ def test_an_interrupted_answer_is_shown_as_it_was_stored(
     check(window)
 
 
+def test_an_answer_that_a_killed_server_left_is_kept_and_can_be_continued(
+    line: tuple[ServerProcess, Line], new_window: NewWindow
+) -> None:
+    window = open_through(line, new_window)
+    window.send("!slow 5 one two three four five six seven eight nine ten")
+    window.wait("nplt.client.conversation.live?.text.includes('two')")
+    interrupt(window, line[1], "killed")
+    check(window)
+    (left,) = window.answers
+    assert left.startswith("one two")
+    remarks = window.texts(".remark:not([hidden])")
+    assert remarks == ["The server stopped before this answer was complete."]
+    window.click("Go on")
+    window.wait("nplt.client.conversation.messages.length === 4")
+    window.until_idle()
+    (whole,) = window.answers
+    assert whole.startswith(left)
+    assert len(whole) > len(left)
+    assert window.texts(".remark:not([hidden])") == []
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3_000)
 def test_a_hundred_interruptions(line: tuple[ServerProcess, Line], new_window: NewWindow) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.browser.conftest import NewWindow, Window
+from tests.browser.stage import PICTURE, stage
 from tests.support.scripted_vendor import Json, Reply, chat, refusal, vendor
 from tests.support.server_process import ServerProcess
+from tests.vendors import Cut
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +56,23 @@ def test_a_cut_answer_says_so_and_goes_on_as_one(tmp_path: Path, new_window: New
         window.wait("nplt.client.conversation.messages.at(-1).seq > 7")
         window.until_idle()
         assert window.answers == ["The quick brown fox jumps."]
+        assert window.errors == []
+
+
+def test_an_answer_that_broke_off_says_so_and_can_be_continued(
+    tmp_path: Path, new_window: NewWindow
+) -> None:
+    with stage(tmp_path, limits={"retries_max": 0}) as (server, vendors):
+        window = new_window(server).log_in()
+        vendors.fail_next(*[Cut(after=30)] * 30)
+        window.ask(PICTURE)
+        broken = window.texts(".remark:not([hidden])")
+        assert broken == ["This answer broke off: the connection to the provider broke; ask again"]
+        assert window.page.get_by_role("button", name="Go on").is_visible()
+        window.page.reload()
+        window.until_online()
+        window.until_idle()
+        assert window.texts(".remark:not([hidden])") == ["This answer broke off."]
         assert window.errors == []
 
 

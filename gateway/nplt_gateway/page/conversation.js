@@ -39,6 +39,7 @@ export const MESSAGES_MAX = 240;
  * @property {any[]} [attachments]
  * @property {boolean} [truncated]
  * @property {number} [continues] the answer that a prompt asks to go on with
+ * @property {{message: string}} [error] why it broke off; only in events
  * @property {boolean} [cleared]
  * @property {string} [hidden]
  * @property {string} [redacted_at]

@@ -551,7 +551,8 @@ class AnswerView {
 /** @param {Message} message */
 function canGoOn(message) {
   const isCut = ["length", "window", "pause", "cancelled"].includes(message.stop_reason ?? "");
-  return isCut && message.content !== "";
+  const isEndedEarly = ["interrupted", "failed"].includes(message.state ?? "");
+  return (isCut || isEndedEarly) && message.content !== "";
 }
 
 /** @param {Client} client */
@@ -568,7 +569,12 @@ function hiddenRemark(message) {
 /** @param {Message} message */
 function remarkOf(message) {
   if (message.rejected) return `This answer was not accepted: ${message.rejected}`;
-  if (message.state === "interrupted") return "Stopped.";
+  if (message.state === "interrupted") {
+    return message.stop_reason === "cancelled" ? "Stopped." : "The server stopped before this answer was complete.";
+  }
+  if (message.state === "failed") {
+    return message.error ? `This answer broke off: ${message.error.message}` : "This answer broke off.";
+  }
   const why = /** @type {Record<string, string>} */ ({
     length: "The answer was cut at the longest that the model may give.",
     window: "The answer was cut because the model's window is full.",
