@@ -9,7 +9,7 @@
 import * as code from "./frames.js";
 
 const PAUSE_MIN = 400;
-const PAUSE_MAX = 15_000;
+const PAUSE_MAX = 5_000;
 const WELCOME_MAX = 8_000;
 const PING_EVERY = 20_000;
 const PONG_MAX = 8_000;
