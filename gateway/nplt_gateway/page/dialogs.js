@@ -109,7 +109,7 @@ export async function chooseModel(client) {
           "button.model-option",
           { ...attributes, onclick: choose },
           h("span.model-name", {}, modelName(model), h("small", {}, model.split("/")[0])),
-          h("span.facts", {}, factsOf(client.facts[model])),
+          h("span.facts", {}, ...factsOf(client.facts[model]).map((fact) => h("span", {}, fact))),
           isChosen && icon("check"),
         );
       }),
@@ -144,9 +144,9 @@ function effortChoice(client) {
   return h("label.setting", {}, h("span", {}, "Thinking"), select);
 }
 
-/** @param {any} facts */
+/** @param {any} facts @returns {string[]} */
 function factsOf(facts) {
-  if (!facts) return "";
+  if (!facts) return [];
   const parts = [];
   if (facts.context_tokens) parts.push(`${tokens(facts.context_tokens)} window`);
   if (facts.images) parts.push("pictures");
@@ -154,7 +154,7 @@ function factsOf(facts) {
   if (facts.price_in !== undefined && facts.price_out !== undefined) {
     parts.push(`$${facts.price_in} in, $${facts.price_out} out per million`);
   }
-  return parts.join(" · ");
+  return parts;
 }
 
 /** @param {import("./client.js").Client} client */

@@ -96,5 +96,7 @@ export function compactJson(value) {
 
 /** @param {string} markdown the beginning of a message, to be shown in one line */
 export function plainLine(markdown) {
-  return markdown.replace(/^#{1,6} |\*\*|`+/g, "");
+  return markdown
+    .replace(/^#{1,6} |\*\*|`+/g, "")
+    .replace(/(?<!\S|\w)\*(?=\S)([^*]*[^*\s])\*(?!\w)/g, "$1");
 }

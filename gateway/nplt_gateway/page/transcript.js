@@ -478,7 +478,8 @@ class AnswerView {
   update({ value: message, isLast, isNewest }) {
     const { lastTurn, isRunning } = this.client.conversation;
     const isTimed = lastTurn?.turnId === message.turn_id;
-    const state = [message.revision, message.cleared, isLast, isNewest, isRunning, isTimed].join();
+    const { model } = this.client.conversation;
+    const state = [message.revision, message.cleared, isLast, isNewest, isRunning, isTimed, model].join();
     if (state === this.shown && message === this.message) return;
     this.shown = state;
     if (!this.message) this.adopt(message);
@@ -519,8 +520,8 @@ class AnswerView {
     const running = client.conversation.isRunning;
     const { lastTurn } = client.conversation;
     const usage = (isTimed && lastTurn?.usage) || message.usage;
+    const isUsual = message.model === client.conversation.model;
     const facts = [
-      message.model && modelName(message.model),
       usage?.output_tokens && `${tokens(usage.output_tokens)} tokens`,
       isTimed && lastTurn && duration(lastTurn.seconds),
     ].filter(Boolean);
@@ -531,7 +532,12 @@ class AnswerView {
       isNewest && !running && iconButton("undo", "Take this turn back", () => client.undo()),
       iconButton("fork", "Continue in a copy from here", () => client.fork(message.seq)),
       moreButton(client, message),
-      h("span.facts", { title: message.timestamp && longTime(message.timestamp) }, facts.join(" · ")),
+      h(
+        "span.facts",
+        { title: message.timestamp && longTime(message.timestamp) },
+        message.model && h(`span${isUsual ? ".usual" : ""}`, {}, modelName(message.model)),
+        ...facts.map((fact) => h("span", {}, fact)),
+      ),
     ].filter(Boolean);
   }
 
@@ -593,8 +599,9 @@ function remarkOf(message) {
 }
 
 class LiveView {
-  /** @param {Client} _client @param {Transcript} transcript */
-  constructor(_client, transcript) {
+  /** @param {Client} client @param {Transcript} transcript */
+  constructor(client, transcript) {
+    this.client = client;
     transcript.writing = this;
     this.turnId = "";
     this.thinking = new Thinking();
@@ -620,7 +627,8 @@ class LiveView {
     }
     this.markdown.set(live.text, false);
     show(this.markdown.element, live.text !== "");
-    const words = live.note || (live.text || live.reasoning ? "" : "…");
+    const isWaiting = !live.text && !live.reasoning && !this.client.conversation.approvals.size;
+    const words = live.note || (isWaiting ? "…" : "");
     setText(this.note, words);
     this.note.classList.toggle("dots", words === "…");
     show(this.note, words !== "");
@@ -718,13 +726,19 @@ class FaultView {
   update({ value: message, isNewest }) {
     const isStopped = message.state === "interrupted";
     this.element.classList.toggle("stopped", isStopped);
-    setText(this.text, message.content || (isStopped ? "Stopped." : "The turn failed."));
+    const words = message.content || (isStopped ? "Stopped." : "The turn failed.");
+    setText(this.text, asSentence(words));
     const canRepeat = Boolean(isNewest) && !this.client.conversation.isRunning;
     if (canRepeat !== Boolean(this.actions.firstChild)) {
       const again = button("Ask again", () => this.client.regenerate());
       this.actions.replaceChildren(...(canRepeat ? [again] : []));
     }
   }
+}
+
+/** @param {string} words of the server, which begin with a small letter where they follow others */
+function asSentence(words) {
+  return words.replace(/^[a-z]+(?=[ ,:])/, (word) => word[0].toUpperCase() + word.slice(1));
 }
 
 class ApprovalView {
