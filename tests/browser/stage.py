@@ -14,12 +14,22 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tests.support.raw_client import PROMPT, RawClient
+from tests.support.raw_client import (
+    APPROVAL_REQUEST,
+    PROMPT,
+    SESSION_DELETE,
+    SESSION_NEW,
+    SESSION_UPDATE,
+    TEXT_DELTA,
+    TURN_FINISHED,
+    RawClient,
+)
 from tests.support.server_process import ServerProcess
 from tests.vendors import (
     Answer,
     Call,
     HostedEmulator,
+    Rejection,
     Stall,
     Text,
     Thinking,
@@ -27,8 +37,21 @@ from tests.vendors import (
     emulator_in_thread,
 )
 
-IMPORT, SESSION_UPDATE, SEEN = 0x34, 0x19, 0x39
+IMPORT, SEEN = 0x34, 0x39
 MODEL = "anthropic/claude-opus-4-6"
+
+PRICES = {
+    # what the vendors ask for; models at an address of one's own have no price otherwise
+    f"{provider}/{model}": {"price_in": price_in, "price_out": price_out}
+    for provider, model, price_in, price_out in (
+        ("anthropic", "claude-opus-4-6", 5, 25),
+        ("anthropic", "claude-haiku-4-5", 1, 5),
+        ("anthropic", "claude-sonnet-5-5", 2, 10),
+        ("openai", "gpt-5.2", 1.75, 14),
+        ("openai", "gpt-4.1", 2, 8),
+        ("openai", "gpt-4o-mini", 0.15, 0.6),
+    )
+}
 
 RETRY = "How do I retry an HTTP request safely? With a short example in Python, please."
 RETRY_ANSWER = """\
@@ -75,7 +98,21 @@ SHORTER_ANSWER = (
 CHECK = "How is this machine doing?"
 CHECK_ANSWER = """\
 It is **healthy**: the load is low, and most of the memory is free."""
-LONG_PREFIX = "Write a report about "
+PICTURE = "Can this logo still be recognised at 16 pixels?"
+PICTURE_ANSWER = """\
+Yes. The shape is simple, and it has **one** colour beside its ground. Two things would help:
+
+- a little more space around the mark,
+- the same thickness for all strokes."""
+NO_CREDIT = "Your credit balance is too low to access the Anthropic API."
+CONTRACT = "Translate the contract into French, with the annexes."
+FULL = "How full is the disk of this machine?"
+OFFERS = "Compare the three offers for the roof."
+OFFERS_ANSWER = """\
+All three include the scaffolding. They differ in the insulation: the first uses wood fibre, the \
+second mineral wool, and the third leaves the old insulation where it is."""
+CAT = "Five names for a grey cat, please."
+CAT_ANSWER = "Ash, Pebble, Mist, Smokey, and Earl (as in the tea)."
 OLDER = (
     # name, days ago, prompt, answer
     ("Trailing newlines", 0, "Does POSIX require a trailing newline?",
@@ -96,6 +133,16 @@ OLDER = (
     ("Budget 2026", 45, "Which of these subscriptions can I cancel?",
      "The two that you have not opened since March: the cloud drive and the magazine."),
 )  # fmt: skip
+ARCHIVED = (
+    ("Tax return 2025", 160, "Which receipts do I need for the home office?",
+     "Rent, electricity and heating, and a plan with the area of the room."),
+    ("Names for the boat", 210, "Short names for a small boat?", "Wren, Juno, Kestrel, Tide."),
+)  # fmt: skip
+DELETED = (
+    ("Test", 2, "test", "It works."),
+    ("Gift for a colleague who likes tea", 9, "A gift for about 30 euros?",
+     "A small pot of cast iron, or a tasting of first flush Darjeelings."),
+)  # fmt: skip
 
 
 def script(call: Call) -> Answer:
@@ -108,8 +155,16 @@ def script(call: Call) -> Answer:
             return Answer(parts=parts, fault=Stall(after=130))  # for a picture of half an answer
         case t if t.startswith(SHORTER):
             return Answer(parts=(Text(SHORTER_ANSWER),))
-        case t if t.startswith(CHECK):
+        case t if t.startswith((CHECK, FULL)):
             return Answer(parts=(ToolCall("sys_monitor"),))
+        case t if PICTURE in t:
+            return Answer(parts=(Text(PICTURE_ANSWER),))
+        case t if t.startswith(CAT):
+            return Answer(parts=(Text(CAT_ANSWER),))
+        case t if t.startswith(OFFERS):
+            return Answer(parts=(Text(OFFERS_ANSWER),), fault=Stall(after=20))
+        case t if t.startswith(CONTRACT):
+            raise Rejection(NO_CREDIT, status=400, kind="invalid_request_error")
         case _:
             return Answer(parts=(Text(f"That is a good question. {text.strip().capitalize()}"),))
 
@@ -144,18 +199,44 @@ def old_conversation(name: str, days: int, prompt: str, answer: str) -> dict[str
 
 
 def fill(server: ServerProcess) -> dict[str, str]:
-    """Makes the conversations, and gives the ids of those with something special."""
-    ids: dict[str, str] = {}
+    """Makes the conversations of the past, and gives their ids by name."""
     with RawClient(server.port) as client:
         client.hello()
-        for name, days, prompt, answer in reversed(OLDER):
-            document = old_conversation(name, days, prompt, answer)
-            stored = client.request(IMPORT, {"document": document}).json
-            session_id = stored["session_id"]
-            row = client.request(SEEN, {"session_id": session_id, "seq": 1_000}).json
-            ids[name] = row["session_id"]
+        ids = {each[0]: _imported(client, *each) for each in reversed((*OLDER, *ARCHIVED))}
+        for name, *_ in ARCHIVED:
+            client.request(SESSION_UPDATE, {"session_id": ids[name], "archived": True})
+        for each in reversed(DELETED):
+            client.request(SESSION_DELETE, {"session_id": _imported(client, *each)})
         client.request(SESSION_UPDATE, {"session_id": ids["Trailing newlines"], "pinned": True})
     return ids
+
+
+def _imported(client: RawClient, name: str, days: int, prompt: str, answer: str) -> str:
+    document = old_conversation(name, days, prompt, answer)
+    stored = client.request(IMPORT, {"document": document}).json
+    seen = {"session_id": stored["session_id"], "seq": 1_000}
+    row = client.request(SEEN, seen).json
+    return str(row["session_id"])
+
+
+LIVE = (
+    # name, prompt, the event after which it is in its state
+    ("Translation of the contract", CONTRACT, TURN_FINISHED),
+    ("Names for the cat", CAT, TURN_FINISHED),
+    ("Offers for the roof", OFFERS, TEXT_DELTA),
+    ("Full disk", FULL, APPROVAL_REQUEST),
+)
+
+
+def begin(server: ServerProcess) -> None:
+    """Begins conversations that another client has left: one failed, one has an unread answer, one
+    runs and one asks for a permission."""
+    for name, prompt, event in LIVE:
+        with RawClient(server.port) as client:
+            client.hello()
+            session_id = client.request(SESSION_NEW, {"name": name}).json["session_id"]
+            client.request(PROMPT, {"session_id": session_id, "text": prompt})
+            client.event(event)
 
 
 @contextmanager
@@ -183,6 +264,7 @@ def stage(folder: Path, **settings: object) -> Iterator[tuple[ServerProcess, Hos
                 {"id": "offline", "type": "offline"},
             ],
             "default_model": MODEL,
+            "models": PRICES,
             "tools": {"sys_monitor": "ask"},
             **settings,
         }
