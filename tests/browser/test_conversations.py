@@ -426,7 +426,8 @@ def test_a_prompt_for_later_becomes_a_prompt_when_its_time_has_come(window: Wind
 
 @pytest.mark.slow
 def test_the_rest_of_a_very_long_answer_is_shown_when_it_is_asked_for(window: Window) -> None:
-    text = "".join(f"Paragraph {number} of many 😀.\n\n" for number in range(20_000)).strip()
+    words = "of many 😀 " * 80
+    text = "\n\n".join(f"Paragraph {number} {words}end" for number in range(700))
     window.page.evaluate("(text) => { nplt.client.prompt(text) }", text)
     window.wait("nplt.client.conversation.messages.length === 2")
     window.until_idle()
