@@ -35,6 +35,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "screenshots"
 SIZES = ((360, 740, 2, 7), (820, 1180, 3, 7), (1440, 900, 4, 6))
 """Width, height, by how much the sheet makes a picture smaller, and how many it has in a row."""
 CAPTION = 26
+SYSTEM = "Answer briefly, in British English. Code is Python 3.11, with types."
 THEMES = ("light", "dark")
 PAUSE = 250
 LOGO = Path(__file__).parents[2] / "gateway" / "nplt_gateway" / "page" / "icon-192.png"
@@ -161,6 +162,11 @@ def flows(window: Window, vendors: HostedEmulator) -> Iterator[str]:
     window.click("Tokens and cost", "menuitem")
     page.locator(".facts-table").wait_for()
     yield "tokens"
+    page.keyboard.press("Escape")
+    page.get_by_label("What can be done").last.click()
+    window.click("System message", "menuitem")
+    page.get_by_label("System message").last.fill(SYSTEM)
+    yield "system message"
     page.keyboard.press("Escape")
     page.get_by_label("What can be done").last.click()
     window.click("Rename", "menuitem")

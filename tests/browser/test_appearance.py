@@ -66,6 +66,11 @@ def test_axe_finds_nothing_serious(
     window.ask("!fail")
     window.page.get_by_label("What can be done").last.click()
     check_with_axe(window)
+    window.click("System message", "menuitem")
+    window.page.locator("dialog textarea").wait_for()
+    check_with_axe(window)
+    window.page.keyboard.press("Escape")
+    window.page.get_by_label("What can be done").last.click()
     window.click("Begin with an empty context", "menuitem")
     window.page.locator(".clear-line").wait_for()
     for opening in (".model", "button[title='Send later']", ".answer button[title='More']"):

@@ -529,3 +529,23 @@ def test_the_end_stays_in_view_when_the_text_grows_before_a_scroll_is_reported(
     window.run("{ nplt.transcript.column.style.paddingBottom = '900px'; }")
     window.page.wait_for_timeout(100)
     assert window.run(below) > 700
+
+
+def test_the_system_message_is_shown_and_changed(
+    shared_server: ServerProcess, window: Window
+) -> None:
+    window.ask("hello")
+    area = window.page.locator("dialog textarea")
+    for before, after in (("", "Answer in verse."), ("Answer in verse.", "Answer in prose.")):
+        window.page.get_by_label("What can be done").last.click()
+        window.click("System message", "menuitem")
+        area.wait_for()
+        assert area.input_value() == before
+        area.fill(after)
+        window.click("Save")
+        window.page.locator("dialog").wait_for(state="detached")
+    with RawClient(shared_server.port) as client:
+        client.hello()
+        fields = {"session_id": window.session_id, "roles": ["system"]}
+        stored = client.request(HISTORY_REQUEST, fields).json["messages"]
+    assert [each["content"] for each in stored] == ["Answer in verse.", "Answer in prose."]

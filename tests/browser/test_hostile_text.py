@@ -96,6 +96,13 @@ def test_hostile_texts_do_nothing_in_any_view(
         later,
     )
     window.wait(f"document.querySelectorAll('.later').length === {len(later)}")
+    # As the system message:
+    system = "\n".join(strings[:20])
+    window.run(f"nplt.client.update(nplt.client.conversation.id, {{system: {json.dumps(system)}}})")
+    window.page.get_by_label("What can be done").last.click()
+    window.click("System message", "menuitem")
+    window.page.locator("dialog textarea").wait_for()
+    window.page.keyboard.press("Escape")
     # As the names of conversations that have the text of an erased message, too:
     with RawClient(server.port) as terminal:
         terminal.hello()

@@ -67,7 +67,7 @@ def test_an_answer_that_broke_off_says_so_and_can_be_continued(
         vendors.fail_next(*[Cut(after=30)] * 30)
         window.ask(PICTURE)
         broken = window.texts(".remark:not([hidden])")
-        assert broken == ["This answer broke off: the connection to the provider broke; ask again"]
+        assert broken == ["This answer broke off: the connection to the provider broke; ask again."]
         assert window.page.get_by_role("button", name="Go on").is_visible()
         window.page.reload()
         window.until_online()

@@ -6,7 +6,7 @@
 import { Client } from "./client.js";
 import { Composer } from "./composer.js";
 import { stateWords } from "./conversations.js";
-import { askName, chooseModel, openMenu, showSettings, showUsage } from "./dialogs.js";
+import { askName, chooseModel, editSystemMessage, openMenu, showSettings, showUsage } from "./dialogs.js";
 import { h, iconButton, setText, show } from "./dom.js";
 import { exportConversation } from "./export.js";
 import { askTime } from "./later.js";
@@ -252,6 +252,7 @@ class Page {
       { icon: "fork", label: "Continue in a copy", act: () => client.fork() },
       { icon: "undo", label: "Take the last turn back", act: () => client.undo() },
       { icon: "clear", label: "Begin with an empty context", act: () => client.clear() },
+      { icon: "system", label: "System message", act: () => editSystemMessage(client) },
       { icon: "chart", label: "Tokens and cost", act: () => showUsage(client) },
       { icon: "download", label: "Export as Markdown", act: () => exportConversation(client, id, "md") },
       { icon: "download", label: "Export as JSON", act: () => exportConversation(client, id, "json") },

@@ -579,6 +579,23 @@ export class Client {
     this.changed();
   }
 
+  /**
+   * @param {string} id
+   * @returns {Promise<string | null>} the system message, "" if there is none
+   */
+  async readSystemMessage(id) {
+    for (let before; ; ) {
+      const fields = { session_id: id, roles: ["system"], limit: 200, before };
+      const reply = await this.ask(code.HISTORY_REQUEST, fields);
+      if (!reply) return null;
+      // The others say why turns failed.
+      const found = reply.messages.findLast((/** @type {any} */ each) => !each.state);
+      if (found?.truncated) await this.readWhole(found, id);
+      if (found || !reply.page.has_more_before) return found?.content ?? "";
+      before = reply.page.before;
+    }
+  }
+
   /** @param {string} id */
   async remove(id) {
     const reply = await this.ask(code.SESSION_DELETE, { session_id: id });
@@ -756,9 +773,9 @@ export function newId() {
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** @param {string} text */
+/** @param {string} text which may begin with a small letter, and perhaps with the name of a model */
 export function sentence(text) {
-  const first = text.charAt(0).toUpperCase() + text.slice(1);
+  const first = text.replace(/^[a-z]+(?=[ ,:.]|$)/, (word) => word[0].toUpperCase() + word.slice(1));
   return /[.!?…]$/.test(first) ? first : `${first}.`;
 }
 

@@ -82,6 +82,32 @@ export function askName(title, name, done) {
   input.select();
 }
 
+/**
+ * Shows the system message of a conversation, to be changed.
+ * @param {import("./client.js").Client} client
+ */
+export async function editSystemMessage(client) {
+  const { id } = client.conversation;
+  const text = await client.readSystemMessage(id);
+  if (text === null) return;
+  const area = h("textarea", { "aria-label": "System message", rows: 6 });
+  area.value = text;
+  const form = h(
+    "form.name-form",
+    {},
+    h("p.hint", {}, "Models read this before the conversation, from the next prompt on."),
+    area,
+    h("div.buttons", {}, h("button.button.primary", { type: "submit" }, "Save")),
+  );
+  const dialog = openDialog("System message", form);
+  form.addEventListener("submit", (/** @type {Event} */ event) => {
+    event.preventDefault();
+    if (area.value.trim() !== text) client.update(id, { system: area.value.trim() });
+    dialog.close();
+  });
+  area.focus();
+}
+
 /** @param {import("./client.js").Client} client */
 export async function chooseModel(client) {
   const filter = h("input", {

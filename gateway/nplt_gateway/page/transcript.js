@@ -7,6 +7,7 @@
  */
 
 import { approvalCard } from "./approvals.js";
+import { sentence } from "./client.js";
 import { stateWords } from "./conversations.js";
 import { openMenu } from "./dialogs.js";
 import { h, icon, iconButton, keep, setText, show } from "./dom.js";
@@ -579,7 +580,7 @@ function remarkOf(message) {
     return message.stop_reason === "cancelled" ? "Stopped." : "The server stopped before this answer was complete.";
   }
   if (message.state === "failed") {
-    return message.error ? `This answer broke off: ${message.error.message}` : "This answer broke off.";
+    return message.error ? `This answer broke off: ${message.error.message}.` : "This answer broke off.";
   }
   const why = /** @type {Record<string, string>} */ ({
     length: "The answer was cut at the longest that the model may give.",
@@ -727,18 +728,13 @@ class FaultView {
     const isStopped = message.state === "interrupted";
     this.element.classList.toggle("stopped", isStopped);
     const words = message.content || (isStopped ? "Stopped." : "The turn failed.");
-    setText(this.text, asSentence(words));
+    setText(this.text, sentence(words));
     const canRepeat = Boolean(isNewest) && !this.client.conversation.isRunning;
     if (canRepeat !== Boolean(this.actions.firstChild)) {
       const again = button("Ask again", () => this.client.regenerate());
       this.actions.replaceChildren(...(canRepeat ? [again] : []));
     }
   }
-}
-
-/** @param {string} words of the server, which begin with a small letter where they follow others */
-function asSentence(words) {
-  return words.replace(/^[a-z]+(?=[ ,:])/, (word) => word[0].toUpperCase() + word.slice(1));
 }
 
 class ApprovalView {
