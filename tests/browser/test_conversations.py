@@ -519,14 +519,14 @@ def test_the_end_stays_in_view_when_the_text_grows_before_a_scroll_is_reported(
     )
     # As when a picture has been loaded:
     window.run(
-        "{ nplt.transcript.column.style.paddingBottom = '500px';"
+        "{ nplt.transcript.items.style.paddingBottom = '500px';"
         " nplt.transcript.element.dispatchEvent(new Event('scroll')); }"
     )
     window.wait(f"{below} < 2")
     assert window.run("nplt.transcript.isAtEnd")
     window.run("{ nplt.transcript.element.scrollTop -= 700; }")
     window.wait("!nplt.transcript.isAtEnd")
-    window.run("{ nplt.transcript.column.style.paddingBottom = '900px'; }")
+    window.run("{ nplt.transcript.items.style.paddingBottom = '900px'; }")
     window.page.wait_for_timeout(100)
     assert window.run(below) > 700
 
