@@ -207,12 +207,12 @@ def flows(window: Window, vendors: HostedEmulator) -> Iterator[str]:
     page.locator(".account").click()
     page.locator(".login-row").first.wait_for()
     yield "settings"
+    page.keyboard.press("Escape")
+    show_list(window)
     for shelf in ("Archive", "Trash"):
         window.click(shelf)
         window.wait("nplt.client.list.rows.size === 2")
         yield shelf.lower()
-        if shelf == "Archive":
-            page.locator(".account").click()
     page.locator(".shelf").click()
     window.wait("nplt.client.list.rows.size > 2")
     page.keyboard.press("Escape")

@@ -71,7 +71,7 @@ def test_axe_finds_nothing_serious(
     check_with_axe(window)
     window.page.keyboard.press("Escape")
     window.page.get_by_label("What can be done").last.click()
-    window.click("Begin with an empty context", "menuitem")
+    window.click("Let models forget the above", "menuitem")
     window.page.locator(".clear-line").wait_for()
     for opening in (".model", "button[title='Send later']", ".answer button[title='More']"):
         window.page.get_by_label("Prompt", exact=True).last.fill("later")

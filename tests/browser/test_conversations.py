@@ -153,14 +153,12 @@ def test_conversations_are_renamed_pinned_archived_deleted_and_restored(
     window.wait("document.querySelectorAll('.line').length === 1")
     choose("two", "Move to the trash")
     window.wait("document.querySelectorAll('.line').length === 0")
-    window.page.locator(".account").click()
     window.click("Trash")
     window.wait_for_text("two", "nav")
     choose("two", "Restore")
     window.wait("document.querySelectorAll('.line').length === 0")
     window.page.locator(".shelf").click()
     window.wait_for_text("two", "nav")
-    window.page.locator(".account").click()
     window.click("Archive")
     window.wait_for_text("renamed", "nav")
     assert window.errors == []
@@ -322,7 +320,7 @@ def test_thoughts_are_read_after_a_reload(window: Window) -> None:
 def test_a_cleared_context_is_marked_and_can_be_undone(window: Window) -> None:
     window.ask("before")
     window.page.get_by_label("What can be done").last.click()
-    window.click("Begin with an empty context", "menuitem")
+    window.click("Let models forget the above", "menuitem")
     window.wait("document.querySelectorAll('.clear-line').length === 1")
     assert window.texts(".cleared .bubble") == ["before"]
     window.click("Undo")
@@ -505,7 +503,7 @@ def test_tokens_and_cost_are_shown(window: Window) -> None:
     window.page.locator(".facts-table").wait_for()
     rows = dict(row.split("\t") for row in window.texts(".facts-table tr"))
     assert rows["Calls"] == "1"
-    assert rows["Output"] == "3"
+    assert rows["Tokens written"] == "3"
 
 
 def test_the_end_stays_in_view_when_the_text_grows_before_a_scroll_is_reported(

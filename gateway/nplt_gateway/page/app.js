@@ -17,6 +17,7 @@ import { Sidebar } from "./sidebar.js";
 import { Transcript } from "./transcript.js";
 
 const NOTICE_SECONDS = 6;
+const LONG_NOTICE_SECONDS = 15;
 const REVEAL_MAX = 500;
 
 class Page {
@@ -114,8 +115,8 @@ class Page {
     const { conversation } = client;
     const name = client.list.rows.get(conversation.id)?.name || conversation.name;
     setText(this.title, conversation.isNew ? "New conversation" : name);
-    setText(this.people, conversation.otherClients ? `+${conversation.otherClients} here` : "");
-    this.people.title = "other windows and terminals in this conversation";
+    setText(this.people, conversation.otherClients ? "open elsewhere" : "");
+    this.people.title = `Other windows and terminals in this conversation: ${conversation.otherClients}`;
     const elsewhere = client.list.recent.find((row) => row.session_id !== conversation.id);
     const news = elsewhere && elsewhere.state !== "running" ? stateWords(elsewhere) : "";
     this.menuButton.classList.toggle("marked", news !== "");
@@ -183,7 +184,8 @@ class Page {
       ...(notice.undo ? [h("button.button.small", { type: "button", onclick: undo }, "Undo")] : []),
       iconButton("close", "Close", close),
     );
-    const seconds = notice.isError ? 2 * NOTICE_SECONDS : NOTICE_SECONDS;
+    const isLong = notice.isError || notice.undo;
+    const seconds = isLong ? LONG_NOTICE_SECONDS : NOTICE_SECONDS;
     this.noticeTimer = setTimeout(close, seconds * 1000);
   }
 
@@ -251,7 +253,7 @@ class Page {
       },
       { icon: "fork", label: "Continue in a copy", act: () => client.fork() },
       { icon: "undo", label: "Take the last turn back", act: () => client.undo() },
-      { icon: "clear", label: "Begin with an empty context", act: () => client.clear() },
+      { icon: "clear", label: "Let models forget the above", act: () => client.clear() },
       { icon: "system", label: "System message", act: () => editSystemMessage(client) },
       { icon: "chart", label: "Tokens and cost", act: () => showUsage(client) },
       { icon: "download", label: "Export as Markdown", act: () => exportConversation(client, id, "md") },

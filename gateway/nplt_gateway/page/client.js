@@ -576,6 +576,11 @@ export class Client {
     if (!row) return;
     this.list.update(row);
     if (id === this.conversation.id && change.name) this.conversation.name = row.name;
+    if ("archived" in change) {
+      const undo = () => this.update(id, { archived: !change.archived });
+      this.say(change.archived ? "Moved to the archive." : "Moved out of the archive.", false, undo);
+    }
+    if ("pinned" in change) this.say(change.pinned ? "Pinned to the top of the list." : "Not pinned any more.");
     this.changed();
   }
 

@@ -162,7 +162,7 @@ const EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 /** @param {import("./client.js").Client} client */
 function effortChoice(client) {
   const chosen = client.conversation.options.effort ?? "";
-  const select = h("select", {}, h("option", { value: "" }, "by itself"));
+  const select = h("select", {}, h("option", { value: "" }, "as the model chooses"));
   for (const effort of EFFORTS) {
     select.append(h("option", { value: effort, selected: effort === chosen }, effort));
   }
@@ -190,15 +190,15 @@ export async function showUsage(client) {
   const usage = await client.usage();
   if (!usage) return;
   const rows = [
-    ["Input", tokens(usage.billed.input_tokens ?? 0)],
-    ["of it from the cache", tokens(usage.billed.cached_tokens ?? 0)],
-    ["Output", tokens(usage.billed.output_tokens ?? 0)],
+    ["Tokens read", tokens(usage.billed.input_tokens ?? 0)],
+    ["of these from the cache", tokens(usage.billed.cached_tokens ?? 0)],
+    ["Tokens written", tokens(usage.billed.output_tokens ?? 0)],
     ["Calls", String(usage.billed.calls ?? 0)],
   ];
   if (usage.cost) {
     const partly = usage.cost.partial ? " (some models have no price)" : "";
     rows.push(["Cost", `${usage.cost.amount} ${usage.cost.currency}${partly}`]);
-  }
+  } else rows.push(["Cost", "not known: no price is set"]);
   const taken = usage.occupancy;
   if (taken?.context_tokens) {
     const share = `${tokens(taken.tokens)} of ${tokens(taken.context_tokens)} (${taken.percent} %)`;
@@ -244,21 +244,10 @@ export function showSettings(client, notifier, logOut) {
   });
   showNotify();
   const logins = h("div.logins", {}, h("p.nothing", {}, "Loading …"));
-  const dialog = openDialog(
+  openDialog(
     "Settings",
     h("section", {}, h("h3", {}, "Theme"), themes),
     h("section", {}, h("h3", {}, "Notifications"), notify),
-    h(
-      "section",
-      {},
-      h("h3", {}, "Conversations"),
-      h(
-        "div.buttons.start",
-        {},
-        h("button.button.small", { type: "button", onclick: () => toShelf("archived") }, "Archive"),
-        h("button.button.small", { type: "button", onclick: () => toShelf("trash") }, "Trash"),
-      ),
-    ),
     h("section", {}, h("h3", {}, "Browsers that are logged in"), logins),
     h("section", {}, h("h3", {}, "Keys"), keys()),
     h(
@@ -268,12 +257,6 @@ export function showSettings(client, notifier, logOut) {
       h("button.button.small", { type: "button", onclick: logOut }, "Log out"),
     ),
   );
-  /** @param {"archived" | "trash"} shelf */
-  const toShelf = (shelf) => {
-    dialog.close();
-    client.showShelf(shelf);
-    document.body.classList.add("list-open");
-  };
   fillLogins(logins);
 }
 

@@ -57,10 +57,16 @@ export class Sidebar {
       h("label.search", {}, icon("search"), this.search),
       this.scroll,
       h(
-        "button.account",
-        { type: "button", onclick: actions.settings },
-        icon("gear"),
-        this.user,
+        "div.sidebar-foot",
+        {},
+        h(
+          "button.account",
+          { type: "button", onclick: actions.settings },
+          icon("gear"),
+          this.user,
+        ),
+        iconButton("archive", "Archive", () => this.showShelf("archived")),
+        iconButton("trash", "Trash", () => this.showShelf("trash")),
       ),
     );
     this.listen();
@@ -100,6 +106,12 @@ export class Sidebar {
       },
       { passive: true },
     );
+  }
+
+  /** @param {"archived" | "trash"} shelf */
+  showShelf(shelf) {
+    if (this.client.list.hits) this.clearSearch();
+    this.client.showShelf(shelf);
   }
 
   clearSearch() {

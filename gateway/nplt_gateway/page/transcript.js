@@ -164,12 +164,20 @@ export class Transcript {
     if (this.isAtEnd) {
       this.element.scrollTop = this.element.scrollHeight;
       this.lastTop = this.element.scrollTop;
+    } else if (this.isShort) {
+      this.isAtEnd = true;
     } else if (this.anchor?.element.isConnected) {
       const moved = this.anchor.element.getBoundingClientRect().top - this.anchor.top;
       if (Math.abs(moved) >= 1) this.element.scrollTop += moved;
       this.findAnchor();
     }
     this.endButton.hidden = this.isAtEnd;
+  }
+
+  /** Whether all of the conversation is in view. */
+  get isShort() {
+    const { scrollHeight, clientHeight } = this.element;
+    return !this.client.conversation.hasAfter && scrollHeight <= clientHeight;
   }
 
   askForMore() {
@@ -705,9 +713,10 @@ class ToolView {
     const shown = `${tool.status}${tool.result}`;
     if (this.body.dataset.shown === shown) return;
     this.body.dataset.shown = shown;
+    const given = JSON.stringify(tool.arguments, null, 2);
     this.body.replaceChildren(
-      h("h4", {}, "Arguments"),
-      h("pre", { tabindex: 0 }, JSON.stringify(tool.arguments, null, 2)),
+      given !== "{}" && h("h4", {}, "Arguments"),
+      given !== "{}" && h("pre", { tabindex: 0 }, given),
       tool.result && h("h4", {}, "Result"),
       tool.result && h("pre", { tabindex: 0 }, tool.result),
     );
