@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 
 from tests.support.raw_client import ERROR, PROMPT, SESSION_NEW, STATUS, Closed, RawClient
 
@@ -36,6 +37,7 @@ _STATUS_SECONDS_MAX = 2.0
 """It waits at most 1 s; and one for a busy machine."""
 _PROBE_SECONDS = 0.2
 _BETWEEN_SECONDS = 3.0
+_probes = count(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +96,7 @@ class Probe:
             began = time.monotonic()
             reply = wire.request(SESSION_NEW)
             if reply.type != ERROR:
-                text = f"fast probe {id(self)} {len(self.prompted)}"
-                reply = wire.request(PROMPT, {"text": text})
+                reply = wire.request(PROMPT, {"text": f"fast probe {next(_probes)}"})
             code = reply.json["code"] if reply.type == ERROR else "accepted"
             self.prompted.append((time.monotonic() - began, str(code)))
 
