@@ -50,6 +50,7 @@ BENCHMARKS = {
     "B19": "api_door:api_door",
     "B20": "watching:watching",
     "B22": "http_turns:http_turns",
+    "B23": "redis_turns:redis_turns",
 }
 """The module in this package, and the function in it."""
 COMPARABLE = ("B10", "B15")
