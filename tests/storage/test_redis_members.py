@@ -112,7 +112,7 @@ async def test_the_turns_of_a_server_that_died_stop_counting_and_those_of_others
     with redis_server.client() as client:
         client.zadd(key, {"t1": 1, "t2": int(time.time() * 1000) + 1000})
         before: Any = client.zscore(key, "t2")
-        two._leases.keep_turns()
+        two._turns.keep()
         after: Any = client.zscore(key, "t2")
         assert after > before
     assert await two.take_turn("ada", "t3", 2)

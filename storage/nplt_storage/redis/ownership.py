@@ -129,6 +129,8 @@ class Leases:
         address: str | None = None,
         clock: Callable[[], float] = boot_time,
     ) -> None:
+        self.keep_more: Callable[[], None] = lambda: None
+        """Called whenever the leases have been renewed."""
         self.own = Server(id=new_entry_id(), address=address, process=_process(os.getpid()))
         self.server = msgspec.json.encode(self.own)
         self.milliseconds = max(1, int(seconds * 1000))
@@ -138,8 +140,6 @@ class Leases:
         self._seconds = seconds
         self.handed_over_within = seconds * _HANDED_OVER_WITHIN
         self._owned: dict[str, Ownership] = {}
-        self._turns: dict[str, set[str]] = {}
-        """The running turns of this server, by the key of their user."""
         self._stopped = Event()
         self._thread: Thread | None = None
 
@@ -271,29 +271,6 @@ class Leases:
         if refusals:
             raise refusals[0]
 
-    # The running turns, for the other servers
-
-    def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:
-        key = self._keyspace.of_user("turns", user)
-        taken = self._connection.run(
-            scripts.TAKE_TURN, [key], turn_id, turns_max, self.milliseconds
-        )
-        if taken:
-            self._turns.setdefault(key, set()).add(turn_id)
-        return bool(taken)
-
-    def end_turn(self, user: str, turn_id: str) -> None:
-        key = self._keyspace.of_user("turns", user)
-        self._turns.get(key, set()).discard(turn_id)
-        self._connection.call("ZREM", key, turn_id)
-
-    def keep_turns(self) -> None:
-        for key, turns in list(self._turns.items()):
-            if running := list(turns):
-                self._connection.call(
-                    "EVAL", scripts.KEEP_TURNS, 1, key, self.milliseconds, *running
-                )
-
     def close(self) -> None:
         self._stopped.set()
         if self._thread is not None:
@@ -306,7 +283,7 @@ class Leases:
             seconds = self._seconds / _RENEWALS_PER_LEASE
             try:
                 self.renew()
-                self.keep_turns()
+                self.keep_more()
                 is_well = True
             except RedisError as error:
                 if is_well:

@@ -492,14 +492,17 @@ return there
 """)
 
 # A user's running turns, of all servers: each is noted until a time, and noted again.
+# Gives how many slots are left after it, or -1 if there was none.
 TAKE_TURN: Final = _with_time("""
 local turn, turns_max, lasts = unpack(ARGV)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 local is_there = redis.call('ZSCORE', KEYS[1], turn)
-if not is_there and redis.call('ZCARD', KEYS[1]) >= tonumber(turns_max) then return 0 end
+local left = tonumber(turns_max) - redis.call('ZCARD', KEYS[1])
+if not is_there then left = left - 1 end
+if left < 0 and not is_there then return -1 end
 redis.call('ZADD', KEYS[1], now + lasts, turn)
 redis.call('PEXPIRE', KEYS[1], lasts)
-return 1
+return math.max(left, 0)
 """)
 
 KEEP_TURNS: Final = _with_time("""

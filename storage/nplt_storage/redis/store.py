@@ -52,6 +52,7 @@ from nplt_storage.redis.record import RedisRecord, StoreParts, origin_as_bytes
 from nplt_storage.redis.row_reader import FRESH, RowReader, decode_row
 from nplt_storage.redis.scripts import IN_TRASH
 from nplt_storage.redis.search_index import SearchIndex
+from nplt_storage.redis.shared_turns import SharedTurns
 from nplt_storage.redis.streams import (
     NewStream,
     StreamSource,
@@ -127,6 +128,8 @@ class RedisStore:
         self.changes = parts.changes
         self.commits = parts.commits
         self._sender = parts.sender
+        self._turns = SharedTurns(parts.connection, parts.sender, parts.leases.milliseconds)
+        parts.leases.keep_more = self._turns.keep
         self._ttl_milliseconds = parts.ttl_milliseconds
         self._writers = parts.writers
         self._files = RedisFiles(parts.connection, parts.ttl_milliseconds)
@@ -199,6 +202,7 @@ class RedisStore:
             await writer.close()
         await self._connection.in_thread(self._search_index.close)
         parts = self._parts
+        self._turns.close()
         background = (self._membership, self._leases, self._sender, self._lists, parts.journal)
         for part in (self.changes, *background):
             await self._connection.in_thread(part.close)
@@ -246,12 +250,11 @@ class RedisStore:
         self._membership.examine()
         return members
 
-    @in_worker_thread
-    def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:
-        return self._leases.take_turn(user, turn_id, turns_max)
+    async def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:
+        return await self._turns.take(user, turn_id, turns_max)
 
     def end_turn(self, user: str, turn_id: str) -> None:
-        self._sender.post(partial(self._leases.end_turn, user, turn_id))
+        self._turns.end(user, turn_id)
 
     @in_worker_thread
     def count_prompt(self, user: str, per_minute: float) -> float:

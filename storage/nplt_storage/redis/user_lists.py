@@ -11,8 +11,8 @@ it out.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from threading import Lock
-from typing import Literal, TypeAlias
+from threading import Event, Lock
+from typing import Final, Literal, TypeAlias
 
 from redis.exceptions import RedisError
 
@@ -21,6 +21,8 @@ from nplt_storage.redis.connection import Argument, RedisConnection, Sender
 from nplt_storage.rows import ConversationRow, RowPlace, is_busy, place_of
 
 _Command: TypeAlias = tuple[Argument, ...]
+_TOGETHER_SECONDS: Final = 0.02
+"""Moves wait so long for others, and are written with them."""
 
 
 def place_as_bytes(place: RowPlace) -> bytes:
@@ -51,6 +53,16 @@ class UserLists(Sender):
         """The users and ids of conversations with prompts for later."""
         self._is_posted = False
         self._lock = Lock()
+        self._is_wanted = Event()
+        """Whether somebody waits for the moves to be written."""
+
+    def flush(self) -> None:
+        self._is_wanted.set()
+        super().flush()
+
+    def close(self) -> None:
+        self._is_wanted.set()
+        super().close()
 
     def add(self, row: ConversationRow) -> None:
         key = self._connection.keyspace.of_user("user", row.user)
@@ -124,6 +136,8 @@ class UserLists(Sender):
     def _send(self) -> None:
         """Writes everything that waits, in one pipeline for each node. If one fails, it is written
         with the next move, unless a reader corrects it first."""
+        self._is_wanted.wait(_TOGETHER_SECONDS)
+        self._is_wanted.clear()
         with self._lock:
             self._is_posted = False
             attention, self._attention = self._attention, set()
