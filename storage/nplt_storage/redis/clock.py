@@ -25,7 +25,7 @@ def boot_time() -> float:
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What the clock of Redis showed between two moments of this machine."""
+    """The time that the clock of Redis showed between two moments of this machine."""
 
     seconds: float
     """Since 1970."""

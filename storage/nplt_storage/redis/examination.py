@@ -39,7 +39,7 @@ class Examined(Struct, frozen=True, kw_only=True):
     skew: float
     """The number of seconds by which the clock of this machine is ahead of Redis's."""
     reading: Reading
-    """Of Redis's clock; in a cluster, of one node's."""
+    """The time by Redis's clock; in a cluster, by that of one node."""
 
 
 def examine(connection: RedisConnection, *, expires: bool) -> Examined:

@@ -28,7 +28,7 @@ class _UserTurns:
 
     def __init__(self) -> None:
         self.slots: dict[str, str] = {}
-        """By the turn that runs in it. A slot has the id of the turn that it was taken for."""
+        """The slot of each running turn. A slot has the id of the turn that it was taken for."""
         self.spare: list[str] = []
         self.had_room_until = 0.0
         self.will_return = False
@@ -59,7 +59,7 @@ class SharedTurns:
         return True
 
     def end(self, user: str, turn_id: str) -> None:
-        """Also of a turn whose slot may or may not have been taken."""
+        """Frees the slot of a turn, even if it is unknown whether it was taken."""
         key = self._connection.keyspace.of_user("turns", user)
         turns = self._of_user.get(key)
         if turns is None or (slot := turns.slots.pop(turn_id, None)) is None:
