@@ -28,7 +28,7 @@ class BadResponse(Exception):
 class ResponseHead(Struct, frozen=True):
     status: int
     headers: dict[str, str]
-    """By name, in lower case. Values of the same name are joined with commas."""
+    """Names are in lower case. Values of the same name are joined with commas."""
 
 
 class ResponseReader:

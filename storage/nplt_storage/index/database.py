@@ -84,7 +84,7 @@ CREATE VIRTUAL TABLE said USING fts5(words, content='', columnsize=0, tokenize='
 _LOCK_SECONDS = 0.25
 """The time to wait for another program's lock when the database is opened."""
 _CACHE_KIB = 2048
-"""For each connection; the system has the rest of the file in memory too."""
+"""The cache of each connection; the system has the rest of the file in memory too."""
 _SETTINGS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=NORMAL",

@@ -60,7 +60,7 @@ _LEVELS_ARE_LIMITED_SINCE = (3, 41)
 _LEVELS_MAX = 64
 """The limit that later versions of SQLite have."""
 _STRUCTURE_ID = 10
-"""Of FTS5's record of its segments, in its own table."""
+"""The id of FTS5's record of its segments, in its own table."""
 
 _SEARCH = (
     "SELECT id, conversation, seq, at, role FROM said CROSS JOIN messages ON id = said.rowid "
