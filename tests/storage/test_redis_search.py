@@ -16,7 +16,7 @@ from tests.support.redis_server import RedisServer
 
 from nplt_storage import RedisStore, SearchQuery
 from nplt_storage.errors import StorageAway
-from nplt_storage.redis import search_index
+from nplt_storage.redis import changes, search_index
 from nplt_storage.redis.streams import StreamSource
 from nplt_storage.testing.rules import Writer, answer, prompt, ticking_clock
 
@@ -249,6 +249,17 @@ async def test_users_who_searched_long_ago_lose_their_index(
         await here.search(user, SearchQuery(text="needle"))
     assert list(here._search_index._users) == ["bob", "eve"]
     assert await found(here, "needle") == [("of_ada", 1)]
+
+
+async def test_a_store_that_was_searched_closes_without_waiting_for_the_channel(
+    redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "_PING_SECONDS", 1000.0)
+    store = await opened(redis_server, prefix)
+    await (await Writer.create(MAKE, store)).write(prompt("t1", "needle"))
+    assert await found(store, "needle") == [("s1", 1)]
+    with anyio.fail_after(30):
+        await store.close()
 
 
 async def test_the_index_leaves_no_file(

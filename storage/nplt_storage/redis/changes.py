@@ -95,6 +95,8 @@ class RedisChanges(RowChanges):
         """Set when Redis has replied to the PING with that payload."""
         self._pubsub: Any = None
         self._stopped = Event()
+        self._in_use = Event()
+        """Set while there are channels, and when it is closed."""
         self._thread: Thread | None = None
 
     async def watch(self, user: str) -> None:
@@ -112,6 +114,7 @@ class RedisChanges(RowChanges):
     def close(self) -> None:
         """Blocks."""
         self._stopped.set()
+        self._in_use.set()
         with self._lock:
             if self._pubsub is not None:
                 with suppress(RedisError, OSError):
@@ -171,6 +174,7 @@ class RedisChanges(RowChanges):
             if self._pubsub is not None:
                 with suppress(RedisError, OSError):  # the thread subscribes again
                     self._pubsub.subscribe(name)
+            self._in_use.set()
         if self._thread is None:
             self._thread = Thread(target=self._work, name="redis changes", daemon=True)
             self._thread.start()
@@ -181,6 +185,8 @@ class RedisChanges(RowChanges):
             return
         name = self._name(channel.user)
         del self._channels[name]
+        if not self._channels and not self._stopped.is_set():
+            self._in_use.clear()
         if self._pubsub is not None:
             with suppress(RedisError, OSError):  # the thread will notice
                 self._pubsub.unsubscribe(name)
@@ -217,7 +223,7 @@ class RedisChanges(RowChanges):
                 pubsub.subscribe(*self._channels)
         try:
             asked_at: float | None = None
-            while not self._stopped.is_set():
+            while self._is_in_use():
                 message = pubsub.get_message(timeout=_PING_SECONDS)
                 if message is not None:
                     asked_at = None
@@ -234,6 +240,12 @@ class RedisChanges(RowChanges):
                 self._pubsub = None
             with suppress(RedisError, OSError):
                 pubsub.close()
+
+    def _is_in_use(self) -> bool:
+        """Waits until there is a channel; false if it is closed. What redis-py waits for while
+        nothing is subscribed could not be interrupted."""
+        self._in_use.wait()
+        return not self._stopped.is_set()
 
     def _receive(self, message: dict[str, Any]) -> None:
         if message["type"] == "pong":
