@@ -88,6 +88,7 @@ def test_a_tool_runs_once_it_is_allowed(start_server: Start, new_window: NewWind
     assert "CPU usage" in window.answers[-1]
     window.page.locator(".tool summary").click()
     assert "CPU usage" in window.texts(".tool .folded")[0]
+    assert window.texts(".tool .folded")[0].startswith("Result"), "it got no arguments"
     window.send("!tool sys_monitor {}")
     window.page.get_by_role("alertdialog").wait_for()
     window.page.reload()

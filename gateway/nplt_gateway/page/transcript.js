@@ -714,11 +714,11 @@ class ToolView {
     if (this.body.dataset.shown === shown) return;
     this.body.dataset.shown = shown;
     const given = JSON.stringify(tool.arguments, null, 2);
+    const parts = [["Arguments", given === "{}" ? "" : given], ["Result", tool.result]];
     this.body.replaceChildren(
-      given !== "{}" && h("h4", {}, "Arguments"),
-      given !== "{}" && h("pre", { tabindex: 0 }, given),
-      tool.result && h("h4", {}, "Result"),
-      tool.result && h("pre", { tabindex: 0 }, tool.result),
+      ...parts
+        .filter(([, text]) => text)
+        .flatMap(([title, text]) => [h("h4", {}, title), h("pre", { tabindex: 0 }, text)]),
     );
   }
 }
