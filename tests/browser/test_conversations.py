@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.browser.conftest import NewWindow, Window
+from tests.browser.conftest import SECONDS_MAX, NewWindow, Window
 from tests.support.raw_client import HISTORY_REQUEST, PROMPT, RawClient
 from tests.support.server_process import ServerProcess
 
@@ -75,6 +76,7 @@ def test_the_answer_continues_in_a_copy_from_the_middle(window: Window) -> None:
     window.page.get_by_label("Continue in a copy from here").first.click()
     window.wait(f"nplt.client.conversation.id !== {json.dumps(original)}")
     window.wait("document.querySelectorAll('.answer').length === 1")
+    window.until_rendered()
     assert window.answers == ["one"]
 
 
@@ -163,6 +165,40 @@ def test_conversations_are_renamed_pinned_archived_deleted_and_restored(
     window.click("Archive")
     window.wait_for_text("renamed", "nav")
     assert window.errors == []
+
+
+def test_an_answer_that_was_replaced_is_brought_back(window: Window) -> None:
+    window.ask("one")
+    window.page.get_by_label("Edit and ask again").first.click()
+    window.page.get_by_label("Your prompt").fill("two")
+    window.page.keyboard.press("Enter")
+    window.wait_for_text("The earlier answer was replaced.", ".notice")
+    assert window.answers == ["two"]
+    window.click("Undo")
+    window.wait("nplt.client.conversation.messages.some((each) => each.content === 'one')")
+    window.until_idle()
+    assert window.answers == ["one"]
+
+
+def test_a_conversation_in_the_trash_is_restored_before_it_goes_on(
+    server: ServerProcess, new_window: NewWindow
+) -> None:
+    window = new_window(server).log_in()
+    window.ask("why is the sky blue")
+    session_id = window.session_id
+    window.page.locator(".bar").get_by_label("What can be done").click()
+    window.click("Move to the trash", "menuitem")
+    window.wait("nplt.client.conversation.isNew")
+    window.click("Trash")
+    window.page.locator(".line a").first.click()
+    window.wait_for_text("This conversation is in the trash")
+    assert window.page.get_by_role("textbox", name="Prompt").is_disabled()
+    window.page.locator(".bar").get_by_label("What can be done").click()
+    window.click("Restore", "menuitem")
+    window.until_rendered()
+    window.ask("and why is the sunset red")
+    assert window.session_id == session_id
+    assert window.answers == ["why is the sky blue", "and why is the sunset red"]
 
 
 def test_what_happens_elsewhere_is_marked_until_it_is_read(
@@ -546,5 +582,11 @@ def test_the_system_message_is_shown_and_changed(
     with RawClient(shared_server.port) as client:
         client.hello()
         fields = {"session_id": window.session_id, "roles": ["system"]}
-        stored = client.request(HISTORY_REQUEST, fields).json["messages"]
-    assert [each["content"] for each in stored] == ["Answer in verse.", "Answer in prose."]
+        stored: list[str] = []
+        deadline = time.monotonic() + SECONDS_MAX
+        while (
+            len(stored) < 2 and time.monotonic() < deadline
+        ):  # the dialog closes before it is sent
+            messages = client.request(HISTORY_REQUEST, fields).json["messages"]
+            stored = [each["content"] for each in messages]
+    assert stored == ["Answer in verse.", "Answer in prose."]

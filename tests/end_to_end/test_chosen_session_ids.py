@@ -119,6 +119,17 @@ def test_an_id_prefix_is_not_resolved_when_create_is_set(
     assert client.request(request_type, wanted).json["session_id"] == "user_1"
 
 
+def test_create_does_not_take_the_id_of_a_conversation_in_the_trash(client: RawClient) -> None:
+    kept = prompt(client, "why is the sky blue")["session_id"]
+    client.request(SESSION_DELETE, {"session_id": kept})
+    refused = prompt(client, "and why is the sunset red", session_id=kept, create=True)
+    assert refused["code"] == "not_found"
+    assert "in the trash" in refused["message"]
+    client.request(SESSION_UPDATE, {"session_id": kept, "deleted": False})
+    assert contents_of(client, kept) == ["why is the sky blue"]
+    assert listed(client) == [kept]
+
+
 def test_create_after_a_deletion_creates_an_empty_conversation(client: RawClient) -> None:
     prompt(client, "old", session_id="user_123", create=True)
     client.request(SESSION_DELETE, {"session_id": "user_123"})

@@ -28,6 +28,7 @@ class Page {
     this.isWaiting = false;
     this.transcript = new Transcript(client);
     this.composer = new Composer(client, () => chooseModel(client), askTime);
+    this.transcript.onedited = () => this.focusPrompt();
     this.composer.onsent = () => {
       this.transcript.isAtEnd = true;
       client.showEnd();
@@ -88,6 +89,11 @@ class Page {
     this.route();
     this.client.wire.connect();
     this.changed();
+    this.focusPrompt();
+  }
+
+  /** Not with a finger alone, because that would bring up the keyboard. */
+  focusPrompt() {
     if (matchMedia("(hover: hover)").matches) this.composer.area.focus();
   }
 
@@ -154,7 +160,8 @@ class Page {
 
   renderStatus() {
     const { phase, wire } = this.client;
-    const isShown = phase === "offline" || (phase === "connecting" && wire.retryAt > 0);
+    const isLost = phase === "offline" || (phase === "connecting" && wire.retryAt > 0);
+    const isShown = isLost || !navigator.onLine;
     show(this.status, isShown);
     if (!isShown) return;
     const words = navigator.onLine
@@ -209,6 +216,7 @@ class Page {
   async open(id, seq) {
     this.closeList();
     if (id !== this.client.conversation.id) history.pushState(null, "", `#/c/${id}`);
+    this.focusPrompt();
     await this.client.open(id, seq);
     if (seq) requestAnimationFrame(() => requestAnimationFrame(() => this.transcript.showMessage(seq)));
   }
@@ -238,8 +246,10 @@ class Page {
     const { client } = this;
     const { id, name, isNew } = client.conversation;
     const row = client.list.rows.get(id);
-    if (isNew) {
+    if (isNew || client.conversation.problem) {
+      const isInTrash = !isNew && client.isInTrash(id);
       openMenu(button, [
+        isInTrash && { icon: "undo", label: "Restore", act: () => client.restore(id) },
         { icon: "gear", label: "Settings", act: () => showSettings(client, this.notifier, logOut) },
       ]);
       return;
@@ -305,23 +315,11 @@ class Page {
 
   /** @param {KeyboardEvent} event */
   key(event) {
-    const command = event.ctrlKey || event.metaKey;
-    const key = event.key.toLowerCase();
     const { area } = this.composer;
-    if (command && !event.shiftKey && key === "k") {
-      event.preventDefault();
-      document.body.classList.remove("list-closed");
-      document.body.classList.add("list-open");
-      this.sidebar.focusSearch();
-    } else if (command && event.shiftKey && key === "o") {
-      event.preventDefault();
-      this.openNew();
-    } else if (command && !event.shiftKey && key === "b") {
-      event.preventDefault();
-      this.toggleList();
+    if (event.ctrlKey || event.metaKey) {
+      if (this.shortcut(event.key.toLowerCase(), event.shiftKey)) event.preventDefault();
     } else if (event.key === "Escape" && !document.querySelector("dialog[open], .menu")) {
-      if (document.body.classList.contains("list-open")) this.closeList();
-      else if (this.client.conversation.isRunning) this.client.cancel();
+      this.escape();
     } else if (event.key === "ArrowUp" && event.target === area && !area.value) {
       const last = this.client.conversation.lastPrompt;
       if (last && !this.client.conversation.isRunning) {
@@ -329,6 +327,33 @@ class Page {
         this.transcript.edit(last.seq);
       }
     }
+  }
+
+  /**
+   * @param {string} key pressed together with Ctrl or Command
+   * @param {boolean} isShift
+   * @returns {boolean} whether it is a key of the page
+   */
+  shortcut(key, isShift) {
+    const isNew = isShift && key === "o";
+    if (isNew) this.openNew();
+    else if (isShift && key !== "/") return false;
+    else if (key === "k") {
+      document.body.classList.remove("list-closed");
+      document.body.classList.add("list-open");
+      this.sidebar.focusSearch();
+    } else if (key === "b") this.toggleList();
+    else if (key === "/") showSettings(this.client, this.notifier, logOut);
+    else return false;
+    return true;
+  }
+
+  escape() {
+    const isInList = this.sidebar.element.contains(document.activeElement);
+    if (isInList || document.body.classList.contains("list-open")) {
+      this.closeList();
+      this.focusPrompt();
+    } else if (this.client.conversation.isRunning) this.client.cancel();
   }
 
   // Reports

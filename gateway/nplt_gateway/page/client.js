@@ -20,6 +20,7 @@ const SEEN_AFTER = 400;
 const PIECE_BYTES = 48 * 1024;
 const BUFFERED_BYTES = 512 * 1024;
 const REASONING_BYTES = 900_000;
+const IN_TRASH = "This conversation is in the trash. Restore it to go on.";
 
 /** @typedef {"connecting" | "online" | "offline" | "logged out"} Phase */
 
@@ -52,6 +53,8 @@ export class Client {
     this.conversation = new Conversation(newId(), true);
     /** @type {{text: string, isError: boolean, undo?: () => void} | null} */
     this.notice = null;
+    /** @type {{sessionId: string, seq: number} | null} where the answer ends that is being replaced */
+    this.replaced = null;
     this.knowsSeen = true;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.seenTimer = undefined;
@@ -105,6 +108,7 @@ export class Client {
       if (type === code.ENTRY) this.settle(event.entry);
       if (type === code.TURN_FINISHED) {
         this.turnFinished({ state: event.state, sessionId: event.session_id });
+        this.offerReplaced(event);
         if (!this.list.isWatching) this.loadList();
       }
       if (type === code.APPROVAL_REQUEST) this.asked(event);
@@ -193,6 +197,7 @@ export class Client {
     } catch (error) {
       if (!(error instanceof Refused) || this.conversation !== shown) return;
       if (error.retryable) setTimeout(() => this.phase === "online" && this.attach(), 1_000);
+      else if (this.isInTrash(shown.id)) shown.problem = IN_TRASH;
       else if (error.code === "not_found") shown.problem = "This conversation is not here (any more).";
       else shown.problem = sentence(error.message);
     }
@@ -269,8 +274,9 @@ export class Client {
 
   /** @param {string} sessionId @param {number} [seq] a message to begin at */
   async open(sessionId, seq) {
-    if (sessionId === this.conversation.id && !seq) return;
-    if (sessionId !== this.conversation.id) {
+    const isShown = sessionId === this.conversation.id && !this.conversation.problem;
+    if (isShown && !seq) return;
+    if (!isShown) {
       this.conversation = new Conversation(sessionId, false);
       const row = this.list.rows.get(sessionId);
       if (row) Object.assign(this.conversation, { name: row.name, model: row.model });
@@ -325,9 +331,12 @@ export class Client {
    *   message, when, or to go on with the last answer
    */
   prompt(text, attachments = [], how = {}) {
+    const { id, headSeq } = this.conversation;
+    this.replaced = how.replace_from === undefined ? null : { sessionId: id, seq: headSeq };
     this.outbox.add({
       message_id: newId(),
       session_id: this.conversation.id,
+      create: this.conversation.isNew,
       text,
       attachments,
       ...how,
@@ -355,7 +364,7 @@ export class Client {
         text: prompt.text,
         message_id: prompt.message_id,
         session_id: prompt.session_id,
-        create: true,
+        create: prompt.create,
         attachments: prompt.attachments.map((each) => each.file_id),
         replace_from: prompt.replace_from,
         not_before: prompt.not_before,
@@ -371,7 +380,7 @@ export class Client {
       prompt.isSending = false;
       if (error instanceof Refused) {
         if (error.retryable) setTimeout(() => this.flush(), 1_000 * (error.retryAfter ?? 1));
-        else prompt.problem = sentence(error.message);
+        else prompt.problem = this.isInTrash(prompt.session_id) ? IN_TRASH : sentence(error.message);
         this.outbox.save();
       }
     }
@@ -423,6 +432,19 @@ export class Client {
       return;
     }
     this.prompt(prompt.content, prompt.attachments ?? [], { replace_from: prompt.seq });
+  }
+
+  /**
+   * Offers to bring back what an answer has replaced.
+   * @param {any} finished
+   */
+  offerReplaced({ session_id: sessionId, state }) {
+    const old = this.replaced;
+    if (!old || old.sessionId !== sessionId) return;
+    this.replaced = null;
+    const undo = () => this.ask(code.ROLLBACK, { to_seq: old.seq, session_id: sessionId });
+    const words = state === "completed" ? "The earlier answer was replaced." : "There is no new answer.";
+    this.say(words, false, undo);
   }
 
   /** Has the model go on with its last answer, which was cut. */
@@ -616,7 +638,13 @@ export class Client {
     if (!row) return;
     if (this.list.shelf === "trash") this.list.rows.delete(id);
     else this.list.update(row);
+    if (id === this.conversation.id) await this.open(id);
     this.changed();
+  }
+
+  /** @param {string} id */
+  isInTrash(id) {
+    return this.list.shelf === "trash" && this.list.rows.has(id);
   }
 
   /** @param {number} [seq] */

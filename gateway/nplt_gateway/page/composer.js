@@ -175,7 +175,8 @@ export class Composer {
     }
     const { effort } = shown.options;
     setText(this.model, [modelName(shown.model) || "Model", effort].filter(Boolean).join(" · "));
-    const hasText = this.area.value.trim() !== "";
+    this.area.disabled = shown.problem !== "";
+    const hasText = this.area.value.trim() !== "" && !shown.problem;
     const isUploading = this.uploads.some((each) => !each.file_id && !each.problem);
     show(this.stopButton, shown.isRunning);
     show(this.sendButton, hasText || !shown.isRunning);

@@ -294,6 +294,8 @@ function keys() {
     ["Esc", "stop the answer"],
     ["↑ in an empty prompt", "edit the last one"],
     ["Ctrl B", "show or hide the list"],
+    ["Esc in the list", "back to the prompt"],
+    ["Ctrl /", "these keys"],
   ];
   const list = h("dl.keys");
   for (const [key, what] of rows) list.append(h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)));

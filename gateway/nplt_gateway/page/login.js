@@ -92,7 +92,8 @@ export function loginView(problem, takesTokens) {
       {},
       "Run ",
       h("code", {}, "nplt web"),
-      " in a terminal of the server's machine. It opens this page, logged in, or prints a code:",
+      " in a terminal of the server's machine: it opens this page, logged in, or prints a code. " +
+        "If somebody else runs the server, ask them for a code.",
     ),
     form,
   );

@@ -7,6 +7,7 @@
  * @typedef {object} Unsent
  * @property {string} message_id
  * @property {string} session_id
+ * @property {boolean} create whether the conversation was not stored yet
  * @property {string} text
  * @property {{file_id: string, filename: string, size: number}[]} attachments
  * @property {number} [replace_from]
@@ -27,7 +28,10 @@ export class Outbox {
     this.storage = storage;
     /** @type {Unsent[]} */
     this.prompts = read(storage, PROMPTS, []);
-    for (const each of this.prompts) each.isSending = false;
+    for (const each of this.prompts) {
+      each.isSending = false;
+      each.create ??= true; // kept by an older page
+    }
   }
 
   /** @param {Unsent} prompt */

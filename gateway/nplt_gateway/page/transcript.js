@@ -213,8 +213,11 @@ export class Transcript {
   edit(seq) {
     this.editing = seq;
     if (seq !== null) this.isAtEnd = false; // so that what is edited stays in view
+    else this.onedited();
     this.client.changed();
   }
+
+  onedited() {}
 }
 
 /**

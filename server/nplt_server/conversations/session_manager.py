@@ -58,6 +58,9 @@ from nplt_storage.store import Repairable, Shared
 
 log = logging.getLogger(__name__)
 
+_MADE_HERE = re.compile(r"[0-9a-f]{32}")
+"""Ids that servers and the page make at random. One that is in the trash is not used again, because
+that conversation could not be restored then. People may use an id again that they chose."""
 _IDS_TRIED_MAX = 16
 _CREATIONS_MAX = 3
 _UNUSED_MAX = 128
@@ -206,11 +209,22 @@ class SessionManager:
         """A new conversation under an id that the user chose, not stored yet. The reply does not
         reveal whether another user has a conversation with that id. Call it only after `lookup`
         returned `None`."""
+        if _MADE_HERE.fullmatch(wanted) and await self._is_in_trash(wanted, user):
+            raise RequestError(
+                ErrorCode.NOT_FOUND,
+                f"conversation {wanted} is in the trash; nplt undelete restores it",
+                field="session_id",
+            )
         session_id = self._id_to_store(wanted, user)
         async with self.alone_with(session_id):
             if await self.is_taken(session_id, user):
                 raise no_such_conversation(wanted)
             return self.begin(self._reserve(session_id, user, history))
+
+    async def _is_in_trash(self, session_id: str, user: str) -> bool:
+        histories = self._services.histories
+        is_there = await histories.is_trash_of_another(session_id, "")
+        return is_there and not await histories.is_trash_of_another(session_id, user)
 
     async def id_for_import(self, named: str, user: str) -> str:
         """The id under which a document that names an id is imported. The named id counts as
