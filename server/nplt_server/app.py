@@ -585,7 +585,7 @@ async def serve(
     """Serves until it is stopped; calls `ready` when connections are accepted. The caller opens
     and closes the histories and the sockets. With `ends_copies`, unfinished copies of
     attachments are removed; no other process may be copying in this data directory then."""
-    parts = build_parts(settings, clock=histories.now)
+    parts = build_parts(settings, clock=histories.clock)
     open_routers = {parts[0]}
     try:
         async with BackgroundTasks() as tasks:
@@ -625,7 +625,7 @@ def _services(
         mcp_servers=mcp_servers,
         limits=limits,
         context=context,
-        clock=histories.now,
+        clock=histories.clock,
         new_session_id=new_session_id,
         new_entry_id=new_entry_id,
         spawn=spawn,

@@ -124,10 +124,11 @@ class Histories:
         stores = (profile.store for profile in self._profiles)
         return next((store for store in stores if isinstance(store, Shared)), None)
 
-    def now(self) -> datetime:
-        """The time to be stored: by the clock that all servers of a shared store have in common,
-        else by that of this machine."""
-        return utc_now() if self.shared is None else self.shared.now()
+    @property
+    def clock(self) -> Callable[[], datetime]:
+        """Gives the times to be stored: the clock that all servers of a shared store have in
+        common, else that of this machine."""
+        return utc_now if self.shared is None else self.shared.now
 
     @property
     def is_shared_away(self) -> bool:
