@@ -1,7 +1,9 @@
-"""Counts durations in buckets, and commits by how long they take, for operators."""
+"""Counts durations in buckets, and commits by how long they take, for operators; and the clock that
+measures long ones."""
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,12 @@ BUCKET_SECONDS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Upper bounds of the buckets; one more bucket holds longer durations."""
 SHORT_BUCKET_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 """The same for what takes milliseconds."""
+
+
+def boot_time() -> float:
+    """A clock that goes on while the machine sleeps, where there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class Durations(Struct):

@@ -24,8 +24,8 @@ from nplt_storage import (
     StorageUnavailable,
     WrittenElsewhere,
 )
+from nplt_storage.durations import boot_time
 from nplt_storage.redis import ownership, scripts
-from nplt_storage.redis.clock import boot_time
 from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Server
 from nplt_storage.testing.rules import (
     START,

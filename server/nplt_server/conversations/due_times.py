@@ -9,7 +9,6 @@ for these times; the record of each conversation says which of its prompts are d
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -20,17 +19,12 @@ from msgspec import Struct
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_server.settings import Limits
+from nplt_storage.durations import boot_time
 from nplt_storage.rows import ConversationRow
 
 _SLEEP_SECONDS_MAX: Final = 5.0
 """While the machine sleeps, a timer of the event loop does not go on."""
 _LATE_SECONDS: Final = 10.0
-
-
-def boot_time() -> float:
-    """A clock that goes on while the machine sleeps, where there is one."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class DueConversation(Struct, frozen=True, kw_only=True):

@@ -7,21 +7,16 @@ be changed while the server runs.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import Struct
 
+from nplt_storage.durations import boot_time
+
 _DRIFT: Final = 0.001
 """A reading becomes less certain by so much for each second; clocks differ in speed."""
-
-
-def boot_time() -> float:
-    """A clock that goes on while the machine sleeps, where there is one."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class Reading(Struct, frozen=True, kw_only=True):

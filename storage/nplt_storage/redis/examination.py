@@ -14,11 +14,12 @@ from typing import Any, Final
 import redis
 from msgspec import Struct
 
+from nplt_storage.durations import boot_time
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.ids import new_entry_id
 from nplt_storage.redis import scripts
 from nplt_storage.redis.changes import are_published
-from nplt_storage.redis.clock import Reading, boot_time
+from nplt_storage.redis.clock import Reading
 from nplt_storage.redis.connection import RedisConnection, configured
 from nplt_storage.redis.scripts import TRIAL
 

@@ -36,10 +36,10 @@ import msgspec
 from msgspec import Struct
 from redis.exceptions import RedisError
 
+from nplt_storage.durations import boot_time
 from nplt_storage.errors import ConversationHeld, ConversationNotFound, WrittenElsewhere
 from nplt_storage.ids import new_entry_id
 from nplt_storage.redis import scripts
-from nplt_storage.redis.clock import boot_time
 from nplt_storage.redis.connection import Argument, RedisConnection
 from nplt_storage.redis.scripts import Keys
 
