@@ -131,6 +131,7 @@ def _monitored(redis: RedisServer) -> Iterator[_Monitored]:
 
         def read() -> None:
             for command in monitor.listen():
+                assert command is not None
                 words = command["command"].split(" ")
                 if last in command["command"]:
                     return
