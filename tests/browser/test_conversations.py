@@ -193,8 +193,7 @@ def test_a_conversation_in_the_trash_is_restored_before_it_goes_on(
     window.page.locator(".line a").first.click()
     window.wait_for_text("This conversation is in the trash")
     assert window.page.get_by_role("textbox", name="Prompt").is_disabled()
-    window.page.locator(".bar").get_by_label("What can be done").click()
-    window.click("Restore", "menuitem")
+    window.click("Restore")
     window.until_rendered()
     window.ask("and why is the sunset red")
     assert window.session_id == session_id

@@ -17,7 +17,8 @@ import { Sidebar } from "./sidebar.js";
 import { Transcript } from "./transcript.js";
 
 const NOTICE_SECONDS = 6;
-const LONG_NOTICE_SECONDS = 15;
+const ERROR_SECONDS = 12;
+const UNDO_SECONDS = 30;
 const REVEAL_MAX = 500;
 
 class Page {
@@ -191,8 +192,7 @@ class Page {
       ...(notice.undo ? [h("button.button.small", { type: "button", onclick: undo }, "Undo")] : []),
       iconButton("close", "Close", close),
     );
-    const isLong = notice.isError || notice.undo;
-    const seconds = isLong ? LONG_NOTICE_SECONDS : NOTICE_SECONDS;
+    const seconds = notice.undo ? UNDO_SECONDS : notice.isError ? ERROR_SECONDS : NOTICE_SECONDS;
     this.noticeTimer = setTimeout(close, seconds * 1000);
   }
 

@@ -627,7 +627,7 @@ export class Client {
   async remove(id) {
     const reply = await this.ask(code.SESSION_DELETE, { session_id: id });
     if (!reply) return;
-    this.list.rows.delete(id);
+    this.list.remove(id);
     if (id === this.conversation.id) this.openNew();
     this.say("Moved to the trash.", false, () => this.restore(id));
   }
@@ -638,7 +638,10 @@ export class Client {
     if (!row) return;
     if (this.list.shelf === "trash") this.list.rows.delete(id);
     else this.list.update(row);
-    if (id === this.conversation.id) await this.open(id);
+    if (id === this.conversation.id) {
+      if (this.list.shelf === "trash") this.showShelf("open");
+      await this.open(id);
+    }
     this.changed();
   }
 

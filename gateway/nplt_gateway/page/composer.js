@@ -176,6 +176,7 @@ export class Composer {
     const { effort } = shown.options;
     setText(this.model, [modelName(shown.model) || "Model", effort].filter(Boolean).join(" · "));
     this.area.disabled = shown.problem !== "";
+    this.area.placeholder = shown.problem ? "" : "Write a prompt …";
     const hasText = this.area.value.trim() !== "" && !shown.problem;
     const isUploading = this.uploads.some((each) => !each.file_id && !each.problem);
     show(this.stopButton, shown.isRunning);

@@ -89,6 +89,12 @@ export class Conversations {
     else this.rows.delete(id);
   }
 
+  /** @param {string} id a conversation that was put in the trash */
+  remove(id) {
+    this.rows.delete(id);
+    this.hits = this.hits?.filter((hit) => hit.session_id !== id) ?? null;
+  }
+
   /** @param {Row} row */
   update(row) {
     this.changed({ session_id: row.session_id, row });

@@ -98,9 +98,13 @@ export class Transcript {
     const words = problem || "What would you like to know?";
     if (this.empty.dataset.words === words) return;
     this.empty.dataset.words = words;
+    const { id } = this.client.conversation;
+    const restore = { type: "button", onclick: () => this.client.restore(id) };
     this.empty.replaceChildren(
       h("h1", {}, words),
-      h("p", {}, problem ? "" : "The conversation stays on your server. Close this page whenever you like."),
+      this.client.isInTrash(id)
+        ? h("button.button.primary", restore, "Restore")
+        : h("p", {}, problem ? "" : "The conversation stays on your server. Close this page whenever you like."),
     );
   }
 
